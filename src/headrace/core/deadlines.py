@@ -1,0 +1,67 @@
+"""Timers as data: keys with deadlines, nothing that ticks by itself."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Deadlines(Generic[K]):
+    """A set of keys, each with one deadline in milliseconds.
+
+    Setting a key again moves it; the old heap entry is dropped lazily. The heap never holds more than twice the live
+    keys (plus a constant), so heartbeats that move a deadline a thousand times cost no memory.
+    """
+
+    __slots__ = ("_deadlines", "_heap", "_sequence")
+
+    def __init__(self) -> None:
+        self._deadlines: dict[K, tuple[int, int]] = {}
+        self._heap: list[tuple[int, int, K]] = []
+        self._sequence = 0
+
+    def __len__(self) -> int:
+        return len(self._deadlines)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._deadlines
+
+    def get(self, key: K) -> int | None:
+        """Return a key's deadline, or None."""
+        entry = self._deadlines.get(key)
+        return entry[0] if entry is not None else None
+
+    def set(self, key: K, deadline_ms: int) -> None:
+        """Give `key` a deadline, replacing the one it had."""
+        self._sequence += 1
+        self._deadlines[key] = (deadline_ms, self._sequence)
+        heapq.heappush(self._heap, (deadline_ms, self._sequence, key))
+        if len(self._heap) > 2 * len(self._deadlines) + 64:
+            self._heap = [(at, sequence, k) for k, (at, sequence) in self._deadlines.items()]
+            heapq.heapify(self._heap)
+
+    def cancel(self, key: K) -> None:
+        """Forget a key; no error if it has no deadline."""
+        self._deadlines.pop(key, None)
+
+    @property
+    def next_ms(self) -> int | None:
+        """The earliest deadline, or None."""
+        while self._heap:
+            deadline_ms, sequence, key = self._heap[0]
+            if self._deadlines.get(key) == (deadline_ms, sequence):
+                return deadline_ms
+            heapq.heappop(self._heap)
+        return None
+
+    def expire(self, now_ms: int) -> list[K]:
+        """Remove and return the keys whose deadline is at or before `now_ms`, earliest first."""
+        expired: list[K] = []
+        while (next_ms := self.next_ms) is not None and next_ms <= now_ms:
+            key = heapq.heappop(self._heap)[2]
+            del self._deadlines[key]
+            expired.append(key)
+        return expired

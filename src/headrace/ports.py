@@ -1,0 +1,156 @@
+"""What the cores need of the outside world, as Protocols: files, metadata, randomness, a journal of events.
+
+Cores and the broker take these as arguments and never import an implementation. `headrace.storage` and
+`headrace.coordination` implement them for production, `headrace.storage.memory_files` for tests and `headrace dev`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from headrace.types import Buffer
+
+
+class File(Protocol):
+    """An append-only file. Appends, reads and truncations come from one thread; `sync` may run in another."""
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file, everything appended so far included."""
+
+    def append(self, buffers: Sequence[Buffer]) -> None:
+        """Append all buffers, or raise OSError and leave the file as it was before."""
+
+    def buffers(self, position: int, size: int) -> Sequence[Buffer]:
+        """Return `size` bytes from `position` on (fewer at the end of the file), valid for ever."""
+
+    def read(self, position: int, size: int) -> bytes:
+        """Return a copy of `size` bytes from `position` on, fewer at the end of the file."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes."""
+
+    def sync(self) -> None:
+        """Return once everything appended before the call is on stable storage (fdatasync). Thread-safe."""
+
+    def fileno(self) -> int | None:
+        """Return a real descriptor for sendfile, or None."""
+
+    def close(self) -> None:
+        """Drop this owner. The descriptor itself closes when the last `FileRange` on it is gone."""
+
+
+class FileSystem(Protocol):
+    """One log directory. Paths are relative to its root and use "/"; nothing outside the root is reachable."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Open a file for appending and reading; FileNotFoundError unless it exists or `create` is true."""
+
+    def read_file(self, path: str) -> bytes | None:
+        """Return the whole content, or None when there is no such file."""
+
+    def write_file(self, path: str, content: bytes) -> None:
+        """Replace a file's content atomically and durably (temporary file, sync, rename, directory sync)."""
+
+    def list(self, path: str) -> list[str]:
+        """Return the sorted names in a directory; [] when it does not exist."""
+
+    def make_directory(self, path: str) -> None:
+        """Create a directory (and its parents) durably; no error if it exists."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file; no error if it is gone."""
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory with everything in it; no error if it is gone."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename a file or a directory, durably."""
+
+    def sync_directory(self, path: str) -> None:
+        """Make creations, renames and removals in a directory durable. Thread-safe."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One key of the metadata store; `version` changes on every write and never recurs for a key."""
+
+    key: str
+    value: bytes
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A condition of a commit: the key has this version, or exists, or does not."""
+
+    key: str
+    version: int | Literal["exists", "absent"]
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Write a key."""
+
+    key: str
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete a key; no error if it is absent."""
+
+    key: str
+
+
+class Conflict(Exception):  # noqa: N818 - the word of the contract: an outcome, not a fault
+    """The commit was definitely not applied: check number `index` did not hold."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(f"check {index} of the commit does not hold")
+        self.index = index
+
+
+class MetadataStore(Protocol):
+    """Cluster metadata: small values under path-like keys, changed by atomic, checked commits.
+
+    Calls are synchronous. A value that `commit` returned for is durable, unless the store is in memory.
+    """
+
+    def get(self, key: str) -> Entry | None:
+        """Return one entry, or None."""
+
+    def list(self, prefix: str) -> Sequence[Entry]:
+        """Return all entries whose key starts with `prefix`, sorted by key."""
+
+    def commit(self, checks: Sequence[Check], operations: Sequence[Put | Delete]) -> dict[str, int]:
+        """Apply all operations if all checks hold, else raise Conflict and change nothing.
+
+        Returns:
+            The new version of every key that was put.
+        """
+
+    def close(self) -> None:
+        """Release the store."""
+
+
+class Entropy(Protocol):
+    """Randomness, injected so that a simulation can repeat it."""
+
+    def uuid(self) -> bytes:
+        """Return 16 bytes of a random UUID (version 4), never all zero."""
+
+
+class Journal(Protocol):
+    """Where cores report what an operator should know. The shell renders it (log lines, metrics)."""
+
+    def info(self, event: str, **fields: object) -> None:
+        """Something worth knowing happened."""
+
+    def warning(self, event: str, **fields: object) -> None:
+        """Something is off and was handled."""
+
+    def error(self, event: str, **fields: object) -> None:
+        """Something failed; an operator must look."""
