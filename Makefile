@@ -1,0 +1,51 @@
+# Headrace. Two commands do everything on a fresh machine: `make run` and `make test`.
+
+PYTHON ?= python3
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest -q
+
+.PHONY: help run test check format conformance crash bench generate clean
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+run:  ## start Headrace, stream a year of flights into it, run a Spark pipeline on them, show the result
+	@$(PYTHON) tools/prepare.py run
+	@$(BIN)/headrace demo $(ARGS)
+
+check:  ## lint, types, import contracts, generated files, unit and property tests (under two minutes)
+	@$(PYTHON) tools/prepare.py test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tools/generate_messages.py --check
+	$(BIN)/python tools/generate_protocol_support.py --check
+	$(PYTEST) -n 2 tests/unit tests/property tests/fuzz
+
+test: check  ## everything that needs no special hardware (under twenty minutes)
+	$(PYTEST) tests/conformance tests/spark tests/docs
+
+conformance:  ## the client suites alone; TARGET=kafka runs them against Apache Kafka instead
+	@$(PYTHON) tools/prepare.py test
+	$(PYTEST) tests/conformance $(if $(TARGET),--target $(TARGET))
+
+crash:  ## kill -9 under acknowledged load, many more cycles than `make test` does
+	@$(PYTHON) tools/prepare.py test
+	HEADRACE_KILL_CYCLES=500 $(PYTEST) tests/conformance/server/test_kill_nine.py --timeout 3600
+
+bench:  ## measure against Apache Kafka on this machine; results go to benchmarks/results
+	@$(PYTHON) tools/prepare.py test
+	$(BIN)/python -m benchmarks.macro.compare_kafka $(ARGS)
+
+generate:  ## write the generated files again
+	@$(PYTHON) tools/prepare.py test
+	$(BIN)/python tools/generate_messages.py
+	$(BIN)/python tools/generate_protocol_support.py
+
+format:  ## format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:  ## remove what the targets made, the environment included
+	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache headrace-demo
