@@ -1,0 +1,51 @@
+"""The command `headrace`: a table of sub-commands, each imported only when it is called.
+
+Exit codes, the same for every command: 0 done, 1 the work failed, 2 wrong usage or configuration, 130 interrupted.
+"""
+
+# ruff: noqa: ARG002 - the methods of a click group take a context, needed or not
+from __future__ import annotations
+
+import importlib
+
+import click
+
+from headrace import __version__
+
+# command name -> ("module:attribute" of a click command, the line shown by `headrace --help`)
+COMMANDS: dict[str, tuple[str, str]] = {
+    "serve": ("headrace.cli.serve:serve", "Run a broker that keeps its data in a directory."),
+    "dev": ("headrace.cli.dev:dev", "Run a broker in memory, for development and tests."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands by name and imports one only to run it or to show its own help.
+
+    `headrace --help` therefore costs the import of click and nothing else, however many commands there are.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return one command, or None for an unknown name."""
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        module_name, _, attribute = entry[0].partition(":")
+        command = getattr(importlib.import_module(module_name), attribute)
+        assert isinstance(command, click.Command), f"{entry[0]} is not a click command"
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands from the table, without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="headrace")
+def main() -> None:
+    """Replayable logs that speak the Apache Kafka protocol, in one small process."""
