@@ -1,0 +1,212 @@
+"""A broker's configuration, under Kafka's names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from headrace.config.options import (
+    Option,
+    OptionType,
+    option,
+    options_of,
+    parse,
+    parse_value,
+    unknown_key,
+)
+from headrace.config.topic import TOPIC_OPTIONS, TopicConfig
+from headrace.errors import ConfigError
+
+_INT = OptionType.INT
+_DEFAULT_TOPIC: Final = TopicConfig()
+
+
+def _default_of(topic_option: str) -> Any:
+    """Declare the broker's option that gives a topic's option its default."""
+    described = TOPIC_OPTIONS[topic_option]
+    return field(
+        default=getattr(_DEFAULT_TOPIC, topic_option.replace(".", "_")),
+        metadata={
+            "option": replace(
+                described,
+                documentation=f"Default of {topic_option} for topics. {described.documentation}",
+                broker_name=None,
+            )
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """What a broker is told at start; nothing in it changes while it runs."""
+
+    advertised_listeners: str = option(
+        "",
+        "The address that clients are told to use, as PLAINTEXT://host:port. Left empty, every client is told the "
+        "address that it connected to, which is right on one node unless a proxy or a port mapping lies between.",
+    )
+    auto_create_topics_enable: bool = option(
+        default=True,
+        documentation="Whether asking for the metadata of a topic that does not exist may create it.",
+    )
+    broker_id: int = option(
+        1,
+        "The number of this broker. `node.id` is accepted as well.",
+        type=_INT,
+        minimum=0,
+    )
+    compression_type: str = _default_of("compression.type")
+    connections_max_idle_ms: int = option(
+        600_000,
+        "How long a connection may be idle before the broker closes it.",
+        minimum=1,
+    )
+    default_replication_factor: int = option(
+        1,
+        "Replicas of a partition when a topic's creator does not say. One node holds one.",
+        type=_INT,
+        minimum=1,
+        maximum=1,
+    )
+    delete_topic_enable: bool = option(
+        default=True, documentation="Whether topics can be deleted by clients."
+    )
+    durability: str = option(
+        "fsync",
+        "What an acknowledgement means: 'fsync', the batch is on stable storage (many batches share one sync); or "
+        "'os', it is in the page cache, survives the process and not a power cut. Headrace's own option.",
+        choices=("fsync", "os"),
+    )
+    fetch_max_bytes: int = option(
+        57_671_680,
+        "Largest fetch response, whatever the client asks for.",
+        type=_INT,
+        minimum=1024,
+    )
+    group_initial_rebalance_delay_ms: int = option(
+        3000,
+        "How long the first rebalance of an empty group waits for more members.",
+        type=_INT,
+        minimum=0,
+    )
+    group_max_session_timeout_ms: int = option(
+        1_800_000, "Longest session timeout a member may ask for.", type=_INT, minimum=1
+    )
+    group_max_size: int = option(1000, "How many members a group may have.", type=_INT, minimum=1)
+    group_min_session_timeout_ms: int = option(
+        6000, "Shortest session timeout a member may ask for.", type=_INT, minimum=1
+    )
+    log_cleaner_delete_retention_ms: int = _default_of("delete.retention.ms")
+    log_cleaner_max_compaction_lag_ms: int = _default_of("max.compaction.lag.ms")
+    log_cleaner_min_cleanable_ratio: float = _default_of("min.cleanable.dirty.ratio")
+    log_cleaner_min_compaction_lag_ms: int = _default_of("min.compaction.lag.ms")
+    log_cleanup_policy: str = _default_of("cleanup.policy")
+    log_flush_interval_messages: int = _default_of("flush.messages")
+    log_flush_interval_ms: int = _default_of("flush.ms")
+    log_index_interval_bytes: int = _default_of("index.interval.bytes")
+    log_index_size_max_bytes: int = _default_of("segment.index.bytes")
+    log_message_timestamp_after_max_ms: int = _default_of("message.timestamp.after.max.ms")
+    log_message_timestamp_before_max_ms: int = _default_of("message.timestamp.before.max.ms")
+    log_message_timestamp_type: str = _default_of("message.timestamp.type")
+    log_preallocate: bool = _default_of("preallocate")
+    log_retention_bytes: int = _default_of("retention.bytes")
+    log_retention_check_interval_ms: int = option(
+        300_000, "How often old segments are looked for.", minimum=1
+    )
+    log_retention_ms: int = _default_of("retention.ms")
+    log_roll_jitter_ms: int = _default_of("segment.jitter.ms")
+    log_roll_ms: int = _default_of("segment.ms")
+    log_segment_bytes: int = _default_of("segment.bytes")
+    log_segment_delete_delay_ms: int = _default_of("file.delete.delay.ms")
+    max_connections: int = option(
+        10_000, "How many connections the broker accepts at one time.", type=_INT, minimum=1
+    )
+    max_connections_per_ip: int = option(
+        200, "How many connections one address may hold.", type=_INT, minimum=0
+    )
+    max_partitions: int = option(
+        20_000,
+        "How many partitions the broker holds, internal topics included. Headrace's own option.",
+        type=_INT,
+        minimum=1,
+    )
+    max_partitions_per_topic: int = option(
+        10_000,
+        "How many partitions one topic may have. Headrace's own option.",
+        type=_INT,
+        minimum=1,
+    )
+    max_topics_per_request: int = option(
+        10_000,
+        "How many topics one request may name. Headrace's own option.",
+        type=_INT,
+        minimum=1,
+    )
+    message_max_bytes: int = _default_of("max.message.bytes")
+    min_insync_replicas: int = _default_of("min.insync.replicas")
+    num_partitions: int = option(
+        1, "Partitions of a topic when its creator does not say.", type=_INT, minimum=1
+    )
+    offset_metadata_max_bytes: int = option(
+        4096, "Longest text that may go with a committed offset.", type=_INT, minimum=0
+    )
+    offsets_retention_minutes: int = option(
+        10_080,
+        "How long the offsets of a group without members are kept.",
+        type=_INT,
+        minimum=1,
+    )
+    offsets_topic_num_partitions: int = option(
+        50,
+        "Partitions of the topic of committed offsets; fixed once the topic exists.",
+        type=_INT,
+        minimum=1,
+    )
+    offsets_topic_segment_bytes: int = option(
+        104_857_600, "segment.bytes of the topic of committed offsets.", type=_INT, minimum=1
+    )
+    producer_id_expiration_ms: int = option(
+        86_400_000,
+        "How long a partition remembers the sequence of a producer that is silent.",
+        type=_INT,
+        minimum=1,
+    )
+    socket_request_max_bytes: int = option(
+        104_857_600, "Largest request that is read.", type=_INT, minimum=1
+    )
+    unclean_leader_election_enable: bool = _default_of("unclean.leader.election.enable")
+
+
+BROKER_OPTIONS: Final[Mapping[str, Option]] = options_of(BrokerConfig)
+
+_ALIASES: Final[Mapping[str, tuple[str, int]]] = {
+    "log.retention.hours": ("log.retention.ms", 3_600_000),
+    "log.retention.minutes": ("log.retention.ms", 60_000),
+    "log.roll.hours": ("log.roll.ms", 3_600_000),
+    "node.id": ("broker.id", 1),
+}
+"""Other names of an option that Kafka has, and the unit of their number in the unit of the option."""
+
+
+def parse_broker_config(values: Mapping[str, str | None]) -> BrokerConfig:
+    """Build a broker's configuration from text under Kafka's names.
+
+    Raises:
+        ConfigError: A key is unknown, a value not acceptable, or two names of one option are given.
+    """
+    plain: dict[str, str | None] = {}
+    for name, text in values.items():
+        target, unit = _ALIASES.get(name, (name, 1))
+        if target not in BROKER_OPTIONS:
+            raise unknown_key(name, [*BROKER_OPTIONS, *_ALIASES])
+        if target in plain:
+            raise ConfigError(f"{name}: {target} is given under two names")
+        plain[target] = text if text is None or unit == 1 else _scaled(target, text, unit)
+    return parse(BrokerConfig, plain)
+
+
+def _scaled(target: str, text: str, unit: int) -> str:
+    number = parse_value(target, BROKER_OPTIONS[target], text)
+    # Kafka reads any negative number of hours as "no limit".
+    return str(int(number) * unit if int(number) >= 0 else -1)

@@ -1,0 +1,212 @@
+"""What a configuration field knows about itself: its documentation, its type, its bounds, its synonym.
+
+A configuration is a frozen dataclass; every field is declared with `option(...)`, which keeps an `Option` in the field's
+metadata. Parsing from text, the answer to DescribeConfigs and the generated reference all read the same table.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+from typing import Any, Final, TypeVar
+
+from headrace.errors import ConfigError
+
+Value = bool | int | float | str
+C = TypeVar("C")
+
+INT_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1
+TEXT_LIMIT: Final = 16 * 1024
+"""Longest value accepted from outside, in characters."""
+
+
+class OptionType(IntEnum):
+    """Kafka's numbers for the type of a configuration value (DescribeConfigs v3)."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+class Source(IntEnum):
+    """Kafka's numbers for where a value comes from (DescribeConfigs v1)."""
+
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One configuration field, as a user sees it."""
+
+    type: OptionType
+    documentation: str
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    unsupported: Mapping[str, str] = field(default_factory=dict)
+    """Values that Kafka knows and Headrace refuses, with the reason."""
+    broker_name: str | None = None
+    """For a topic's option: the broker's option that gives the default."""
+
+
+def option(
+    default: Value,
+    documentation: str,
+    *,
+    type: OptionType | None = None,  # noqa: A002 - the word that Kafka's own tables use
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: tuple[str, ...] = (),
+    unsupported: Mapping[str, str] | None = None,
+    broker_name: str | None = None,
+    stored_only: str | None = None,
+) -> Any:
+    """Declare one field of a configuration dataclass.
+
+    Args:
+        default: The value when nobody set it; it also decides the type.
+        documentation: What it means to a user.
+        type: The type, where the default does not tell it.
+        minimum: Smallest number accepted.
+        maximum: Largest number accepted.
+        choices: For text: the words accepted; for a list: the words it may hold.
+        unsupported: Words that are refused with the reason given.
+        broker_name: The broker's option with the same meaning.
+        stored_only: Why the value is kept and reported but not acted on yet.
+    """
+    if stored_only is not None:
+        documentation = f"{documentation} Accepted and stored, but not acted on yet: {stored_only}."
+    kind = type if type is not None else _type_of(default)
+    if maximum is None and kind in {OptionType.INT, OptionType.LONG}:
+        maximum = INT_MAX if kind is OptionType.INT else LONG_MAX
+    described = Option(
+        type=kind,
+        documentation=documentation,
+        minimum=minimum,
+        maximum=maximum,
+        choices=choices,
+        unsupported=unsupported or {},
+        broker_name=broker_name,
+    )
+    return field(default=default, metadata={"option": described})
+
+
+def _type_of(default: Value) -> OptionType:
+    if isinstance(default, bool):
+        return OptionType.BOOLEAN
+    if isinstance(default, int):
+        return OptionType.LONG
+    return OptionType.DOUBLE if isinstance(default, float) else OptionType.STRING
+
+
+def kafka_name(attribute: str) -> str:
+    """Return Kafka's name of an attribute: `retention_ms` is `retention.ms`."""
+    return attribute.replace("_", ".")
+
+
+def options_of(config: type[Any]) -> dict[str, Option]:
+    """Return the options of a configuration class by Kafka's name, in the order of the class."""
+    return {kafka_name(f.name): f.metadata["option"] for f in fields(config)}
+
+
+def parse_value(name: str, described: Option, text: str) -> Value:
+    """Turn text into the value of one option.
+
+    Raises:
+        ConfigError: The text is not of the type, out of bounds, or a value that is not supported.
+    """
+    text = text.strip()
+    if len(text) > TEXT_LIMIT:
+        raise ConfigError(f"{name}: the value is longer than {TEXT_LIMIT} characters")
+    if described.type is OptionType.BOOLEAN:
+        return _parse_boolean(name, text)
+    if described.type is OptionType.LIST:
+        words = [word.strip() for word in text.split(",") if word.strip()]
+        for word in words:
+            _check_word(name, described, word)
+        return ",".join(words)
+    if described.type is OptionType.STRING:
+        _check_word(name, described, text)
+        return text
+    return _parse_number(name, described, text)
+
+
+def _parse_boolean(name: str, text: str) -> bool:
+    lowered = text.lower()
+    if lowered not in {"true", "false"}:
+        raise ConfigError(f"{name}: expected true or false, got {text!r}")
+    return lowered == "true"
+
+
+def _check_word(name: str, described: Option, word: str) -> None:
+    reason = described.unsupported.get(word)
+    if reason is not None:
+        raise ConfigError(f"{name}: {word!r} is not supported: {reason}")
+    if described.choices and word not in described.choices:
+        raise ConfigError(f"{name}: expected one of {', '.join(described.choices)}, got {word!r}")
+
+
+def _parse_number(name: str, described: Option, text: str) -> int | float:
+    word = "a number" if described.type is OptionType.DOUBLE else "an integer"
+    # int() takes "1_000" and the digits of other scripts, which Kafka does not.
+    plain = text if text.isascii() and "_" not in text else ""
+    try:
+        number = float(plain) if described.type is OptionType.DOUBLE else int(plain)
+    except ValueError:
+        raise ConfigError(f"{name}: expected {word}, got {text[:40]!r}") from None
+    # Written so that a NaN, which compares false with everything, is refused too.
+    if described.minimum is not None and not number >= described.minimum:
+        raise ConfigError(f"{name}: must be at least {described.minimum}, got {number}")
+    if described.maximum is not None and not number <= described.maximum:
+        raise ConfigError(f"{name}: must be at most {described.maximum}, got {number}")
+    return number
+
+
+def render_value(value: Value) -> str:
+    """Return a value as Kafka writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def unknown_key(name: str, known: Iterable[str]) -> ConfigError:
+    """Return the error for a key that no option has, with the nearest names that exist."""
+    near = difflib.get_close_matches(name[:200], list(known), n=2, cutoff=0.6)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    return ConfigError(f"unknown configuration {name[:200]!r}{hint}")
+
+
+def parse(
+    config: type[C],
+    values: Mapping[str, str | None],
+    *,
+    defaults: Mapping[str, Value] | None = None,
+) -> C:
+    """Build a configuration from text under Kafka's names.
+
+    Args:
+        config: The dataclass.
+        values: Text by Kafka's name; None means "the default".
+        defaults: Values, by attribute, that stand in for the class's own defaults.
+
+    Raises:
+        ConfigError: A key is unknown or a value is not acceptable.
+    """
+    options = options_of(config)
+    parsed: dict[str, Any] = dict(defaults or {})
+    for name, text in values.items():
+        described = options.get(name)
+        if described is None:
+            raise unknown_key(name, options)
+        if text is not None:
+            parsed[name.replace(".", "_")] = parse_value(name, described, text)
+    return config(**parsed)

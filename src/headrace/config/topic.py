@@ -1,0 +1,212 @@
+"""A topic's configuration, under Kafka's names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Final
+
+from headrace.config.options import (
+    LONG_MAX,
+    Option,
+    OptionType,
+    Value,
+    option,
+    options_of,
+    parse,
+)
+
+if TYPE_CHECKING:
+    from headrace.config.broker import BrokerConfig
+
+_COMPACTION: Final = "log compaction comes later"
+_RECOMPRESSION: Final = "batches are stored as the producer compressed them; leave it at 'producer' and set compression.type on producers"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """The effective configuration of one topic: its own settings over the broker's defaults."""
+
+    cleanup_policy: str = option(
+        "delete",
+        "What happens to old segments: 'delete' by retention, 'compact' to keep the last record of a key, or both. "
+        "Until log compaction comes, a topic that is only compacted keeps everything.",
+        type=OptionType.LIST,
+        choices=("delete", "compact"),
+        broker_name="log.cleanup.policy",
+    )
+    compression_type: str = option(
+        "producer",
+        "How batches are compressed on disk: 'producer' keeps what the producer chose.",
+        choices=("producer",),
+        unsupported=dict.fromkeys(
+            ("uncompressed", "gzip", "snappy", "lz4", "zstd"), _RECOMPRESSION
+        ),
+        broker_name="compression.type",
+    )
+    delete_retention_ms: int = option(
+        86_400_000,
+        "How long a compacted topic keeps the deletion of a key.",
+        minimum=0,
+        broker_name="log.cleaner.delete.retention.ms",
+        stored_only=_COMPACTION,
+    )
+    file_delete_delay_ms: int = option(
+        60_000,
+        "How long Kafka waits before it removes a deleted file.",
+        minimum=0,
+        broker_name="log.segment.delete.delay.ms",
+        stored_only="files are removed at once, readers keep them open",
+    )
+    flush_messages: int = option(
+        LONG_MAX,
+        "After how many records a partition is synced.",
+        minimum=1,
+        broker_name="log.flush.interval.messages",
+        stored_only="the broker's durability setting decides",
+    )
+    flush_ms: int = option(
+        LONG_MAX,
+        "After how many milliseconds a partition is synced.",
+        minimum=0,
+        broker_name="log.flush.interval.ms",
+        stored_only="the broker's durability setting decides",
+    )
+    index_interval_bytes: int = option(
+        4096,
+        "How many bytes of a segment lie between two entries of its offset index.",
+        type=OptionType.INT,
+        minimum=1,
+        broker_name="log.index.interval.bytes",
+    )
+    max_compaction_lag_ms: int = option(
+        LONG_MAX,
+        "Longest time a record stays uncompacted.",
+        minimum=1,
+        broker_name="log.cleaner.max.compaction.lag.ms",
+        stored_only=_COMPACTION,
+    )
+    max_message_bytes: int = option(
+        1_048_588,
+        "Largest record batch that is accepted, as it is on the wire.",
+        type=OptionType.INT,
+        minimum=0,
+        broker_name="message.max.bytes",
+    )
+    message_timestamp_after_max_ms: int = option(
+        LONG_MAX,
+        "How far a record's timestamp may lie in the future.",
+        minimum=0,
+        broker_name="log.message.timestamp.after.max.ms",
+        stored_only="records are accepted whatever their timestamp",
+    )
+    message_timestamp_before_max_ms: int = option(
+        LONG_MAX,
+        "How far a record's timestamp may lie in the past.",
+        minimum=0,
+        broker_name="log.message.timestamp.before.max.ms",
+        stored_only="records are accepted whatever their timestamp",
+    )
+    message_timestamp_type: str = option(
+        "CreateTime",
+        "Whose clock stamps records: the producer's (CreateTime) or the broker's (LogAppendTime).",
+        choices=("CreateTime", "LogAppendTime"),
+        broker_name="log.message.timestamp.type",
+    )
+    min_cleanable_dirty_ratio: float = option(
+        0.5,
+        "Which share of a compacted log must be uncompacted before the cleaner works on it.",
+        minimum=0,
+        maximum=1,
+        broker_name="log.cleaner.min.cleanable.ratio",
+        stored_only=_COMPACTION,
+    )
+    min_compaction_lag_ms: int = option(
+        0,
+        "Shortest time a record stays uncompacted.",
+        minimum=0,
+        broker_name="log.cleaner.min.compaction.lag.ms",
+        stored_only=_COMPACTION,
+    )
+    min_insync_replicas: int = option(
+        1,
+        "How many replicas must have a batch before acks=all is answered with success.",
+        type=OptionType.INT,
+        minimum=1,
+        broker_name="min.insync.replicas",
+    )
+    preallocate: bool = option(
+        default=False,
+        documentation="Whether a new segment file is allocated at its full size.",
+        broker_name="log.preallocate",
+        stored_only="segments grow as they are written",
+    )
+    retention_bytes: int = option(
+        -1,
+        "Up to how many bytes a partition keeps; -1 means no limit.",
+        minimum=-1,
+        broker_name="log.retention.bytes",
+    )
+    retention_ms: int = option(
+        1_209_600_000,
+        "How long records are kept; -1 means for ever. The default is two weeks.",
+        minimum=-1,
+        broker_name="log.retention.ms",
+    )
+    segment_bytes: int = option(
+        1_073_741_824,
+        "Size at which a new segment file is started.",
+        type=OptionType.INT,
+        minimum=14,
+        broker_name="log.segment.bytes",
+    )
+    segment_index_bytes: int = option(
+        10_485_760,
+        "Largest size of an index file.",
+        type=OptionType.INT,
+        minimum=4,
+        broker_name="log.index.size.max.bytes",
+        stored_only="indexes are small and grow with their segment",
+    )
+    segment_jitter_ms: int = option(
+        0,
+        "Random time taken off segment.ms.",
+        minimum=0,
+        broker_name="log.roll.jitter.ms",
+        stored_only="segments roll at segment.ms",
+    )
+    segment_ms: int = option(
+        604_800_000,
+        "Age at which a new segment file is started.",
+        minimum=1,
+        broker_name="log.roll.ms",
+    )
+    unclean_leader_election_enable: bool = option(
+        default=False,
+        documentation="Whether a replica that lags may become leader.",
+        broker_name="unclean.leader.election.enable",
+        stored_only="a partition has one replica",
+    )
+
+
+TOPIC_OPTIONS: Final[Mapping[str, Option]] = options_of(TopicConfig)
+
+
+def topic_defaults(broker_config: BrokerConfig) -> dict[str, Value]:
+    """Return what a topic without settings of its own inherits from the broker, by attribute."""
+    defaults: dict[str, Value] = {}
+    for described in fields(TopicConfig):
+        broker_name = described.metadata["option"].broker_name
+        defaults[described.name] = getattr(broker_config, broker_name.replace(".", "_"))
+    return defaults
+
+
+def parse_topic_config(
+    overrides: Mapping[str, str | None], broker_config: BrokerConfig
+) -> TopicConfig:
+    """Return a topic's effective configuration: its overrides over the broker's defaults.
+
+    Raises:
+        ConfigError: A key is unknown, or a value out of bounds or not supported.
+    """
+    return parse(TopicConfig, overrides, defaults=topic_defaults(broker_config))

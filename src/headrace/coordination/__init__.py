@@ -1,0 +1,1 @@
+"""Metadata stores: implementations of `headrace.ports.MetadataStore`, held to one conformance suite."""

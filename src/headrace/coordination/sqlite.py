@@ -1,0 +1,157 @@
+"""The metadata store of a single node: one SQLite file, written through on every commit.
+
+WAL with `synchronous=FULL`: a commit that returned survives a power cut. The connection keeps SQLite's exclusive lock
+for as long as it lives, so a second broker on the same file refuses to start instead of waiting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from headrace.coordination.limits import check_commit, holds
+from headrace.errors import StorageError
+from headrace.ports import Check, Conflict, Delete, Entry, Put
+
+APPLICATION_ID: Final = 0x48524D44
+"""Written into the file's header ("HRMD"), so that some other database is not taken for ours."""
+
+SCHEMA_VERSION: Final = 1
+_SCHEMA: Final = """
+CREATE TABLE entries (key TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE counter (version INTEGER NOT NULL);
+INSERT INTO counter VALUES (0);
+"""
+_AFTER_EVERY_KEY: Final = "\U0010ffff"
+
+
+class SqliteMetadataStore:
+    """Metadata in an SQLite file, with the semantics of `headrace.ports.MetadataStore`.
+
+    Calls come from one thread at a time.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        """Open the file, creating it (its directory must exist).
+
+        Raises:
+            StorageError: Another broker has it open, it is not ours, or it is damaged.
+        """
+        self._path = Path(path)
+        try:
+            # The exclusive lock takes the place of the thread check: one owner, whichever thread it runs on.
+            self._connection = sqlite3.connect(
+                self._path, timeout=0, isolation_level=None, check_same_thread=False
+            )
+        except sqlite3.Error as error:
+            raise StorageError(f"{self._path}: {error}") from error
+        try:
+            self._open()
+        except sqlite3.Error as error:
+            self._connection.close()
+            raise StorageError(f"{self._path}: {_reason(error)}") from error
+        except StorageError:
+            self._connection.close()
+            raise
+
+    def _open(self) -> None:
+        # Before anything touches the WAL: in this mode SQLite keeps the lock from the first read on.
+        self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._connection.execute("PRAGMA synchronous = FULL")
+        with self._transaction():
+            version = self._number("PRAGMA user_version")
+            if version == 0 and self._number("SELECT count(*) FROM sqlite_master") == 0:
+                for statement in filter(str.strip, _SCHEMA.split(";")):
+                    self._connection.execute(statement)
+                self._connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            elif self._number("PRAGMA application_id") != APPLICATION_ID:
+                raise StorageError(f"{self._path}: not a metadata store of Headrace")
+            elif version != SCHEMA_VERSION:
+                raise StorageError(
+                    f"{self._path}: written in format {version}, this version reads {SCHEMA_VERSION}"
+                )
+
+    def _number(self, query: str) -> int:
+        return int(self._connection.execute(query).fetchone()[0])
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._connection.execute("COMMIT")
+        except BaseException:
+            # After some errors SQLite has rolled back already; then there is nothing left to roll back.
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
+
+    def get(self, key: str) -> Entry | None:
+        """Return one entry, or None."""
+        try:
+            row = self._connection.execute(
+                "SELECT key, value, version FROM entries WHERE key = ?", (key,)
+            ).fetchone()
+        except sqlite3.Error as error:
+            raise StorageError(f"{self._path}: {error}") from error
+        return Entry(*row) if row is not None else None
+
+    def list(self, prefix: str) -> Sequence[Entry]:
+        """Return all entries whose key starts with `prefix`, sorted by key."""
+        try:
+            rows = self._connection.execute(
+                "SELECT key, value, version FROM entries WHERE key >= ? AND key < ? ORDER BY key",
+                (prefix, prefix + _AFTER_EVERY_KEY),
+            ).fetchall()
+        except sqlite3.Error as error:
+            raise StorageError(f"{self._path}: {error}") from error
+        return [Entry(*row) for row in rows]
+
+    def commit(self, checks: Sequence[Check], operations: Sequence[Put | Delete]) -> dict[str, int]:
+        """Apply all operations if all checks hold, else raise Conflict and change nothing.
+
+        Raises:
+            StorageError: The file cannot be written; the commit was not applied as far as SQLite can tell.
+        """
+        check_commit(checks, operations)
+        try:
+            with self._transaction():
+                for index, check in enumerate(checks):
+                    entry = self.get(check.key)
+                    if not holds(check, entry.version if entry is not None else None):
+                        raise Conflict(index)
+                return self._apply(operations)
+        except sqlite3.Error as error:
+            raise StorageError(f"{self._path}: {error}") from error
+
+    def _apply(self, operations: Sequence[Put | Delete]) -> dict[str, int]:
+        self._connection.execute("UPDATE counter SET version = version + 1")
+        version = self._number("SELECT version FROM counter")
+        versions: dict[str, int] = {}
+        for operation in operations:
+            key = operation.key
+            if isinstance(operation, Put):
+                self._connection.execute(
+                    "INSERT OR REPLACE INTO entries VALUES (?, ?, ?)",
+                    (key, bytes(operation.value), version),
+                )
+                versions[key] = version
+            else:
+                self._connection.execute("DELETE FROM entries WHERE key = ?", (key,))
+                versions.pop(key, None)
+        return versions
+
+    def close(self) -> None:
+        """Write the WAL back into the file and release the lock."""
+        self._connection.close()
+
+
+def _reason(error: sqlite3.Error) -> str:
+    if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
+        return "in use by another broker"
+    return str(error)
