@@ -1,0 +1,96 @@
+"""The README tells the truth: its commands are run, in order, and print what it says they print."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures.processes import READY_LINE, ServerProcess
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+CONSOLE_BLOCKS = re.findall(r"```console\n(.*?)```", README, flags=re.DOTALL)
+
+
+def commands(block: str) -> list[tuple[str, str]]:
+    """Split a console block into (command, the output shown below it)."""
+    parsed: list[tuple[str, str]] = []
+    for line in block.splitlines():
+        if line.startswith("$ "):
+            parsed.append((line[2:].split("  # ")[0].strip(), ""))
+        else:
+            command, output = parsed[-1]
+            parsed[-1] = (command, output + line + "\n")
+    return parsed
+
+
+@pytest.fixture
+def shell_environment() -> dict[str, str]:
+    """The environment of somebody who has installed the package: its command is on the path."""
+    return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+
+
+def test_the_blocks_are_those_this_test_knows() -> None:
+    firsts = [commands(block)[0][0] for block in CONSOLE_BLOCKS]
+    assert firsts == [
+        "make run",
+        "headrace dev &",
+        "headrace serve --listen 127.0.0.1:9092 --data ./data",
+    ]
+
+
+def test_make_knows_the_targets() -> None:
+    for command, _ in commands(CONSOLE_BLOCKS[0]):
+        plan = subprocess.run(
+            [*command.split(), "--dry-run"], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        assert "prepare.py" in plan.stdout
+
+
+def test_five_minutes(tmp_path: Path, shell_environment: dict[str, str]) -> None:
+    first, *others = commands(CONSOLE_BLOCKS[1])
+    assert first == ("headrace dev &", "")
+    # The one liberty: a port of its own instead of 9092, told to the commands by the documented variable.
+    with ServerProcess(None, log_path=tmp_path / "server.log") as server:
+        environment = {**shell_environment, "HEADRACE_BOOTSTRAP": server.bootstrap}
+        for command, shown in others:
+            done = subprocess.run(
+                ["bash", "-euo", "pipefail", "-c", command],
+                cwd=tmp_path,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+            assert done.returncode == 0, f"{command}\n{done.stderr}"
+            if shown:
+                assert done.stdout == shown, command
+
+
+def test_serve_prints_the_line_shown(tmp_path: Path, shell_environment: dict[str, str]) -> None:
+    ((command, shown),) = commands(CONSOLE_BLOCKS[2])
+    assert READY_LINE.fullmatch(shown.encode())
+    process = subprocess.Popen(
+        command.replace(":9092", ":0").split(),
+        cwd=tmp_path,
+        env=shell_environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        assert process.stdout is not None
+        printed = READY_LINE.fullmatch(process.stdout.readline())
+        assert printed is not None
+        assert printed["data"] == b"./data"
+        assert int(printed["pid"]) == process.pid
+    finally:
+        process.terminate()
+        assert process.wait(10) == 0
+        assert process.stdout is not None
+        process.stdout.close()
