@@ -1,0 +1,163 @@
+"""The header of a record batch (message format 2), without its records.
+
+Layout, big-endian (Kafka documentation, "Record Batch"): base offset int64, batch length int32 (bytes after this
+field), partition leader epoch int32, magic int8, CRC-32C uint32 (of everything from the attributes on), attributes
+int16, last offset delta int32, base timestamp int64, max timestamp int64, producer id int64, producer epoch int16,
+base sequence int32, records count int32; then the records.
+
+Base offset and leader epoch lie before the CRC's range, so a broker sets them without touching the rest.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from headrace.errors import CorruptRecordError
+from headrace.types import Buffer
+
+MAGIC: Final = 2
+HEADER_SIZE: Final = 61
+LOG_OVERHEAD: Final = 12
+"""Bytes of base offset and batch length, which the batch length does not count."""
+MIN_BATCH_LENGTH: Final = HEADER_SIZE - LOG_OVERHEAD
+MAGIC_POSITION: Final = 16
+CRC_POSITION: Final = 17
+CRC_START: Final = 21
+"""Position of the attributes, where the range of the CRC begins."""
+MAX_TIMESTAMP_POSITION: Final = 35
+MIN_RECORD_SIZE: Final = 7
+"""Length, attributes, timestamp delta, offset delta, key length, value length, headers count: a byte each."""
+
+COMPRESSION_MASK: Final = 0x07
+LOG_APPEND_TIME_FLAG: Final = 0x08
+TRANSACTIONAL_FLAG: Final = 0x10
+CONTROL_FLAG: Final = 0x20
+DELETE_HORIZON_FLAG: Final = 0x40
+
+HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+unpack_header: Final = HEADER.unpack_from
+"""The thirteen fields as a plain tuple, in the order of `BatchHeader`: for paths where a named tuple costs too much."""
+
+
+class TimestampType(IntEnum):
+    """What a batch's timestamps mean; the numbers are those of the attributes' bit 3."""
+
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+class BatchHeader(NamedTuple):
+    """One batch's header."""
+
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    records_count: int
+
+    @classmethod
+    def parse(cls, buffer: Buffer, position: int = 0) -> BatchHeader:
+        """Read the header at `position`; nothing but the presence of its bytes is checked.
+
+        Raises:
+            CorruptRecordError: The buffer ends inside the header.
+        """
+        try:
+            return cls._make(unpack_header(buffer, position))
+        except struct.error:
+            raise CorruptRecordError(f"no whole batch header at byte {position}") from None
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last record."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """Offset after the last record."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return LOG_OVERHEAD + self.batch_length
+
+    @property
+    def compression(self) -> int:
+        """The codec's number, see `headrace.records.compression.Compression`."""
+        return self.attributes & COMPRESSION_MASK
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the batch belongs to a transaction."""
+        return bool(self.attributes & TRANSACTIONAL_FLAG)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the batch holds a control record (a transaction marker) instead of data."""
+        return bool(self.attributes & CONTROL_FLAG)
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        """Whether timestamps are the producer's or the broker's."""
+        return TimestampType((self.attributes & LOG_APPEND_TIME_FLAG) >> 3)
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record, -1 without a producer id; wraps from 2^31 - 1 to 0."""
+        if self.base_sequence < 0:
+            return -1
+        return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
+
+
+def batch_crc(buffer: Buffer, position: int, size: int) -> int:
+    """Return the CRC-32C that a batch of `size` bytes at `position` should have in its header."""
+    return crc32c(memoryview(buffer)[position + CRC_START : position + size])
+
+
+def check_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """Return the header of the batch at `position` after checking length, magic and CRC.
+
+    Raises:
+        CorruptRecordError: The batch is not whole, not of format 2, or damaged.
+    """
+    header = BatchHeader.parse(buffer, position)
+    if header.batch_length < MIN_BATCH_LENGTH or position + header.size > len(buffer):
+        raise CorruptRecordError(
+            f"batch length {header.batch_length} at byte {position} does not fit"
+        )
+    if header.magic != MAGIC:
+        raise CorruptRecordError(f"magic {header.magic} at byte {position}; only 2 is supported")
+    if batch_crc(buffer, position, header.size) != header.crc:
+        raise CorruptRecordError(f"CRC mismatch in the batch at byte {position}")
+    return header
+
+
+def iterate_headers(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield (position, header) of every whole batch; an incomplete batch at the end is left out.
+
+    Raises:
+        CorruptRecordError: A batch length is smaller than a header. (CRCs are not checked.)
+    """
+    position, end = 0, len(buffer)
+    while position + HEADER_SIZE <= end:
+        header = BatchHeader.parse(buffer, position)
+        if header.batch_length < MIN_BATCH_LENGTH:
+            raise CorruptRecordError(f"batch length {header.batch_length} at byte {position}")
+        if position + header.size > end:
+            return
+        yield position, header
+        position += header.size

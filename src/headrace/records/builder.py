@@ -1,0 +1,186 @@
+"""Building record batches."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from crc32c import crc32c
+
+from headrace.records.batch import (
+    CONTROL_FLAG,
+    CRC_POSITION,
+    CRC_START,
+    HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    TRANSACTIONAL_FLAG,
+)
+from headrace.records.compression import Compression, compress
+from headrace.records.varint import encode_varint
+from headrace.types import NO_PARTITION_LEADER_EPOCH, NO_PRODUCER_ID, Buffer
+
+Headers = Sequence[tuple[str, bytes | None]]
+RecordFields = tuple[bytes | None, bytes | None, Headers, int]
+"""Key, value, headers, timestamp in milliseconds."""
+
+_UINT32: Final = struct.Struct(">I")
+_NULL: Final = encode_varint(-1)
+_RECORD_OVERHEAD: Final = 24
+"""At least the bytes of a record besides key, value and headers: seven varints and the attributes."""
+
+
+class BatchBuilder:
+    """Collects records and encodes them as one batch.
+
+    `max_bytes` bounds the uncompressed batch; the first record is always taken, so that the limit that refuses it is
+    the receiver's. The base offset of a built batch is 0, as a producer sends it.
+    """
+
+    __slots__ = (
+        "_base_timestamp",
+        "_compression",
+        "_count",
+        "_flags",
+        "_level",
+        "_max_bytes",
+        "_max_timestamp",
+        "_records",
+    )
+
+    def __init__(
+        self,
+        compression: Compression = Compression.NONE,
+        *,
+        level: int | None = None,
+        max_bytes: int = 1 << 20,
+        transactional: bool = False,
+        control: bool = False,
+    ) -> None:
+        self._compression = compression
+        self._level = level
+        self._max_bytes = max_bytes
+        self._flags = (TRANSACTIONAL_FLAG if transactional else 0) | (
+            CONTROL_FLAG if control else 0
+        )
+        self._records = bytearray()
+        self._count = 0
+        self._base_timestamp = 0
+        self._max_timestamp = -1
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def size(self) -> int:
+        """Bytes of the batch so far, before compression."""
+        return HEADER_SIZE + len(self._records)
+
+    def append(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers = (),
+        timestamp_ms: int = 0,
+    ) -> bool:
+        """Add a record; false, and nothing added, when it does not fit any more."""
+        if self._count:
+            extra = (len(key) if key else 0) + (len(value) if value else 0) + _RECORD_OVERHEAD
+            if headers:
+                extra += sum(12 + 3 * len(name) + len(content or b"") for name, content in headers)
+            if self.size + extra > self._max_bytes:
+                return False
+        else:
+            self._base_timestamp = timestamp_ms
+        body = b"".join(
+            (
+                b"\x00",
+                encode_varint(timestamp_ms - self._base_timestamp),
+                encode_varint(self._count),
+                _NULL if key is None else encode_varint(len(key)) + key,
+                _NULL if value is None else encode_varint(len(value)) + value,
+                _encode_headers(headers) if headers else b"\x00",
+            )
+        )
+        self._records += encode_varint(len(body)) + body
+        self._count += 1
+        self._max_timestamp = max(self._max_timestamp, timestamp_ms)
+        return True
+
+    def build(
+        self,
+        producer_id: int = NO_PRODUCER_ID,
+        producer_epoch: int = -1,
+        base_sequence: int = -1,
+        *,
+        base_offset: int = 0,
+        partition_leader_epoch: int = NO_PARTITION_LEADER_EPOCH,
+    ) -> bytes:
+        """Encode the batch; the builder keeps its records."""
+        records: Buffer = self._records
+        if self._compression != Compression.NONE:
+            records = compress(self._compression, self._records, self._level)
+        batch = bytearray(
+            HEADER.pack(
+                base_offset,
+                HEADER_SIZE - LOG_OVERHEAD + len(records),
+                partition_leader_epoch,
+                MAGIC,
+                0,
+                self._compression | self._flags,
+                max(self._count - 1, 0),
+                self._base_timestamp,
+                self._max_timestamp,
+                producer_id,
+                producer_epoch,
+                base_sequence,
+                self._count,
+            )
+        )
+        batch += records
+        _UINT32.pack_into(batch, CRC_POSITION, crc32c(memoryview(batch)[CRC_START:]))
+        return bytes(batch)
+
+
+def build_batch(
+    records: Iterable[RecordFields],
+    *,
+    compression: Compression = Compression.NONE,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    base_offset: int = 0,
+    partition_leader_epoch: int = NO_PARTITION_LEADER_EPOCH,
+) -> bytes:
+    """Encode records as one batch, however large it becomes.
+
+    Args:
+        records: Key, value, headers and timestamp (ms) of each record.
+        compression: The codec.
+        producer_id: An idempotent producer's id, or -1.
+        producer_epoch: Its epoch, or -1.
+        base_sequence: The sequence of the first record, or -1.
+        base_offset: 0 as producers send it.
+        partition_leader_epoch: -1 as producers send it.
+    """
+    builder = BatchBuilder(compression, max_bytes=1 << 62)
+    for key, value, headers, timestamp_ms in records:
+        builder.append(key, value, headers, timestamp_ms)
+    return builder.build(
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        base_offset=base_offset,
+        partition_leader_epoch=partition_leader_epoch,
+    )
+
+
+def _encode_headers(headers: Headers) -> bytes:
+    parts = [encode_varint(len(headers))]
+    for name, content in headers:
+        encoded = name.encode("utf-8", "surrogateescape")
+        parts += (encode_varint(len(encoded)), encoded)
+        parts += (_NULL,) if content is None else (encode_varint(len(content)), content)
+    return b"".join(parts)

@@ -1,0 +1,1 @@
+"""File systems behind the port `headrace.ports.FileSystem`: on disk, and in memory."""

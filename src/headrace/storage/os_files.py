@@ -1,0 +1,251 @@
+"""Files on disk, below one root directory.
+
+Appends go through `writev` on a descriptor in append mode; an append that fails half way is cut off again, so that a
+full disk leaves whole batches. After a failed sync a file stays failed: the kernel may have dropped the dirty pages
+and would report success the second time (the "fsyncgate" of PostgreSQL), so nothing more may be promised about it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from headrace.errors import StorageError
+from headrace.types import Buffer
+
+_MAX_BUFFERS: Final = 512
+"""Buffers per `writev`; POSIX lets systems stop at 1024."""
+_MAX_READ: Final = 1 << 30
+_sync_data: Final = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
+
+
+class OsFile:
+    """An append-only file on disk; see `headrace.ports.File`.
+
+    The descriptor belongs to the object and closes when the last reference to it is gone: a segment's, a
+    `FileRange`'s that a connection still sends, a sync's in another thread.
+    """
+
+    __slots__ = ("_closed", "_descriptor", "_failure", "_size")
+
+    def __init__(self, path: Path, flags: int) -> None:
+        self._descriptor = -1  # for __del__, should os.open raise
+        self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | flags, 0o644)
+        self._size = os.fstat(self._descriptor).st_size
+        self._failure: OSError | None = None
+        self._closed = False
+
+    def __del__(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+        return self._size
+
+    def append(self, buffers: Sequence[Buffer]) -> None:
+        """Append all buffers, or raise OSError and leave the file as it was before."""
+        self._check_usable()
+        wanted = sum(map(len, buffers))
+        try:
+            written = os.writev(self._descriptor, buffers) if len(buffers) <= _MAX_BUFFERS else 0
+            if written != wanted:
+                self._append_rest(buffers, written, wanted)
+        except OSError:
+            self._undo_append()
+            raise
+        self._size += wanted
+
+    def _append_rest(self, buffers: Sequence[Buffer], written: int, wanted: int) -> None:
+        # A short write happens before the disk is full, on a signal, or past 2 GiB. The rest goes as one piece.
+        rest = memoryview(b"".join(buffers))
+        while written < wanted:
+            count = os.write(self._descriptor, rest[written:])
+            if not count:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            written += count
+
+    def _undo_append(self) -> None:
+        try:
+            os.ftruncate(self._descriptor, self._size)
+        except OSError as error:
+            self._failure = error
+
+    def buffers(self, position: int, size: int) -> Sequence[Buffer]:
+        """Return the bytes from `position` on, as one copy."""
+        data = self.read(position, size)
+        return [data] if data else []
+
+    def read(self, position: int, size: int) -> bytes:
+        """Return a copy of the bytes from `position` on, fewer at the end of the file."""
+        size = min(size, self._size - position)
+        if size <= 0:
+            return b""
+        data = os.pread(self._descriptor, min(size, _MAX_READ), position)
+        if len(data) == size or not data:
+            return data
+        return data + self.read(position + len(data), size - len(data))
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes."""
+        self._check_usable()
+        if size < self._size:
+            os.ftruncate(self._descriptor, size)
+            self._size = size
+
+    def sync(self) -> None:
+        """Return once everything appended before the call is on stable storage.
+
+        Raises:
+            OSError: It is not, now or at an earlier call; the file takes no more appends.
+        """
+        if self._failure is not None:
+            raise self._failure
+        try:
+            _sync_data(self._descriptor)
+        except OSError as error:
+            self._failure = error
+            raise
+
+    def fileno(self) -> int:
+        """Return the descriptor, for sendfile."""
+        return self._descriptor
+
+    def close(self) -> None:
+        """Refuse appends from now on; the descriptor closes with the last reference."""
+        self._closed = True
+
+    def _check_usable(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._closed:
+            raise OSError(errno.EBADF, "the file was closed by its owner")
+
+
+class OsFileSystem:
+    """One log directory on disk; see `headrace.ports.FileSystem`."""
+
+    __slots__ = ("_lock", "_root")
+
+    def __init__(self, root: str | Path) -> None:
+        """Use the directory `root`, which is created durably if it does not exist."""
+        self._root = Path(root).absolute()
+        self._lock = -1
+        _make_directories(self._root)
+
+    @property
+    def root(self) -> Path:
+        """The log directory."""
+        return self._root
+
+    def lock(self) -> None:
+        """Claim the directory for this process, until `unlock` or its end.
+
+        Raises:
+            StorageError: Another process has it.
+        """
+        descriptor = os.open(self._root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise StorageError(
+                f"{self._root} is in use by another broker; stop it, or give this one another directory"
+            ) from None
+        self._lock = descriptor
+
+    def unlock(self) -> None:
+        """Release the claim; no error if there is none."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def open(self, path: str, *, create: bool = False) -> OsFile:
+        """Open a file; FileNotFoundError unless it exists or `create` is true."""
+        return OsFile(self._resolve(path), os.O_CREAT if create else 0)
+
+    def read_file(self, path: str) -> bytes | None:
+        """Return the whole content, or None when there is no such file."""
+        try:
+            return self._resolve(path).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write_file(self, path: str, content: bytes) -> None:
+        """Replace a file's content atomically and durably."""
+        target = self._resolve(path)
+        temporary = target.with_name(f"{target.name}.tmp")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            rest = memoryview(content)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        temporary.replace(target)
+        _sync_directory(target.parent)
+
+    def list(self, path: str) -> list[str]:
+        """Return the sorted names in a directory; [] when it does not exist."""
+        try:
+            return sorted(entry.name for entry in self._resolve(path).iterdir())
+        except FileNotFoundError:
+            return []
+
+    def make_directory(self, path: str) -> None:
+        """Create a directory and its parents durably."""
+        _make_directories(self._resolve(path))
+
+    def remove(self, path: str) -> None:
+        """Remove a file; no error if it is gone."""
+        self._resolve(path).unlink(missing_ok=True)
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory with everything in it; no error if it is gone."""
+        directory = self._resolve(path)
+        if directory == self._root:
+            raise StorageError("the log directory itself is not removed")
+        if directory.exists():
+            shutil.rmtree(directory)
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename a file or a directory, durably."""
+        source, target = self._resolve(old), self._resolve(new)
+        source.replace(target)
+        _sync_directory(target.parent)
+        if source.parent != target.parent:
+            _sync_directory(source.parent)
+
+    def sync_directory(self, path: str) -> None:
+        """Make creations, renames and removals in a directory durable."""
+        _sync_directory(self._resolve(path))
+
+    def _resolve(self, path: str) -> Path:
+        # Purely textual: no part may lead upwards or elsewhere. Links inside the root are the operator's business.
+        parts = PurePosixPath(path).parts
+        if path.startswith("/") or ".." in parts or "\0" in path:
+            raise StorageError(f"path {path!r} leads out of the log directory")
+        return self._root.joinpath(*parts)
+
+
+def _make_directories(path: Path) -> None:
+    missing = [path, *path.parents]
+    missing = missing[: next(index for index, parent in enumerate(missing) if parent.is_dir())]
+    for directory in reversed(missing):
+        directory.mkdir(exist_ok=True)
+        _sync_directory(directory.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
