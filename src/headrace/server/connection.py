@@ -1,0 +1,402 @@
+"""One client connection: requests in, responses out in the order of the requests, everything bounded.
+
+A wake-up of the event loop brings bytes; all whole requests in them are handled, then their responses go out in one
+write. A response that is not ready keeps its place in a queue of slots, and so do the ready ones behind it. Reading stops
+while the connection has too many requests in flight, while the client does not take its responses, and while the memory
+budget is used up.
+
+The connection knows framing, order and limits, and nothing of Kafka: `Hub.handle` turns a frame into payloads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, Protocol, cast
+
+from headrace.ports import Journal
+from headrace.server.budget import MemoryBudget
+from headrace.server.framing import BadFrameError, ReceiveBuffer
+from headrace.server.limits import ServerLimits
+from headrace.server.outgoing import SocketWriter, TruncatedFileError
+from headrace.types import Payload
+
+_REQUESTS_PER_TURN: Final = 256
+_CLOSE_TIMEOUT_MS: Final = 5_000
+_LOST: Final = (ConnectionError, BrokenPipeError, TimeoutError)
+
+
+class CloseConnectionError(Exception):
+    """A request after which the connection has to be closed; the message says why."""
+
+
+class Slot:
+    """The place of one response in a connection's order; `fill` it exactly once."""
+
+    __slots__ = ("connection", "payloads")
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.payloads: Sequence[Payload] | None = None
+
+    def fill(self, payloads: Sequence[Payload]) -> None:
+        """Put the response in; it goes out when all earlier ones have."""
+        self.payloads = payloads
+        self.connection.slot_filled()
+
+
+class Hub(Protocol):
+    """What all connections of a server share."""
+
+    limits: ServerLimits
+    budget: MemoryBudget
+    client_log: Journal
+    """Rate-limited: for events that clients can cause at will."""
+    now_ms: int
+    """The time at which this wake-up began."""
+
+    def begin(self) -> None:
+        """A wake-up begins: read the clock into `now_ms`."""
+
+    def handle(self, connection: Connection, frame: memoryview) -> Sequence[Payload] | Slot | None:
+        """Handle one request: its response, or a slot that will be filled, or None for no response.
+
+        Raises:
+            CloseConnectionError: The client has to go.
+        """
+
+    def end(self) -> None:
+        """The wake-up ends: flush other connections, start a sync, set the timer."""
+
+    def has_output(self, connection: Connection) -> None:
+        """Have `connection.flush` called at the end of this wake-up."""
+
+    def opened(self, connection: Connection) -> str | None:
+        """Note a new connection; returns why it is refused, or None."""
+
+    def closed(self, connection: Connection) -> None:
+        """Forget a connection."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol object of one accepted socket."""
+
+    def __init__(self, hub: Hub, loop: asyncio.AbstractEventLoop) -> None:
+        self._hub = hub
+        self._loop = loop
+        self._limits = hub.limits
+        self._receive = ReceiveBuffer(hub.limits, hub.budget, self)
+        self._slots: deque[Slot] = deque()
+        self._ready: list[Payload] = []
+        self._ready_bytes = 0
+        self._has_output = False
+        self._paused = False
+        self._continuing = False
+        self._stopped = False
+        self._closing_since_ms = -1
+        self._received_ms = 0
+        self._frame_began_ms = -1
+        self._active_ms = 0
+        self._written_ms = 0
+        self._written_bytes = 0
+        self._transport: asyncio.Transport
+        self._writer: SocketWriter
+        self.lost = False
+        self.client = "?"
+        self.client_address = ""
+        self.local_host = ""
+        self.local_port = 0
+
+    # -- asyncio calls these
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take over a freshly accepted socket."""
+        self._transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername") or ("?", 0)
+        local = transport.get_extra_info("sockname") or ("?", 0)
+        self.client_address, self.client = peer[0], f"{peer[0]}:{peer[1]}"
+        self.local_host, self.local_port = local[0], local[1]
+        self._hub.begin()
+        self._received_ms = self._active_ms = self._written_ms = self._hub.now_ms
+        try:
+            accepted = transport.get_extra_info("socket")
+            sock = socket.socket(fileno=os.dup(accepted.fileno()))
+            sock.settimeout(0)
+            self._writer = SocketWriter(self._loop, sock, self._drained, self._write_failed)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:  # no descriptor left, or the client has gone already
+            self._refuse_new(f"{error}")
+            return
+        reason = self._hub.opened(self)
+        if reason is not None:
+            self._writer.close()
+            self._refuse_new(reason)
+
+    def _refuse_new(self, reason: str) -> None:
+        self.lost = True
+        self._receive.close()
+        self._hub.client_log.warning("connection.refused", client=self.client, reason=reason)
+        self._transport.abort()
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
+        """Return where the next bytes go."""
+        return self._receive.free_space()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes have arrived."""
+        self._hub.begin()
+        self._received_ms = self._hub.now_ms
+        self._receive.received(nbytes)
+        self._process()
+        self._hub.end()
+
+    def eof_received(self) -> bool:
+        """The client sends no more: close, as Kafka does, whatever is under way."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        """The socket is gone."""
+        if self.lost:
+            return
+        self.lost = True
+        self._writer.close()
+        self._receive.close()
+        self._ready.clear()
+        self._slots.clear()
+        self._hub.closed(self)
+
+    # -- requests
+
+    def _process(self) -> None:
+        """Handle the whole requests at hand, send what is ready, and decide whether to read on."""
+        complete = False
+        try:
+            for _ in range(_REQUESTS_PER_TURN):
+                if self._congested():
+                    break
+                frame = self._receive.next_frame()
+                if frame is None:
+                    complete = True
+                    break
+                self._accept(self._hub.handle(self, frame))
+        except (BadFrameError, CloseConnectionError) as error:
+            self.close(str(error))
+            return
+        if self._ready:
+            self.flush()
+        if self.lost or self._closing_since_ms >= 0:
+            return
+        if complete:
+            self._await_bytes()
+        else:
+            self._pause()
+            if not self._congested():
+                self._continue_soon()
+
+    def _accept(self, answer: Sequence[Payload] | Slot | None) -> None:
+        """Put a response, or its slot, into the order."""
+        if answer is None:
+            return
+        if isinstance(answer, Slot):
+            self._slots.append(answer)
+        elif self._slots:
+            slot = Slot(self)
+            slot.payloads = answer
+            self._slots.append(slot)
+        else:
+            self._add_ready(answer)
+
+    def _add_ready(self, payloads: Sequence[Payload]) -> None:
+        self._ready += payloads
+        for payload in payloads:
+            self._ready_bytes += len(payload)
+        if self._ready_bytes > self._limits.max_queued_bytes:
+            self.flush()
+
+    def _congested(self) -> bool:
+        return (
+            len(self._slots) >= self._limits.max_requests_in_flight
+            or self._writer.queued_bytes > self._limits.max_queued_bytes
+            or self._closing_since_ms >= 0
+            or self._stopped
+            or self.lost
+        )
+
+    def _await_bytes(self) -> None:
+        """No whole request is left: make room for more bytes and read."""
+        if not self._receive.pending:
+            self._frame_began_ms = -1
+        elif self._frame_began_ms < 0:
+            self._frame_began_ms = self._received_ms
+        if self._receive.make_room():
+            self._read_on()
+        else:
+            self._pause()
+
+    def _pause(self) -> None:
+        if not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _read_on(self) -> None:
+        if self._paused:
+            self._paused = False
+            # The time that we did not listen does not count as the client's silence.
+            self._received_ms = now_ms = self._hub.now_ms
+            if self._frame_began_ms >= 0:
+                self._frame_began_ms = now_ms
+            self._transport.resume_reading()
+
+    def _continue_soon(self) -> None:
+        """Go on with `_process` in the next iteration of the loop."""
+        if not self._continuing and not self.lost:
+            self._continuing = True
+            self._loop.call_soon(self._continue)
+
+    def _continue(self) -> None:
+        self._continuing = False
+        if self.lost or self._closing_since_ms >= 0:
+            return
+        self._hub.begin()
+        self._process()
+        self._hub.end()
+
+    def memory_available(self) -> None:
+        """The memory budget has room again."""
+        self._continue_soon()
+
+    # -- responses
+
+    def slot_filled(self) -> None:
+        """A response became ready; take out those that are next in order."""
+        if self.lost:
+            return
+        slots = self._slots
+        while slots:
+            payloads = slots[0].payloads
+            if payloads is None:
+                break
+            slots.popleft()
+            self._add_ready(payloads)
+        if self._ready and not self._has_output:
+            self._has_output = True
+            self._hub.has_output(self)
+
+    def flush(self) -> None:
+        """Write what is ready."""
+        self._has_output = False
+        if self.lost:
+            return
+        ready, self._ready = self._ready, []
+        self._ready_bytes = 0
+        self._active_ms = self._hub.now_ms
+        if not self._writer.queued_bytes:
+            self._written_ms = self._active_ms
+        self._writer.send(ready)
+        if self._paused:
+            self._continue_if_room()
+
+    def _drained(self) -> None:
+        if self._closing_since_ms >= 0:
+            if not self._writer.queued_bytes:
+                self._transport.abort()
+        elif self._paused:
+            self._continue_if_room()
+
+    def _continue_if_room(self) -> None:
+        half = self._limits.max_queued_bytes // 2
+        if not self._congested() and self._writer.queued_bytes <= half:
+            self._continue_soon()
+
+    # -- the end
+
+    def close(self, reason: str, *, quietly: bool = False) -> None:
+        """Handle no further request, send what is ready, then close.
+
+        Args:
+            reason: for the log.
+            quietly: do not log.
+        """
+        if self.lost or self._closing_since_ms >= 0:
+            return
+        if not quietly:
+            self._hub.client_log.warning("connection.closed", client=self.client, reason=reason)
+        if self._ready:
+            self.flush()
+        self._closing_since_ms = self._hub.now_ms
+        self._pause()
+        if not self._writer.queued_bytes:
+            self._shut()
+
+    def _shut(self) -> None:
+        """Close both descriptors; what the kernel has taken still reaches the client."""
+        self._transport.close()
+
+    def _write_failed(self, error: OSError) -> None:
+        if isinstance(error, TruncatedFileError) or not isinstance(error, _LOST):
+            self._hub.client_log.error(
+                "connection.write.failed", client=self.client, error=str(error)
+            )
+        self._transport.abort()
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is under way: no request without an answer, no answer that was not taken."""
+        return self.lost or not (self._slots or self._ready or self._writer.queued_bytes)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of responses that the socket has not taken."""
+        return 0 if self.lost else self._writer.queued_bytes
+
+    def stop_reading(self) -> None:
+        """Take no further request; answers that are under way still go out."""
+        self._stopped = True
+        if not self.lost:
+            self._pause()
+
+    def abort(self) -> None:
+        """Close at once, whatever waits to be sent."""
+        if not self.lost:
+            self._transport.abort()
+
+    def check(self, now_ms: int) -> None:
+        """Close the connection if it has run into a time-out, and give spare memory back. Called once a second."""
+        if self.lost:
+            return
+        self._receive.shrink()
+        if self._closing_since_ms >= 0:
+            if now_ms - self._closing_since_ms > _CLOSE_TIMEOUT_MS:
+                self._transport.abort()
+            return
+        reason = self._stalled_write(now_ms) or self._stalled_frame(now_ms)
+        if reason:
+            self._hub.client_log.warning("connection.closed", client=self.client, reason=reason)
+            self._transport.abort()
+        elif (
+            self.settled
+            and now_ms - max(self._active_ms, self._received_ms) > self._limits.idle_timeout_ms
+        ):
+            self._transport.abort()
+
+    def _stalled_write(self, now_ms: int) -> str:
+        if not self._writer.queued_bytes or self._writer.sent_bytes != self._written_bytes:
+            self._written_bytes = self._writer.sent_bytes
+            self._written_ms = now_ms
+        elif now_ms - self._written_ms > self._limits.write_timeout_ms:
+            seconds = self._limits.write_timeout_ms / 1000
+            return f"the client took none of {self._writer.queued_bytes} waiting bytes in {seconds:g} s"
+        return ""
+
+    def _stalled_frame(self, now_ms: int) -> str:
+        if self._paused or self._frame_began_ms < 0:
+            return ""
+        limits = self._limits
+        lasted_ms = now_ms - self._frame_began_ms
+        due = limits.min_bytes_per_second * (lasted_ms - limits.frame_timeout_ms) // 1000
+        if now_ms - self._received_ms > limits.frame_timeout_ms or self._receive.pending < due:
+            return f"a request of which {self._receive.pending} bytes came in {lasted_ms / 1000:g} s, and not its rest"
+        return ""

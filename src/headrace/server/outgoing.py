@@ -1,0 +1,207 @@
+"""The write side of a connection: one queue, drained with `send`, `sendmsg` and `sendfile`.
+
+asyncio copies what a socket does not take at once and has no cheap `sendfile`, so responses do not go through the
+transport. The writer owns a duplicate of the socket's descriptor and is the only one that writes to the connection,
+which keeps responses in order; the transport only reads. What the socket does not take waits in the queue as
+references (buffers, file ranges), not as copies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from headrace.types import Buffer, FileRange, Payload
+
+SENDFILE_MIN_BYTES: Final = 64 * 1024
+"""File ranges from this size on go by sendfile; below, reading and joining them is cheaper."""
+
+_JOIN_MAX_BYTES: Final = 64 * 1024
+_BYTES_PER_TURN: Final = 4 * 1024 * 1024
+_BUFFERS_PER_CALL: Final = 64
+_MORE: Final = getattr(socket, "MSG_MORE", 0)
+
+
+class TruncatedFileError(OSError):
+    """A file ended before the range of it that was promised to a client."""
+
+
+class SocketWriter:
+    """Writes payloads to one non-blocking socket, in order.
+
+    Args:
+        loop: the running event loop.
+        sock: a duplicate of the connection's socket; closed by `close`.
+        on_drained: called when bytes that had to wait have gone out (from the loop, not from `send`).
+        on_error: called with the error when the socket or a file fails; nothing is written any more.
+    """
+
+    __slots__ = (
+        "_fd",
+        "_loop",
+        "_on_drained",
+        "_on_error",
+        "_queue",
+        "_sock",
+        "_waiting",
+        "queued_bytes",
+        "sent_bytes",
+    )
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        on_drained: Callable[[], object],
+        on_error: Callable[[OSError], object],
+    ) -> None:
+        self._loop = loop
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._on_drained = on_drained
+        self._on_error = on_error
+        self._queue: deque[Buffer | FileRange] = deque()
+        self._waiting = False
+        self.queued_bytes = 0
+        self.sent_bytes = 0
+
+    def send(self, payloads: Sequence[Payload]) -> None:
+        """Write payloads, now as far as the socket takes them, the rest when it takes more."""
+        if self._fd < 0:
+            return
+        try:
+            self._enqueue(payloads)
+        except OSError as error:  # a file behind a range cannot be read
+            self._fail(error)
+            return
+        if not self._waiting:
+            self._write()
+
+    def _enqueue(self, payloads: Sequence[Payload]) -> None:
+        small: list[Buffer] = []
+        for payload in payloads:
+            if isinstance(payload, FileRange):
+                if payload.size >= SENDFILE_MIN_BYTES and payload.file.fileno() is not None:
+                    self._enqueue_joined(small)
+                    self._queue.append(payload)
+                    self.queued_bytes += payload.size
+                    continue
+                buffers = payload.file.buffers(payload.position, payload.size)
+                if sum(map(len, buffers)) != payload.size:
+                    raise TruncatedFileError(f"{payload!r}: the file is shorter")
+            else:
+                buffers = (payload,)
+            for buffer in buffers:
+                if len(buffer) < _JOIN_MAX_BYTES:
+                    small.append(buffer)
+                else:
+                    self._enqueue_joined(small)
+                    self._queue.append(buffer)
+                    self.queued_bytes += len(buffer)
+        self._enqueue_joined(small)
+
+    def _enqueue_joined(self, small: list[Buffer]) -> None:
+        """Queue small buffers as one, and empty the list."""
+        if small:
+            joined = small[0] if len(small) == 1 else b"".join(small)
+            small.clear()
+            self._queue.append(joined)
+            self.queued_bytes += len(joined)
+
+    def _write(self) -> None:
+        """Write until the queue is empty, the socket is full, or others should have their turn."""
+        turn_bytes = _BYTES_PER_TURN
+        queue = self._queue
+        try:
+            while queue and turn_bytes > 0:
+                count = self._write_some()
+                turn_bytes -= count
+                self.sent_bytes += count
+                self.queued_bytes -= count
+        except BlockingIOError:
+            pass
+        except (
+            InterruptedError
+        ):  # pragma: no cover - Python retries by itself (PEP 475); kept for other loops
+            pass
+        except OSError as error:
+            self._fail(error)
+            return
+        if queue and not self._waiting:
+            self._waiting = True
+            self._loop.add_writer(self._fd, self._writable)
+        elif not queue and self._waiting:
+            self._waiting = False
+            self._loop.remove_writer(self._fd)
+
+    def _write_some(self) -> int:
+        """Write from the head of the queue with one system call and return how many bytes went."""
+        queue = self._queue
+        head = queue[0]
+        if isinstance(head, FileRange):
+            return self._send_file(head)
+        if len(queue) == 1:
+            count = self._sock.send(head)
+        elif isinstance(queue[1], FileRange):
+            count = self._sock.send(head, _MORE)
+        else:
+            buffers = itertools.takewhile(_in_memory, itertools.islice(queue, _BUFFERS_PER_CALL))
+            count = self._sock.sendmsg(buffers)  # type: ignore[arg-type]  # takewhile leaves buffers only
+        self._drop(count)
+        return count
+
+    def _drop(self, count: int) -> None:
+        """Take `count` bytes off the buffers at the head of the queue."""
+        queue = self._queue
+        while count:
+            head = queue[0]
+            if count < len(head):
+                queue[0] = memoryview(head)[count:]  # type: ignore[arg-type]  # not a file range, they were sent
+                return
+            count -= len(head)
+            queue.popleft()
+
+    def _send_file(self, file_range: FileRange) -> int:
+        descriptor = file_range.file.fileno()
+        assert descriptor is not None, "a range without a descriptor is never queued"
+        size = min(file_range.size, _BYTES_PER_TURN)
+        count = os.sendfile(self._fd, descriptor, file_range.position, size)
+        if count == 0:
+            raise TruncatedFileError(f"{file_range!r}: the file is shorter")
+        if count == file_range.size:
+            self._queue.popleft()
+        else:
+            rest = FileRange(file_range.file, file_range.position + count, file_range.size - count)
+            self._queue[0] = rest
+        return count
+
+    def _writable(self) -> None:
+        """The socket takes more."""
+        self._write()
+        if self._fd >= 0:
+            self._on_drained()
+
+    def _fail(self, error: OSError) -> None:
+        self.close()
+        self._on_error(error)
+
+    def close(self) -> None:
+        """Stop writing, forget what waits, and close the duplicate."""
+        if self._fd < 0:
+            return
+        if self._waiting:
+            self._loop.remove_writer(self._fd)
+            self._waiting = False
+        self._fd = -1
+        self._queue.clear()
+        self.queued_bytes = 0
+        self._sock.close()
+
+
+def _in_memory(piece: Buffer | FileRange) -> bool:
+    return not isinstance(piece, FileRange)

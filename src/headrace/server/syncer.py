@@ -1,0 +1,137 @@
+"""Group commit: one sync at a time, in a thread; what is appended meanwhile goes into the next one.
+
+The sync in flight is the batching window, so there is no timer: under light load a request waits for one sync, under
+heavy load many requests share one. The broker says what is to be synced (`start_sync`) and learns the outcome
+(`finish_sync`), both on the event loop; only the batch's `run` is called in the thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Batch(Protocol):
+    """A set of files to sync."""
+
+    def run(self) -> None:
+        """Sync them; OSError if one fails. Called in another thread."""
+
+
+class Syncable(Protocol):
+    """What the syncer needs of a broker. `B` is the broker's own type of batch."""
+
+    def start_sync(self) -> Batch | None:
+        """Return what has to be synced, or None."""
+
+    def finish_sync(self, batch: Batch, error: OSError | None, now_ms: int) -> None:
+        """Take note of the outcome and answer who waited for it."""
+
+
+class Syncer:
+    """Drives the syncs of one broker.
+
+    Args:
+        loop: the running event loop.
+        broker: what is to be synced.
+        now_ms: the clock.
+        after: called on the loop after each sync that succeeded: answers may be ready.
+        on_failure: called on the loop after a sync failed. No further sync is started then: after a failed fsync the
+            kernel may drop the dirty pages and call the next one a success.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        broker: Syncable,
+        now_ms: Callable[[], int],
+        *,
+        after: Callable[[], object],
+        on_failure: Callable[[BaseException], object],
+    ) -> None:
+        self._loop = loop
+        self._broker = broker
+        self._now_ms = now_ms
+        self._after = after
+        self._on_failure = on_failure
+        self._jobs: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._scheduled = False
+        self._idle_waiters: list[asyncio.Future[None]] = []
+        self.in_flight = False
+        self.failed = False
+
+    def kick(self) -> None:
+        """Make sure that what was appended is being synced soon.
+
+        The sync starts at the end of the loop's current iteration, so that requests which arrived at the same time on
+        other connections share it.
+        """
+        if not self.in_flight and not self._scheduled and not self.failed:
+            self._scheduled = True
+            self._loop.call_soon(self._start)
+
+    def _start(self) -> None:
+        self._scheduled = False
+        if self.in_flight or self.failed:
+            return
+        batch = self._broker.start_sync()
+        if batch is None:
+            self._wake_idle_waiters()
+            return
+        self.in_flight = True
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="headrace-sync", daemon=True)
+            self._thread.start()
+        self._jobs.put(batch)
+
+    def _work(self) -> None:
+        """The thread: run batches until told to stop."""
+        while (batch := self._jobs.get()) is not None:
+            failure: BaseException | None = None
+            try:
+                batch.run()
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the broker has to learn of it
+                failure = error
+            try:
+                self._loop.call_soon_threadsafe(self._finish, batch, failure)
+            except RuntimeError:  # the loop was closed: nobody waits any more
+                return
+
+    def _finish(self, batch: Batch, failure: BaseException | None) -> None:
+        self.in_flight = False
+        self.failed = failure is not None
+        error = (
+            failure if failure is None or isinstance(failure, OSError) else OSError(repr(failure))
+        )
+        self._broker.finish_sync(batch, error, self._now_ms())
+        if failure is None:
+            self._start()  # the next one runs while the answers of this one are written
+            self._after()
+        else:
+            self._after()
+            self._on_failure(failure)
+            self._wake_idle_waiters()
+
+    def _wake_idle_waiters(self) -> None:
+        waiters, self._idle_waiters = self._idle_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def idle(self) -> None:
+        """Wait until everything that was appended is synced, or a sync has failed."""
+        if self.failed:
+            return
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._idle_waiters.append(waiter)
+        self.kick()
+        await waiter
+
+    def close(self) -> None:
+        """End the thread once it has finished the sync in flight."""
+        if self._thread is not None:
+            self._jobs.put(None)

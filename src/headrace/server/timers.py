@@ -1,0 +1,65 @@
+"""One event-loop timer for all deadlines of a broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+_MAX_DELAY_MS: Final = 60_000
+
+
+class BrokerTimer:
+    """Calls `tick` when the broker's next deadline has come.
+
+    Arming is lazy: a timer that is set earlier than needed stays, fires for nothing and is set again. A fetch that
+    waits half a second and is answered after one millisecond therefore costs no timer of its own.
+
+    Args:
+        loop: the running event loop.
+        now_ms: the clock in which deadlines are given.
+        next_deadline_ms: the broker's next deadline, or None.
+        tick: what to call at it.
+    """
+
+    __slots__ = ("_armed_ms", "_handle", "_loop", "_next_deadline_ms", "_now_ms", "_tick")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        now_ms: Callable[[], int],
+        next_deadline_ms: Callable[[], int | None],
+        tick: Callable[[], object],
+    ) -> None:
+        self._loop = loop
+        self._now_ms = now_ms
+        self._next_deadline_ms = next_deadline_ms
+        self._tick = tick
+        self._armed_ms: int | None = None
+        self._handle: asyncio.TimerHandle | None = None
+
+    def arm(self) -> None:
+        """Set the timer unless it is set to the next deadline or an earlier time."""
+        deadline_ms = self._next_deadline_ms()
+        if deadline_ms is None or (self._armed_ms is not None and self._armed_ms <= deadline_ms):
+            return
+        if self._handle is not None:
+            self._handle.cancel()
+        # At least one millisecond: a deadline that a tick could not clear must not spin the loop.
+        delay_ms = max(1, min(deadline_ms - self._now_ms(), _MAX_DELAY_MS))
+        self._armed_ms = deadline_ms
+        self._handle = self._loop.call_later(delay_ms / 1000, self._fire)
+
+    def _fire(self) -> None:
+        self._armed_ms = self._handle = None
+        deadline_ms = self._next_deadline_ms()
+        if deadline_ms is not None and deadline_ms <= self._now_ms():
+            self._tick()
+        self.arm()
+
+    def cancel(self) -> None:
+        """Stop for good."""
+        if self._handle is not None:
+            self._handle.cancel()
+        self._handle = None
+        self._armed_ms = -1  # earlier than any deadline: `arm` does nothing any more

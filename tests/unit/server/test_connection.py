@@ -1,0 +1,384 @@
+"""Connections: order, coalescing, partial frames, back-pressure, time-outs, memory."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import struct
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.server import outgoing
+from headrace.server.limits import KIB, MIB, ServerLimits
+from tests.unit.server.fakes import (
+    PRODUCE,
+    Client,
+    FakeHub,
+    MemoryFile,
+    RealFile,
+    framed,
+    reply,
+    serving,
+)
+
+
+def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a coroutine test."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    return run
+
+
+@on_loop
+async def test_one_request_one_response() -> None:
+    async with serving(FakeHub()) as connect:
+        client = await connect()
+        await client.send(framed(b"hello"))
+        assert await client.receive_frame() == b"hello"
+
+
+@on_loop
+async def test_pipelined_requests_are_answered_in_order() -> None:
+    async with serving(FakeHub()) as connect:
+        client = await connect()
+        bodies = [b"%d" % number for number in range(5_000)]
+        sending = asyncio.ensure_future(client.send(b"".join(map(framed, bodies))))
+        assert [await client.receive_frame() for _ in bodies] == bodies
+        await sending
+
+
+@on_loop
+async def test_responses_of_one_wake_up_leave_in_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    writes = 0
+    send = outgoing.SocketWriter.send
+
+    def counted(self: outgoing.SocketWriter, payloads: Any) -> None:
+        nonlocal writes
+        writes += 1
+        send(self, payloads)
+
+    monkeypatch.setattr(outgoing.SocketWriter, "send", counted)
+    async with serving(FakeHub()) as connect:
+        client = await connect()
+        await client.send(b"".join(framed(b"%02d" % number) for number in range(50)))
+        await client.receive(50 * 6)
+    assert writes <= 3  # one, unless the kernel delivered the requests in pieces
+
+
+@on_loop
+async def test_bytes_may_come_one_at_a_time() -> None:
+    hub = FakeHub()
+    async with serving(hub) as connect:
+        client = await connect()
+        for byte in framed(b"slowly") + framed(b"but surely"):
+            await client.send(bytes([byte]))
+        assert await client.receive_frame() == b"slowly"
+        assert await client.receive_frame() == b"but surely"
+
+
+@pytest.mark.parametrize(
+    "size", [1, 100, 16 * KIB - 13, 16 * KIB - 12, 16 * KIB, 70_000, 3 * MIB + 1]
+)
+@on_loop
+async def test_requests_of_any_size_arrive_whole(size: int) -> None:
+    hub = FakeHub()
+    async with serving(hub) as connect:
+        client = await connect()
+        body = os.urandom(size)
+        for _ in range(3):
+            sending = asyncio.ensure_future(
+                client.send(framed(b"a") + framed(body, PRODUCE) + framed(b"z"))
+            )
+            assert await client.receive_frame() == b"a"
+            assert await client.receive_frame() == body
+            assert await client.receive_frame() == b"z"
+            await sending
+
+
+@on_loop
+async def test_a_late_response_holds_back_the_ones_behind_it() -> None:
+    hub = FakeHub()
+    async with serving(hub) as connect:
+        client = await connect()
+        await client.send(framed(b"later 1") + framed(b"now") + framed(b"later 2") + framed(b"end"))
+        await hub.until(lambda: len(hub.handled) == 4)
+        hub.fill(1)
+        hub.end()
+        hub.fill(0)
+        hub.end()
+        expected = [b"later 1", b"now", b"later 2", b"end"]
+        assert [await client.receive_frame() for _ in expected] == expected
+
+
+@on_loop
+async def test_a_request_without_response_leaves_no_gap() -> None:
+    async with serving(FakeHub()) as connect:
+        client = await connect()
+        await client.send(framed(b"a") + framed(b"none") + framed(b"b"))
+        assert [await client.receive_frame(), await client.receive_frame()] == [b"a", b"b"]
+
+
+@on_loop
+async def test_requests_in_flight_are_bounded() -> None:
+    hub = FakeHub(ServerLimits(max_requests_in_flight=8))
+    async with serving(hub) as connect:
+        client = await connect()
+        await client.send(b"".join(framed(b"later %02d" % number) for number in range(20)))
+        await hub.until(lambda: len(hub.handled) == 8)
+        other = await connect()
+        await other.send(
+            framed(b"ping")
+        )  # others are served meanwhile, and several loop iterations pass
+        assert await other.receive_frame() == b"ping"
+        assert len(hub.slots) == 8
+        for number in range(20):
+            await hub.until(lambda: bool(hub.slots))
+            hub.fill()
+            hub.end()
+            assert await client.receive_frame() == b"later %02d" % number
+
+
+@on_loop
+async def test_a_response_after_the_client_has_gone_is_dropped() -> None:
+    hub = FakeHub()
+    async with serving(hub) as connect:
+        client = await connect()
+        await client.send(framed(b"later"))
+        await hub.until(lambda: bool(hub.slots))
+        client.sock.close()
+        await hub.until(lambda: not hub.connections)
+        hub.fill()
+        hub.end()
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, 64 * KIB - 1, 64 * KIB, 5 * MIB + 7, 30 * MIB])
+@pytest.mark.parametrize("kind", ["file", "memory"])
+@on_loop
+async def test_file_ranges_arrive_unchanged(tmp_path: Path, kind: str, size: int) -> None:
+    content = os.urandom(1 << 16) * (31 * MIB >> 16)
+    path = tmp_path / "segment"
+    path.write_bytes(content)
+    hub = FakeHub()
+    hub.file = RealFile(path) if kind == "file" else MemoryFile(content, 100_000)
+    async with serving(hub) as connect:
+        client = await connect()
+        await client.send(framed(b"before") + framed(b"file:1000:%d" % size) + framed(b"after"))
+        assert await client.receive_frame() == b"before"
+        assert await client.receive_frame() == content[1000 : 1000 + size]
+        assert await client.receive_frame() == b"after"
+    if isinstance(hub.file, RealFile):
+        hub.file.close()
+
+
+@on_loop
+async def test_a_file_that_is_too_short_closes_the_connection(tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    path.write_bytes(b"x" * 100_000)
+    hub = FakeHub()
+    hub.file = RealFile(path)
+    async with serving(hub) as connect:
+        for request in (b"file:0:200000", b"file:99990:1000"):
+            client = await connect()
+            await client.send(framed(request))
+            await client.receive(300_000)  # up to the end
+    assert len([line for line in hub.lines.lines if "shorter" in str(line)]) == 2
+    hub.file.close()
+
+
+@on_loop
+async def test_a_slow_reader_is_not_read_from_and_bounds_memory() -> None:
+    limits = ServerLimits(max_queued_bytes=256 * KIB)
+    hub = FakeHub(limits)
+    async with serving(hub) as connect:
+        client = await connect(SO_RCVBUF=16 * KIB)
+        requests = b"".join(
+            framed(b"%08d" % number + b"x" * 8000) for number in range(2_000)
+        )  # 16 MB
+        sending = asyncio.ensure_future(client.send(requests))
+        (connection,) = hub.connections
+        await hub.until(lambda: connection.unsent_bytes > limits.max_queued_bytes)
+        other = await connect()
+        for _ in range(20):
+            await other.send(framed(b"ping"))
+            assert await other.receive_frame() == b"ping"
+        assert connection.unsent_bytes < 4 * limits.max_queued_bytes
+        assert not sending.done()
+        for number in range(2_000):
+            assert (await client.receive_frame())[:8] == b"%08d" % number
+        await sending
+
+
+@on_loop
+async def test_a_reader_that_takes_nothing_is_dropped() -> None:
+    hub = FakeHub(ServerLimits(max_queued_bytes=64 * KIB, write_timeout_ms=5_000))
+    hub.file = MemoryFile(b"x" * 20 * MIB, MIB)
+    async with serving(hub) as connect:
+        client = await connect(SO_RCVBUF=16 * KIB)
+        await client.send(framed(b"file:0:%d" % (20 * MIB)))
+        (connection,) = hub.connections
+        await hub.until(lambda: connection.unsent_bytes > 0)
+        connection.check(hub.now_ms)
+        connection.check(hub.now_ms + 4_000)
+        assert not hub.lines.lines
+        connection.check(hub.now_ms + 6_001)
+        assert "took none" in hub.lines.reasons[0]
+        await asyncio.sleep(0)
+        assert connection.lost
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "HTTP"),
+        (b"POST /topics HTTP/1.1\r\n", "HTTP"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "TLS"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "SSH"),
+        (b"\xff\xff\xff\xff", "length of -1 bytes"),
+        (b"\x80\x00\x00\x00", "length of -2147483648 bytes"),
+        (b"\x00\x00\x00\x00", "length of 0 bytes"),
+        (b"\x00\x00\x00\x07", "length of 7 bytes"),
+        (b"\x7f\xff\xff\xff", "length of 2147483647 bytes"),
+        (struct.pack(">i", 100 * MIB + 1), "length of 104857601 bytes"),
+        (struct.pack(">ih", 1 * MIB + 1, 3), "only Produce may exceed"),
+        (framed(b"close"), "told to"),
+    ],
+)
+@on_loop
+async def test_garbage_closes_the_connection_and_says_why(sent: bytes, reason: str) -> None:
+    hub = FakeHub()
+    async with serving(hub) as connect:
+        bystander = await connect()
+        client = await connect()
+        await client.send(framed(b"fine") + sent)
+        assert await client.receive_frame() == b"fine"
+        assert await client.closed()
+        await bystander.send(framed(b"ping"))
+        assert await bystander.receive_frame() == b"ping"
+    (line,) = hub.lines.lines
+    assert line[0] == "connection.closed"
+    assert reason in str(line[1]["reason"])
+    assert hub.budget.used == 0
+
+
+@on_loop
+async def test_an_announced_size_allocates_nothing() -> None:
+    hub = FakeHub()
+    async with serving(hub) as connect:
+        client = await connect()
+        await client.send(framed(b"ping") + struct.pack(">ih", 100 * MIB, 0) + b"x" * 1000)
+        assert await client.receive_frame() == b"ping"
+        assert hub.budget.used <= 256 * KIB
+
+
+@on_loop
+async def test_a_big_buffer_is_given_back() -> None:
+    hub = FakeHub()
+    async with serving(hub) as connect:
+        client = await connect()
+        body = b"x" * 8 * MIB
+        sending = asyncio.ensure_future(client.send(framed(body, PRODUCE)))
+        assert await client.receive_frame() == body
+        await sending
+        assert hub.budget.used > 4 * MIB
+        (connection,) = hub.connections
+        connection.check(hub.now_ms)
+        connection.check(hub.now_ms + 1000)
+        assert hub.budget.used == 0
+        await client.send(framed(b"still there"))
+        assert await client.receive_frame() == b"still there"
+
+
+@on_loop
+async def test_half_received_requests_share_the_budget_without_deadlock() -> None:
+    hub = FakeHub(ServerLimits(memory_budget_bytes=6 * MIB))
+    async with serving(hub) as connect:
+        body = b"x" * 4 * MIB
+        clients: list[Client] = [await connect() for _ in range(6)]
+        sendings = [asyncio.ensure_future(client.send(framed(body, PRODUCE))) for client in clients]
+        peak = 0
+
+        async def receive(client: Client) -> None:
+            nonlocal peak
+            assert await client.receive_frame() == body
+            peak = max(peak, hub.budget.used)
+
+        await asyncio.gather(*map(receive, clients))
+        await asyncio.gather(*sendings)
+        assert peak <= (6 + 4 + 1) * MIB
+        for connection in hub.connections:
+            connection.check(hub.now_ms)
+            connection.check(hub.now_ms + 1)
+        assert hub.budget.used == 0
+        assert not hub.budget.contended
+
+
+@on_loop
+async def test_a_request_whose_rest_does_not_come_is_given_up() -> None:
+    hub = FakeHub(ServerLimits(frame_timeout_ms=10_000))
+    async with serving(hub) as connect:
+        client = await connect()
+        await client.send(framed(b"one") + framed(b"two")[:6])
+        assert await client.receive_frame() == b"one"
+        (connection,) = hub.connections
+        connection.check(hub.now_ms + 10_000)
+        assert not hub.lines.lines
+        connection.check(hub.now_ms + 10_001)
+        assert await client.closed()
+    assert "not its rest" in hub.lines.reasons[0]
+
+
+@on_loop
+async def test_a_request_that_trickles_in_is_given_up() -> None:
+    hub = FakeHub(ServerLimits(frame_timeout_ms=10_000, min_bytes_per_second=1000))
+    async with serving(hub) as connect:
+        client = await connect()
+        (connection,) = hub.connections
+        await client.send(framed(b"x" * 100_000, PRODUCE)[:100])
+        await hub.until(lambda: connection._frame_began_ms >= 0)
+        for _ in range(10):
+            hub.now_ms += 1_000
+            await client.send(b"x")
+            await hub.until(lambda: connection._received_ms == hub.now_ms)
+            connection.check(hub.now_ms)
+        assert not hub.lines.lines
+        hub.now_ms += 1_000
+        connection.check(hub.now_ms)
+        assert await client.closed()
+
+
+@on_loop
+async def test_an_idle_connection_is_closed_and_a_waiting_one_is_not() -> None:
+    hub = FakeHub(ServerLimits(idle_timeout_ms=60_000))
+    async with serving(hub) as connect:
+        idle = await connect()
+        waiting = await connect()
+        await waiting.send(framed(b"later"))
+        await hub.until(lambda: len(hub.slots) == 1)
+        for connection in list(hub.connections):
+            connection.check(hub.now_ms + 60_001)
+        assert await idle.closed()
+        hub.fill()
+        hub.end()
+        assert await waiting.receive_frame() == b"later"
+    assert not hub.lines.lines
+
+
+@on_loop
+async def test_a_refused_connection_is_closed_at_once() -> None:
+    hub = FakeHub()
+    hub.refuse = "too many"
+    async with serving(hub) as connect:
+        client = await connect()
+        assert await client.closed()
+    assert hub.lines.reasons == ["too many"]
+
+
+def test_reply_is_framed() -> None:
+    assert reply(b"ab") == b"\x00\x00\x00\x02ab"
