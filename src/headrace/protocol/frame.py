@@ -1,0 +1,203 @@
+"""Requests and responses as they travel: a four-byte length, a header, the message.
+
+Header versions follow from the message: flexible versions have a header that ends with tagged fields. Two exceptions:
+the client id is never compact, and the ApiVersions response has the oldest header in every version, because a client
+reads it before it knows what the broker speaks.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from struct import Struct
+from struct import error as StructError  # noqa: N812 - the class's name says too little
+from typing import NamedTuple, TypeVar
+
+from headrace.errors import ProtocolError
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.codec import Message, skip_tags
+from headrace.protocol.messages import API_MODULES
+from headrace.types import Payload
+
+M = TypeVar("M", bound=Message)
+
+_LENGTH = Struct(">i")
+_REQUEST_HEADER = Struct(">hhih")
+_REQUEST_PREFIX = Struct(">ihhih")
+_RESPONSE_PREFIX = Struct(">ii")
+_TAGGED_RESPONSE_PREFIX = Struct(">iix")
+_API_VERSIONS = int(ApiKey.API_VERSIONS)
+
+
+class RequestHeader(NamedTuple):
+    """What precedes every request.
+
+    Attributes:
+        api_key: The API's number, which need not be one that `ApiKey` knows.
+        api_version: The version of the request, and of its response.
+        correlation_id: Repeated in the response.
+        client_id: What the client calls itself, or None.
+    """
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+
+
+class UnsupportedVersion(ProtocolError):  # noqa: N818 - the word of the protocol
+    """The request's API or version has no message class here.
+
+    A broker answers an ApiVersions request of unknown version in version 0 with error UNSUPPORTED_VERSION; after any
+    other it closes the connection, since it cannot know what a response would look like.
+
+    Attributes:
+        header: The request's header; its client id is None when it cannot be read.
+    """
+
+    def __init__(self, header: RequestHeader) -> None:
+        super().__init__(f"API {header.api_key} has no version {header.api_version} here")
+        self.header = header
+
+
+_REQUEST_CLASSES: dict[int, type[Message]] = {}
+_RESPONSE_CLASSES: dict[int, type[Message]] = {}
+
+
+def request_class(api_key: int) -> type[Message] | None:
+    """Return the class of an API's requests, or None when there is none."""
+    return _REQUEST_CLASSES.get(api_key) or _import_class(api_key, 1, _REQUEST_CLASSES)
+
+
+def response_class(api_key: int) -> type[Message] | None:
+    """Return the class of an API's responses, or None when there is none."""
+    return _RESPONSE_CLASSES.get(api_key) or _import_class(api_key, 2, _RESPONSE_CLASSES)
+
+
+def _import_class(
+    api_key: int, index: int, known: dict[int, type[Message]]
+) -> type[Message] | None:
+    # On first use: a client needs a handful of the modules.
+    names = API_MODULES.get(api_key)
+    if names is None:
+        return None
+    module = import_module(f"headrace.protocol.messages.{names[0]}")
+    known[api_key] = getattr(module, names[index])
+    return known[api_key]
+
+
+def decode_request(frame: memoryview) -> tuple[RequestHeader, Message]:
+    """Read a request: its header and its message. Bytes after the message are ignored.
+
+    Args:
+        frame: The frame without its length. `records` fields of the message are views into it.
+
+    Raises:
+        UnsupportedVersion: The API or the version is not known.
+        ProtocolError: The frame is malformed.
+    """
+    try:
+        api_key, api_version, correlation_id, length = _REQUEST_HEADER.unpack_from(frame)
+    except StructError as error:
+        raise ProtocolError("the request header is cut short") from error
+    cls = request_class(api_key)
+    if cls is None or not cls.MIN_VERSION <= api_version <= cls.MAX_VERSION:
+        # Whatever follows may be of any shape: the client id is a courtesy to whoever logs this.
+        try:
+            client_id, _ = _read_client_id(frame, length)
+        except ProtocolError:
+            client_id = None
+        raise UnsupportedVersion(RequestHeader(api_key, api_version, correlation_id, client_id))
+    client_id, position = _read_client_id(frame, length)
+    if api_version >= cls.FLEXIBLE_VERSION:
+        position = _skip_header_tags(frame, position)
+    message, _ = cls.decode(frame, position, api_version)
+    return RequestHeader(api_key, api_version, correlation_id, client_id), message
+
+
+def _read_client_id(frame: memoryview, length: int) -> tuple[str | None, int]:
+    position = _REQUEST_HEADER.size
+    if length < 0:
+        if length != -1:
+            raise ProtocolError(f"the client id has a length of {length}")
+        return None, position
+    stop = position + length
+    if stop > len(frame):
+        raise ProtocolError("the request header is cut short")
+    try:
+        return str(frame[position:stop], "utf-8"), stop
+    except UnicodeDecodeError as error:
+        raise ProtocolError("the client id is not UTF-8") from error
+
+
+def _skip_header_tags(frame: memoryview, position: int) -> int:
+    try:
+        return skip_tags(frame, position + 1, frame[position])
+    except IndexError as error:
+        raise ProtocolError("the header is cut short") from error
+
+
+def encode_request(header: RequestHeader, request: Message) -> list[Payload]:
+    """Return a request as buffers, its length and header first."""
+    client_id = header.client_id
+    encoded = b"" if client_id is None else client_id.encode()
+    prefix = (
+        _REQUEST_PREFIX.pack(
+            0,
+            request.API_KEY,
+            header.api_version,
+            header.correlation_id,
+            -1 if client_id is None else len(encoded),
+        )
+        + encoded
+    )
+    if header.api_version >= request.FLEXIBLE_VERSION:
+        prefix += b"\x00"
+    return _with_length(request.encode(header.api_version, prefix))
+
+
+def encode_response(header: RequestHeader, response: Message) -> list[Payload]:
+    """Return the response to the request with `header` as buffers, its length and header first."""
+    version = header.api_version
+    tagged = version >= response.FLEXIBLE_VERSION and response.API_KEY != _API_VERSIONS
+    layout = _TAGGED_RESPONSE_PREFIX if tagged else _RESPONSE_PREFIX
+    return _with_length(response.encode(version, layout.pack(0, header.correlation_id)))
+
+
+def encode_unsupported_version(header: RequestHeader, response: Message) -> list[Payload]:
+    """Return the answer to an ApiVersions request of a version that is not known: `response` in version 0."""
+    return encode_response(header._replace(api_version=0), response)
+
+
+def _with_length(buffers: list[Payload]) -> list[Payload]:
+    first = buffers[0]
+    assert isinstance(first, bytearray), "a message with a prefix begins with it"
+    size = len(first) if len(buffers) == 1 else sum(map(len, buffers))
+    _LENGTH.pack_into(first, 0, size - _LENGTH.size)
+    return buffers
+
+
+def decode_response(frame: memoryview, cls: type[M], version: int) -> tuple[int, M]:
+    """Read a response: its correlation id and its message.
+
+    Args:
+        frame: The frame without its length. `records` fields of the message are views into it.
+        cls: The class of the response; see `response_class`.
+        version: The version of the request it answers.
+
+    Raises:
+        ProtocolError: The frame is malformed.
+    """
+    correlation_id = read_correlation_id(frame)
+    position = _LENGTH.size
+    if version >= cls.FLEXIBLE_VERSION and cls.API_KEY != _API_VERSIONS:
+        position = _skip_header_tags(frame, position)
+    message, _ = cls.decode(frame, position, version)
+    return correlation_id, message
+
+
+def read_correlation_id(frame: memoryview) -> int:
+    """Return a response's correlation id, by which a client finds out what the response is."""
+    if len(frame) < _LENGTH.size:
+        raise ProtocolError("the response header is cut short")
+    correlation_id: int = _LENGTH.unpack_from(frame)[0]
+    return correlation_id
