@@ -1,0 +1,1 @@
+"""Kafka clients: flows that decide (generators without I/O), and drivers and facades that act."""

@@ -1,0 +1,276 @@
+"""A blocking Kafka client for programs that work batch by batch: the command, the Spark source, the demo.
+
+It hands out and takes whole record batches; `headrace.records` builds and reads them. For records one by one see
+`headrace.clients.producer` and `headrace.clients.consumer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from headrace.clients.config import ClientConfig, parse_config
+from headrace.clients.drivers.blocking import BlockingDriver
+from headrace.clients.flows import admin, groups, metadata, offsets
+from headrace.clients.flows import fetch as fetch_flows
+from headrace.clients.flows import list_offsets as list_offsets_flows
+from headrace.clients.flows import produce as produce_flows
+from headrace.clients.flows.admin import (
+    ClusterDescription,
+    ConfigEntry,
+    ConfigSource,
+    NewTopic,
+    ResourceType,
+)
+from headrace.clients.flows.cluster import (
+    BrokerAddress,
+    ClusterMetadata,
+    PartitionMetadata,
+    TopicMetadata,
+)
+from headrace.clients.flows.effects import ClientState, Flow
+from headrace.clients.flows.fetch import FetchedPartition, FetchLimits, FetchPosition
+from headrace.clients.flows.groups import GroupDescription, GroupListing, MemberDescription
+from headrace.clients.flows.list_offsets import (
+    EARLIEST,
+    LATEST,
+    MAX_TIMESTAMP,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    ListedOffset,
+)
+from headrace.clients.flows.offsets import Committer, OffsetAndMetadata
+from headrace.clients.flows.produce import ProducedPartition, ProducerIdentity
+from headrace.errors import ApiError
+from headrace.types import Buffer, TopicPartition
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "MAX_TIMESTAMP",
+    "READ_COMMITTED",
+    "READ_UNCOMMITTED",
+    "BlockingClient",
+    "BrokerAddress",
+    "ClusterDescription",
+    "ClusterMetadata",
+    "ConfigEntry",
+    "ConfigSource",
+    "FetchPosition",
+    "FetchedPartition",
+    "GroupDescription",
+    "GroupListing",
+    "ListedOffset",
+    "MemberDescription",
+    "NewTopic",
+    "OffsetAndMetadata",
+    "PartitionMetadata",
+    "ProducedPartition",
+    "ProducerIdentity",
+    "ResourceType",
+    "TopicMetadata",
+]
+
+T = TypeVar("T")
+
+
+def client_state(config: ClientConfig) -> ClientState:
+    """Return the state that a client with this configuration starts with."""
+    return ClientState(
+        retry_backoff_ms=config.retry_backoff_ms, retry_backoff_max_ms=config.retry_backoff_max_ms
+    )
+
+
+class BlockingClient:
+    """A connection to a cluster; a context manager that closes itself.
+
+    Every method waits for its answer, tries again what may succeed later, and gives up after `request.timeout.ms`.
+    Errors are `ApiError` (a broker said no; `.code` says what) and `TransportError` (nobody answered in time).
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        client_id: str = "headrace",
+        request_timeout_ms: int = 30_000,
+        **properties: Any,
+    ) -> None:
+        """Prepare a client; nothing is connected before the first call.
+
+        Args:
+            bootstrap: Comma-separated HOST:PORT.
+            client_id: The name by which brokers know the client in their logs and metrics.
+            request_timeout_ms: How long one method may take, attempts and pauses included.
+            properties: More properties, `retry_backoff_ms=50` or `**{"retry.backoff.ms": 50}`.
+
+        Raises:
+            ConfigError: A property is unknown or malformed.
+        """
+        self.config = parse_config(
+            ClientConfig,
+            properties,
+            bootstrap_servers=bootstrap,
+            client_id=client_id,
+            request_timeout_ms=request_timeout_ms,
+        )
+        self.state = client_state(self.config)
+        self.driver = BlockingDriver(self.state, self.config)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.driver.close()
+
+    def connect(self) -> None:
+        """Make sure that a broker answers, trying each bootstrap server once, without waiting for one to come up.
+
+        Raises:
+            TransportError: None answers; the text says why for each.
+        """
+        self.driver.connect()
+
+    def run(self, flow: Flow[T], timeout_ms: int | None = None) -> T:
+        """Run a flow of `headrace.clients.flows` over this client's `state` and connections."""
+        return self.driver.run(flow, timeout_ms)
+
+    def metadata(
+        self, topics: Sequence[str] | None = None, *, auto_create: bool = False
+    ) -> ClusterMetadata:
+        """Return brokers and topics as a broker now describes them.
+
+        Args:
+            topics: Topics to describe; None is all. One that does not exist is present with its `error` set.
+            auto_create: Whether the broker may create missing topics.
+        """
+        known = self.run(metadata.refresh(self.state, topics, auto_create=auto_create))
+        names = (
+            known.topics if topics is None else [name for name in topics if name in known.topics]
+        )
+        return ClusterMetadata(
+            dict(known.brokers),
+            known.controller_id,
+            known.cluster_id,
+            {name: known.topics[name] for name in names},
+        )
+
+    def create_topics(
+        self,
+        topics: Sequence[NewTopic],
+        *,
+        timeout_ms: int = 30_000,
+        validate_only: bool = False,
+    ) -> dict[str, ApiError | None]:
+        """Create topics; return None or the error for each, so that one that exists does not hide the others."""
+        flow = admin.create_topics(self.state, topics, timeout_ms, validate_only=validate_only)
+        return self.run(flow)
+
+    def delete_topics(
+        self, names: Sequence[str], *, timeout_ms: int = 30_000
+    ) -> dict[str, ApiError | None]:
+        """Delete topics; return None or the error for each."""
+        return self.run(admin.delete_topics(self.state, names, timeout_ms))
+
+    def describe_configs(
+        self, resource_type: ResourceType, names: Sequence[str]
+    ) -> dict[str, list[ConfigEntry]]:
+        """Return the configuration values of topics, or of brokers by node id."""
+        return self.run(admin.describe_configs(self.state, resource_type, names))
+
+    def describe_cluster(self) -> ClusterDescription:
+        """Return the cluster's id, controller and brokers."""
+        return self.run(admin.describe_cluster(self.state))
+
+    def list_offsets(
+        self,
+        targets: Mapping[TopicPartition, int],
+        isolation_level: int = READ_UNCOMMITTED,
+    ) -> dict[TopicPartition, ListedOffset]:
+        """Find an offset in each partition.
+
+        Args:
+            targets: Partition to EARLIEST, LATEST, MAX_TIMESTAMP or a timestamp in milliseconds; for the latter the
+                answer is the first record that is not older, or offset -1 when there is none.
+            isolation_level: READ_COMMITTED makes LATEST the last stable offset.
+        """
+        return self.run(list_offsets_flows.list_offsets(self.state, targets, isolation_level))
+
+    def fetch(
+        self,
+        positions: Mapping[TopicPartition, FetchPosition],
+        max_wait_ms: int = 500,
+        min_bytes: int = 1,
+        max_bytes: int = fetch_flows.DEFAULT_FETCH_MAX_BYTES,
+        isolation_level: int = READ_UNCOMMITTED,
+    ) -> dict[TopicPartition, FetchedPartition]:
+        """Read raw batches once from each partition's leader; errors are told per partition, not raised.
+
+        Args:
+            positions: Where to read in each partition.
+            max_wait_ms: How long a broker may wait for `min_bytes`.
+            min_bytes: Bytes that make a broker answer before `max_wait_ms` has passed.
+            max_bytes: Bytes per answer; the first batch is returned whole even if it is larger.
+            isolation_level: READ_COMMITTED ends at the last stable offset and lists aborted transactions.
+        """
+        limits = FetchLimits(max_wait_ms, min_bytes, max_bytes, isolation_level)
+        timeout_ms = self.config.request_timeout_ms + max_wait_ms
+        return self.run(fetch_flows.fetch(self.state, positions, limits), timeout_ms)
+
+    def produce(
+        self,
+        topic_partition: TopicPartition,
+        batch: Buffer,
+        acks: int = -1,
+        timeout_ms: int = 30_000,
+    ) -> ProducedPartition:
+        """Write one record batch to a partition and return where it went.
+
+        Args:
+            topic_partition: The partition.
+            batch: One batch as `headrace.records.builder` builds it.
+            acks: -1 all in-sync replicas, 1 the leader, 0 no answer.
+            timeout_ms: How long the broker may wait for replicas.
+        """
+        flow = produce_flows.produce(self.state, topic_partition, batch, acks, timeout_ms)
+        return self.run(flow)
+
+    def init_producer_id(self, previous: ProducerIdentity | None = None) -> ProducerIdentity:
+        """Obtain an id for an idempotent producer, or the next epoch of an earlier one."""
+        return self.run(produce_flows.init_producer_id(self.state, previous))
+
+    def commit_offsets(
+        self,
+        group: str,
+        offsets_by_partition: Mapping[TopicPartition, OffsetAndMetadata],
+        generation: int = -1,
+        member: str = "",
+        group_instance_id: str | None = None,
+    ) -> None:
+        """Commit offsets for a group: as a member of a generation, or (by default) for a group without members."""
+        committer = Committer(generation, member, group_instance_id)
+        self.run(offsets.commit_offsets(self.state, group, offsets_by_partition, committer))
+
+    def committed_offsets(
+        self, group: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return a group's committed offsets, of some partitions or (None) of all; what has none is left out."""
+        return self.run(offsets.committed_offsets(self.state, group, partitions))
+
+    def list_groups(self) -> list[GroupListing]:
+        """Return every group of the cluster, sorted by name."""
+        return self.run(groups.list_groups(self.state))
+
+    def describe_groups(self, names: Iterable[str]) -> dict[str, GroupDescription]:
+        """Describe groups and their members; a group that does not exist is "Dead"."""
+        return self.run(groups.describe_groups(self.state, names))

@@ -1,0 +1,232 @@
+"""Client properties under the names that users of Kafka's Java client and of librdkafka know."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final, TypeVar
+
+from headrace.errors import ConfigError
+
+C = TypeVar("C", bound="ClientConfig")
+
+ALIASES: Final[dict[str, str]] = {
+    "metadata.broker.list": "bootstrap.servers",
+    "request.required.acks": "acks",
+    "compression.codec": "compression.type",
+    "queue.buffering.max.ms": "linger.ms",
+    "max.in.flight": "max.in.flight.requests.per.connection",
+    "message.send.max.retries": "retries",
+    "message.timeout.ms": "delivery.timeout.ms",
+    "message.max.bytes": "max.request.size",
+    "fetch.message.max.bytes": "max.partition.fetch.bytes",
+    "fetch.wait.max.ms": "fetch.max.wait.ms",
+    "socket.timeout.ms": "request.timeout.ms",
+}
+"""librdkafka's name to the Java client's."""
+
+OFFSET_RESETS: Final = {
+    "earliest": "earliest",
+    "smallest": "earliest",
+    "beginning": "earliest",
+    "latest": "latest",
+    "largest": "latest",
+    "end": "latest",
+    "none": "none",
+    "error": "none",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """What every client has."""
+
+    bootstrap_servers: str = "127.0.0.1:9092"
+    """Comma-separated HOST:PORT; one that answers is enough to find the others."""
+    client_id: str = "headrace"
+    request_timeout_ms: int = 30_000
+    """How long an operation may take, attempts and pauses included, before it fails."""
+    socket_connection_setup_timeout_ms: int = 10_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+    metadata_max_age_ms: int = 300_000
+    receive_message_max_bytes: int = 128 << 20
+    security_protocol: str = "PLAINTEXT"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerConfig(ClientConfig):
+    """What a producer has besides."""
+
+    acks: int = -1
+    """-1 (all in-sync replicas), 1 (the leader) or 0 (nobody)."""
+    compression_type: str = "none"
+    linger_ms: int = 5
+    batch_size: int = 64 << 10
+    """Bytes of records after which a batch is closed, before compression."""
+    enable_idempotence: bool = True
+    max_in_flight_requests_per_connection: int = 5
+    retries: int = 2**31 - 1
+    delivery_timeout_ms: int = 120_000
+    buffer_memory: int = 32 << 20
+    max_block_ms: int = 60_000
+    max_request_size: int = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig(ClientConfig):
+    """What a consumer has besides."""
+
+    group_id: str | None = None
+    group_instance_id: str | None = None
+    auto_offset_reset: str = "latest"
+    enable_auto_commit: bool = True
+    auto_commit_interval_ms: int = 5_000
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3_000
+    max_poll_interval_ms: int = 300_000
+    max_poll_records: int = 500
+    fetch_min_bytes: int = 1
+    fetch_max_bytes: int = 50 << 20
+    max_partition_fetch_bytes: int = 1 << 20
+    fetch_max_wait_ms: int = 500
+    isolation_level: str = "read_uncommitted"
+    """read_committed leaves out records of aborted transactions."""
+    check_crcs: bool = True
+    allow_auto_create_topics: bool = False
+
+
+def parse_config(config_class: type[C], properties: Mapping[str, Any], **defaults: Any) -> C:
+    """Build a configuration from properties.
+
+    Args:
+        config_class: Which configuration.
+        properties: Values by name, `request.timeout.ms` or `request_timeout_ms`; text is parsed. They win over
+            `defaults`.
+        defaults: Values by attribute name; None is left out.
+
+    Raises:
+        ConfigError: A property is unknown, or its value is not of the right form.
+    """
+    values = {name: value for name, value in defaults.items() if value is not None}
+    attributes = {field.name: field for field in fields(config_class)}
+    for name, value in properties.items():
+        dotted = name.replace("_", ".")
+        attribute = ALIASES.get(dotted, dotted).replace(".", "_")
+        if attribute not in attributes:
+            raise ConfigError(_unknown(name, config_class))
+        values[attribute] = _parse(dotted, attribute, str(attributes[attribute].type), value)
+    if issubclass(config_class, ProducerConfig) and "enable_idempotence" not in values:
+        # As in Kafka's client: acks or pipelining that rule idempotence out switch it off, unless it was asked for.
+        in_flight = values.get("max_in_flight_requests_per_connection", 1)
+        values["enable_idempotence"] = values.get("acks", -1) == -1 and in_flight <= 5
+    config = config_class(**values)
+    _check(config)
+    return config
+
+
+def _unknown(name: str, config_class: type[ClientConfig]) -> str:
+    dotted = name.replace("_", ".")
+    attribute = ALIASES.get(dotted, dotted).replace(".", "_")
+    for other, role in ((ProducerConfig, "producer"), (ConsumerConfig, "consumer")):
+        if any(attribute == field.name for field in fields(other)):
+            return f"property {dotted!r} belongs to a {role}"
+    known = [field.name.replace("_", ".") for field in fields(config_class)] + list(ALIASES)
+    near = difflib.get_close_matches(dotted, known, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"unknown property {dotted!r}{hint}"
+
+
+def _parse(name: str, attribute: str, type_name: str, value: Any) -> Any:
+    special = _SPECIAL.get(attribute)
+    if special is not None:
+        return special(name, value)
+    if type_name == "bool":
+        return _boolean(name, value)
+    if type_name == "int":
+        return _integer(name, value)
+    return str(value)
+
+
+def _integer(name: str, value: Any) -> int:
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        raise ConfigError(f"property {name!r} wants a whole number, not {value!r}") from None
+    if number < 0:
+        raise ConfigError(f"property {name!r} must not be negative")
+    return number
+
+
+def _boolean(name: str, value: Any) -> bool:
+    text = str(value).lower()
+    if text in {"true", "1", "yes", "on"}:
+        return True
+    if text in {"false", "0", "no", "off"}:
+        return False
+    raise ConfigError(f"property {name!r} wants true or false, not {value!r}")
+
+
+def parse_acks(name: str, value: Any) -> int:
+    """Return -1, 0 or 1 from a number or from "all"."""
+    acks = {"all": -1, "-1": -1, "0": 0, "1": 1}.get(str(value).lower())
+    if acks is None:
+        raise ConfigError(f"property {name!r} is one of all, 1, 0, not {value!r}")
+    return acks
+
+
+def _one_of(choices: Mapping[str, str]) -> Callable[[str, Any], str]:
+    def parse(name: str, value: Any) -> str:
+        chosen = choices.get(str(value).lower())
+        if chosen is None:
+            raise ConfigError(f"property {name!r} is one of {', '.join(choices)}, not {value!r}")
+        return chosen
+
+    return parse
+
+
+_SPECIAL: Final[dict[str, Callable[[str, Any], Any]]] = {
+    "acks": parse_acks,
+    "compression_type": _one_of({name: name for name in ("none", "gzip", "snappy", "lz4", "zstd")}),
+    "auto_offset_reset": _one_of(OFFSET_RESETS),
+    "isolation_level": _one_of({name: name for name in ("read_uncommitted", "read_committed")}),
+    "security_protocol": _one_of({"plaintext": "PLAINTEXT"}),
+}
+
+
+def _check(config: ClientConfig) -> None:
+    parse_bootstrap(config.bootstrap_servers)
+    if not isinstance(config, ProducerConfig):
+        return
+    in_flight = config.max_in_flight_requests_per_connection
+    if in_flight < 1:
+        raise ConfigError("max.in.flight.requests.per.connection must be at least 1")
+    if config.enable_idempotence and in_flight > 5:
+        raise ConfigError(
+            "an idempotent producer has at most 5 requests in flight: lower "
+            "max.in.flight.requests.per.connection or set enable.idempotence=false"
+        )
+    if config.enable_idempotence and config.acks != -1:
+        raise ConfigError("an idempotent producer needs acks=all; set enable.idempotence=false")
+
+
+def parse_bootstrap(text: str) -> list[tuple[str, int]]:
+    """Return the addresses of `HOST:PORT,HOST:PORT`; the port defaults to 9092, IPv6 stands in brackets.
+
+    Raises:
+        ConfigError: An entry is not an address.
+    """
+    addresses = []
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        address = entry.rpartition("://")[2]  # PLAINTEXT://host:port is what server.properties has
+        host, colon, port = address.rpartition(":")
+        if not colon or address.endswith("]"):
+            host, port = address, "9092"
+        host = host.removeprefix("[").removesuffix("]")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise ConfigError(f"{entry!r} is not HOST:PORT")
+        addresses.append((host, int(port)))
+    if not addresses:
+        raise ConfigError("no bootstrap server is given")
+    return addresses

@@ -1,0 +1,241 @@
+"""One connection to a broker, without the socket: framing, correlation, versions, and who waits for what.
+
+A driver owns one `Connection` per socket. It writes what `take_output` returns, receives into `get_buffer` and
+reports by `bytes_received`, and collects outcomes from `take_completed`. Responses come in the order of the requests
+(a Kafka broker answers a connection strictly in order); anything else is a protocol error, and then, as after every
+other one, the connection is of no more use.
+
+Requests may be sent before the broker's versions are known: they wait here until the handshake is done. The
+handshake is ApiVersions in our highest version. A broker that does not know it answers in version 0 with error 35
+and its own range, and is asked again in the highest version of that range (KIP-511).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from headrace import __version__
+from headrace.clients.versions import (
+    CLIENT_MAX_VERSIONS,
+    VersionRange,
+    choose_version,
+    version_table,
+)
+from headrace.errors import ApiError, ErrorCode, HeadraceError, ProtocolError
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.codec import Message
+from headrace.protocol.frame import (
+    RequestHeader,
+    decode_response,
+    encode_request,
+    response_class,
+)
+from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from headrace.types import Payload
+
+K = TypeVar("K")
+
+DEFAULT_MAX_FRAME_BYTES: Final = 128 << 20
+HANDSHAKE_MAX_FRAME_BYTES: Final = 1 << 20
+"""Nothing before the end of the handshake is this large, unless the other side does not speak Kafka."""
+
+_LENGTH_BYTES = 4
+
+
+class Completed(NamedTuple, Generic[K]):
+    """The outcome of one request."""
+
+    token: K
+    outcome: Message | HeadraceError | None
+    """None for a request that has no response."""
+
+
+class _InFlight(NamedTuple, Generic[K]):
+    correlation_id: int
+    response_type: type[Message]
+    version: int
+    token: K | None
+    """None for the handshake."""
+
+
+class Connection(Generic[K]):
+    """The protocol state of one connection; `K` is the type by which the owner tells its requests apart."""
+
+    def __init__(
+        self,
+        *,
+        client_id: str,
+        peer: str = "the broker",
+        max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
+    ) -> None:
+        self.peer = peer
+        self.versions: dict[int, VersionRange] | None = None
+        """What the broker speaks, by API key; None until the handshake is done."""
+        self._client_id = client_id
+        self._max_frame_bytes = max_frame_bytes
+        self._correlation_id = 0
+        self._in_flight: deque[_InFlight[K]] = deque()
+        self._waiting: deque[tuple[Message, K, bool]] = deque()
+        self._output: list[Payload] = []
+        self._completed: list[Completed[K]] = []
+        self._length = bytearray(_LENGTH_BYTES)
+        self._frame: bytearray | None = None
+        self._filled = 0
+        self._handshake(CLIENT_MAX_VERSIONS[ApiKey.API_VERSIONS])
+
+    @property
+    def ready(self) -> bool:
+        """Whether the handshake is done."""
+        return self.versions is not None
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is waited for."""
+        return not self._in_flight and not self._waiting
+
+    def send(self, request: Message, token: K, *, answered: bool = True) -> None:
+        """Queue a request; its outcome appears in `take_completed` under `token`.
+
+        A version that both sides speak is chosen here; when there is none, the outcome is an UNSUPPORTED_VERSION.
+
+        Args:
+            request: The request.
+            token: Names the request among the outcomes.
+            answered: False for Produce with acks=0: complete as soon as it is encoded.
+        """
+        if self.versions is None:
+            self._waiting.append((request, token, answered))
+            return
+        api_key = request.API_KEY
+        try:
+            version = choose_version(
+                api_key,
+                VersionRange(request.MIN_VERSION, request.MAX_VERSION),
+                self.versions.get(api_key),
+                peer=self.peer,
+            )
+        except ApiError as error:
+            self._completed.append(Completed(token, error))
+            return
+        self._encode(request, version, token if answered else None, answered=answered)
+        if not answered:
+            self._completed.append(Completed(token, None))
+
+    def take_output(self) -> list[Payload]:
+        """Return the buffers to be written, in order, and forget them."""
+        output, self._output = self._output, []
+        return output
+
+    def get_buffer(self) -> memoryview:
+        """Return where the next received bytes belong; never empty.
+
+        A frame's bytes land in a buffer of their own, so records in a response can refer to it without a copy.
+        """
+        target = self._length if self._frame is None else self._frame
+        return memoryview(target)[self._filled :]
+
+    def bytes_received(self, count: int) -> None:
+        """Take note of `count` bytes written into the buffer.
+
+        Raises:
+            ProtocolError: The broker broke the protocol; close the connection and fail what it carried.
+        """
+        self._filled += count
+        if self._frame is None:
+            if self._filled < _LENGTH_BYTES:
+                return
+            self._frame = bytearray(self._checked_length())
+            self._filled = 0
+        if self._filled == len(self._frame):
+            frame, self._frame, self._filled = self._frame, None, 0
+            self._frame_received(memoryview(frame))
+
+    def take_completed(self) -> list[Completed[K]]:
+        """Return the outcomes since the last call."""
+        completed, self._completed = self._completed, []
+        return completed
+
+    def abandon(self, error: HeadraceError) -> list[Completed[K]]:
+        """Give up the connection: every request without an outcome fails with `error`."""
+        tokens = [entry.token for entry in self._in_flight if entry.token is not None]
+        tokens += [token for _, token, _ in self._waiting]
+        self._in_flight.clear()
+        self._waiting.clear()
+        self._output.clear()
+        return self.take_completed() + [Completed(token, error) for token in tokens]
+
+    def _checked_length(self) -> int:
+        length = int.from_bytes(self._length, "big", signed=True)
+        limit = self._max_frame_bytes if self.ready else HANDSHAKE_MAX_FRAME_BYTES
+        if _LENGTH_BYTES <= length <= limit:
+            return length
+        if not self.ready:
+            raise ProtocolError(
+                f"{self.peer} does not answer in the Kafka protocol "
+                f"(first bytes {bytes(self._length)!r}); is it a TLS or an HTTP port?"
+            )
+        raise ProtocolError(f"{self.peer} announces a response of {length} bytes, limit {limit}")
+
+    def _encode(
+        self, request: Message, version: int, token: K | None, *, answered: bool = True
+    ) -> None:
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        header = RequestHeader(request.API_KEY, version, self._correlation_id, self._client_id)
+        self._output += encode_request(header, request)
+        if answered:
+            response_type = response_class(request.API_KEY)
+            assert response_type is not None, f"{type(request).__name__} has no response"
+            self._in_flight.append(_InFlight(self._correlation_id, response_type, version, token))
+
+    def _handshake(self, version: int) -> None:
+        request = ApiVersionsRequest(
+            client_software_name="headrace", client_software_version=__version__
+        )
+        self._encode(request, version, None)
+
+    def _frame_received(self, frame: memoryview) -> None:
+        if not self._in_flight:
+            raise ProtocolError(f"{self.peer} sent a response that nothing asked for")
+        entry = self._in_flight.popleft()
+        correlation_id = int.from_bytes(frame[:4], "big", signed=True)
+        if correlation_id != entry.correlation_id:
+            self._in_flight.appendleft(entry)
+            raise ProtocolError(
+                f"{self.peer} answered request {correlation_id} where {entry.correlation_id} was due"
+            )
+        if entry.token is None:
+            self._handshake_answered(frame, entry)
+            return
+        try:
+            _, response = decode_response(frame, entry.response_type, entry.version)
+        except ProtocolError:
+            self._in_flight.appendleft(entry)
+            raise
+        self._completed.append(Completed(entry.token, response))
+
+    def _handshake_answered(self, frame: memoryview, entry: _InFlight[K]) -> None:
+        response = self._decode_versions(frame, entry.version)
+        table = version_table(
+            (row.api_key, row.min_version, row.max_version) for row in response.api_keys
+        )
+        if response.error_code == ErrorCode.UNSUPPORTED_VERSION and entry.version > 0:
+            theirs = table.get(ApiKey.API_VERSIONS, VersionRange(0, 0))
+            self._handshake(max(0, min(theirs.max, entry.version - 1)))
+            return
+        if response.error_code:
+            raise ProtocolError(
+                f"{self.peer} refuses the handshake: {ErrorCode(response.error_code).name}"
+            )
+        self.versions = table
+        waiting, self._waiting = self._waiting, deque()
+        for request, token, answered in waiting:
+            self.send(request, token, answered=answered)
+
+    @staticmethod
+    def _decode_versions(frame: memoryview, version: int) -> ApiVersionsResponse:
+        # Error 35 is always answered in version 0, whatever was asked for; its body begins with the code.
+        code = int.from_bytes(frame[4:6], "big", signed=True)
+        if code == ErrorCode.UNSUPPORTED_VERSION:
+            version = 0
+        return decode_response(frame, ApiVersionsResponse, version)[1]

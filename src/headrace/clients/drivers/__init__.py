@@ -1,0 +1,1 @@
+"""What carries out the effects of a flow: sockets, waiting and deadlines."""

@@ -1,0 +1,118 @@
+"""Finding a group's coordinator, and asking it until it answers for the group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from headrace.clients.flows import metadata
+from headrace.clients.flows.cluster import BrokerAddress
+from headrace.clients.flows.effects import GROUP_CHANNEL, Call, ClientState, Flow, ask
+from headrace.errors import ApiError, ErrorCode, TransportError
+from headrace.protocol.codec import Message
+from headrace.protocol.messages.find_coordinator import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+
+R = TypeVar("R", bound=Message)
+
+GROUP_KEY_TYPE = 0
+
+LOST_COORDINATOR_ERRORS = frozenset(
+    {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE}
+)
+
+
+def find_coordinator(state: ClientState, group: str) -> Flow[int]:
+    """Return the node that coordinates the group, asking a broker unless it is known."""
+    backoff = state.backoff()
+    while (known := state.coordinators.get(group)) is None or known not in state.metadata.brokers:
+        # Both forms of the question are filled in; the version decides which one is sent (KIP-699).
+        request = FindCoordinatorRequest(
+            key=group, key_type=GROUP_KEY_TYPE, coordinator_keys=[group]
+        )
+        try:
+            response = yield from ask(Call(request=request), FindCoordinatorResponse)
+        except TransportError as error:
+            yield backoff.after(error)
+            continue
+        address, error_code, message = _read(response, group)
+        if not error_code:
+            if address.node_id not in state.metadata.brokers:
+                yield from metadata.refresh(state, ())
+            state.metadata.brokers.setdefault(address.node_id, address)
+            state.coordinators[group] = address.node_id
+            continue
+        failure = ApiError.for_code(error_code, message or "")
+        if not failure.retriable:
+            raise failure
+        yield backoff.after(failure)
+    return known
+
+
+def _read(response: FindCoordinatorResponse, group: str) -> tuple[BrokerAddress, int, str | None]:
+    for found in response.coordinators:
+        if found.key == group:
+            address = BrokerAddress(found.node_id, found.host, found.port)
+            return address, found.error_code, found.error_message
+    address = BrokerAddress(response.node_id, response.host, response.port)
+    return address, response.error_code, response.error_message
+
+
+def ask_coordinator(
+    state: ClientState,
+    group: str,
+    request: Message,
+    response_type: type[R],
+    error_of: Callable[[R], int],
+    *,
+    timeout_ms: int | None = None,
+    attempts: int | None = None,
+) -> Flow[R]:
+    """Ask the group's coordinator, wherever it is by now.
+
+    A coordinator that moved, is loading, or cannot be reached is looked up and asked again. Every other error code is
+    left in the response for the caller.
+
+    Args:
+        state: The client's state.
+        group: The group's name.
+        request: What to ask.
+        response_type: The class of the answer.
+        error_of: The answer's error code that speaks for the group.
+        timeout_ms: How long the coordinator may take, when longer than other requests.
+        attempts: How often to try; None until the deadline.
+    """
+    backoff = state.backoff()
+    while True:
+        node = yield from find_coordinator(state, group)
+        call = Call(request=request, node=node, channel=GROUP_CHANNEL, timeout_ms=timeout_ms)
+        try:
+            response = yield from ask(call, response_type)
+        except TransportError as error:
+            forget(state, group)
+            if attempts is not None and backoff.attempts + 1 >= attempts:
+                raise
+            yield backoff.after(error)
+            continue
+        code = error_of(response)
+        if code in LOST_COORDINATOR_ERRORS:
+            forget(state, group)
+        elif code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            return response
+        failure = ApiError.for_code(code)
+        if attempts is not None and backoff.attempts + 1 >= attempts:
+            raise failure
+        yield backoff.after(failure)
+
+
+def forget(state: ClientState, group: str) -> None:
+    """Have the coordinator looked up before it is asked again."""
+    state.coordinators.pop(group, None)
+
+
+def raise_for(error_code: int, text: str) -> None:
+    """Raise the ApiError of a code other than NONE, with what was being done in its text."""
+    if error_code:
+        raise ApiError.for_code(error_code, f"{text}: {ErrorCode(error_code).description}")

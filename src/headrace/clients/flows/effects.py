@@ -1,0 +1,93 @@
+"""What a flow may ask of its driver, and the state that the flows of one client share.
+
+A flow is a generator. It yields a `Call` and receives the response message (or has a `TransportError` or an
+`ApiError` raised at the yield); it yields a tuple of calls and receives a tuple of outcomes, in which errors are
+values; it yields a `Sleep` and receives None. It never learns the time: deadlines are the driver's, and a driver that
+has no time left for a `Sleep` ends the flow by raising the cause that the sleep carries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from headrace.clients.flows.cluster import ClusterMetadata
+from headrace.errors import HeadraceError, ProtocolError
+from headrace.protocol.codec import Message
+
+T = TypeVar("T")
+R = TypeVar("R", bound=Message)
+
+ANY_NODE: Final = -1
+"""A `Call` to any broker: a connected one, or the first of the bootstrap servers that answers."""
+
+GROUP_CHANNEL: Final = "group"
+"""Connection of its own for a group's coordinator, whose long waits must not hold up fetches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One request to one broker."""
+
+    request: Message
+    node: int = ANY_NODE
+    channel: str = ""
+    """Calls on different channels use different connections, so that one does not wait behind the other."""
+    timeout_ms: int | None = None
+    """How long the broker may take; None is the client's `request.timeout.ms`."""
+    answered: bool = True
+    """False for Produce with acks=0, which has no response; the outcome is then None as soon as it is sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """A pause before another attempt."""
+
+    duration_ms: int
+    cause: HeadraceError
+    """Why it is needed: raised instead when the deadline comes first."""
+
+
+Effect = Call | tuple[Call, ...] | Sleep
+Flow = Generator[Effect, Any, T]
+
+
+@dataclass(slots=True)
+class Backoff:
+    """Pauses that double from `first_ms` to at most `max_ms` (KIP-580); the driver adds the jitter."""
+
+    first_ms: int
+    max_ms: int
+    attempts: int = 0
+
+    def after(self, cause: HeadraceError) -> Sleep:
+        """Return the pause that follows a failed attempt."""
+        duration_ms = min(self.first_ms << min(self.attempts, 16), self.max_ms)
+        self.attempts += 1
+        return Sleep(duration_ms, cause)
+
+
+@dataclass(slots=True)
+class ClientState:
+    """What the flows of one client know between calls."""
+
+    metadata: ClusterMetadata = field(default_factory=ClusterMetadata)
+    coordinators: dict[str, int] = field(default_factory=dict)
+    """Group id to the node that coordinates it, as far as known."""
+    stale_topics: set[str] = field(default_factory=set)
+    """Topics whose leaders must be asked for again before they are used."""
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1000
+
+    def backoff(self) -> Backoff:
+        """Return the pauses for one operation's attempts."""
+        return Backoff(self.retry_backoff_ms, self.retry_backoff_max_ms)
+
+
+def ask(call: Call, response_type: type[R]) -> Flow[R]:
+    """Make one call and return its response, checked to be of the type that belongs to the request."""
+    response = yield call
+    if not isinstance(response, response_type):
+        raise ProtocolError(f"expected a {response_type.__name__}, got {type(response).__name__}")
+    return response

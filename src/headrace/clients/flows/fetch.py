@@ -1,0 +1,156 @@
+"""Fetch: raw record batches of several partitions, one attempt, errors told per partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from headrace.clients.flows import metadata
+from headrace.clients.flows.cluster import NO_LEADER
+from headrace.clients.flows.effects import Call, ClientState, Flow
+from headrace.clients.flows.list_offsets import READ_UNCOMMITTED
+from headrace.clients.flows.routing import by_leader, by_topic
+from headrace.errors import ApiError, ErrorCode, HeadraceError, TransportError
+from headrace.protocol.codec import Message
+from headrace.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
+from headrace.types import Buffer, FileRange, TopicPartition
+
+DEFAULT_PARTITION_MAX_BYTES: Final = 1 << 20
+DEFAULT_FETCH_MAX_BYTES: Final = 50 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPosition:
+    """Where to read in a partition, and how much."""
+
+    offset: int
+    leader_epoch: int = -1
+    """The epoch the reader believes in, checked by the broker; -1 checks nothing."""
+    max_bytes: int = DEFAULT_PARTITION_MAX_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedPartition:
+    """What one partition gave: whole batches, the first of which may begin before the offset asked for."""
+
+    records: Buffer = b""
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    last_stable_offset: int = -1
+    error: ErrorCode = ErrorCode.NONE
+    """NONE, or why there is nothing. NETWORK_EXCEPTION stands for a connection that broke."""
+    aborted_transactions: tuple[tuple[int, int], ...] = ()
+    """(producer id, first offset) of transactions that read_committed readers must leave out."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLimits:
+    """How long and for how much a broker gathers records."""
+
+    max_wait_ms: int = 500
+    min_bytes: int = 1
+    max_bytes: int = DEFAULT_FETCH_MAX_BYTES
+    isolation_level: int = READ_UNCOMMITTED
+
+
+def fetch_request(
+    positions: Mapping[TopicPartition, FetchPosition], limits: FetchLimits
+) -> Message:
+    """Build the request for one broker's partitions, without a fetch session."""
+    return FetchRequest(
+        replica_id=-1,
+        max_wait_ms=limits.max_wait_ms,
+        min_bytes=limits.min_bytes,
+        max_bytes=limits.max_bytes,
+        isolation_level=limits.isolation_level,
+        session_id=0,
+        session_epoch=-1,
+        topics=[
+            FetchTopic(
+                topic=name,
+                partitions=[
+                    FetchPartition(
+                        partition=number,
+                        current_leader_epoch=position.leader_epoch,
+                        fetch_offset=position.offset,
+                        partition_max_bytes=position.max_bytes,
+                    )
+                    for number, position in partitions.items()
+                ],
+            )
+            for name, partitions in by_topic(positions).items()
+        ],
+    )
+
+
+def read_fetch(
+    state: ClientState,
+    positions: Mapping[TopicPartition, FetchPosition],
+    outcome: Message | HeadraceError,
+) -> Iterator[tuple[TopicPartition, FetchedPartition]]:
+    """Read one broker's answer; leaders that turn out to be wrong are looked up again next time."""
+    if isinstance(outcome, TransportError):
+        state.stale_topics.update(topic for topic, _ in positions)
+        lost = FetchedPartition(error=ErrorCode.NETWORK_EXCEPTION)
+        yield from ((topic_partition, lost) for topic_partition in positions)
+        return
+    if isinstance(outcome, HeadraceError):
+        raise outcome
+    assert isinstance(outcome, FetchResponse)
+    if outcome.error_code:
+        raise ApiError.for_code(outcome.error_code)
+    for topic in outcome.responses:
+        for data in topic.partitions:
+            error = ErrorCode(data.error_code)
+            metadata.forget_leader(state, topic.topic, error)
+            records = data.records
+            assert not isinstance(records, FileRange), "bytes from a socket are never a file range"
+            yield (
+                TopicPartition(topic.topic, data.partition_index),
+                FetchedPartition(
+                    b"" if records is None else records,
+                    data.high_watermark,
+                    data.log_start_offset,
+                    data.last_stable_offset,
+                    error,
+                    tuple(
+                        (aborted.producer_id, aborted.first_offset)
+                        for aborted in data.aborted_transactions or ()
+                    ),
+                ),
+            )
+
+
+def fetch(
+    state: ClientState, positions: Mapping[TopicPartition, FetchPosition], limits: FetchLimits
+) -> Flow[dict[TopicPartition, FetchedPartition]]:
+    """Fetch once from every leader concerned and return what each partition gave.
+
+    A partition whose leader is unknown, wrong or out of reach is returned with that error, and its leader is looked
+    up by the next fetch; nothing is tried again here, for the caller knows best how long it wants to wait. With
+    several leaders the slowest decides: none answers later than `max_wait_ms` after it got the request.
+    """
+    yield from metadata.ensure(state, {topic for topic, _ in positions})
+    nodes = by_leader(state, positions)
+    leaderless = nodes.pop(NO_LEADER, {})
+    fetched = dict.fromkeys(leaderless, FetchedPartition(error=ErrorCode.LEADER_NOT_AVAILABLE))
+    state.stale_topics.update(topic for topic, _ in leaderless)
+    outcomes = yield tuple(
+        Call(request=fetch_request(part, limits), node=node) for node, part in nodes.items()
+    )
+    for part, outcome in zip(nodes.values(), outcomes, strict=True):
+        for topic_partition, partition in read_fetch(state, part, outcome):
+            if topic_partition in part:
+                fetched[topic_partition] = partition
+    return fetched
+
+
+def with_offset(position: FetchPosition, offset: int) -> FetchPosition:
+    """Return the position moved to another offset."""
+    return replace(position, offset=offset)

@@ -1,0 +1,120 @@
+"""ListGroups and DescribeGroups: which groups there are, and who is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headrace.clients.flows import metadata
+from headrace.clients.flows.coordinator import ask_coordinator, find_coordinator, raise_for
+from headrace.clients.flows.effects import Call, ClientState, Flow
+from headrace.clients.flows.membership import CONSUMER_PROTOCOL_TYPE, decode_assignment
+from headrace.errors import ApiError, ErrorCode, HeadraceError, ProtocolError
+from headrace.protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from headrace.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from headrace.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """A group as a broker lists it."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+    """"" where the broker does not tell (Kafka before 2.6)."""
+    coordinator: int
+    """Node id of the broker that listed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDescription:
+    """One member of a group."""
+
+    member_id: str
+    client_id: str
+    client_host: str
+    group_instance_id: str | None
+    assignment: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group, its state and its members."""
+
+    group_id: str
+    state: str
+    """Kafka's name; "Dead" for a group that does not exist."""
+    protocol_type: str
+    protocol: str
+    """The assignor in use."""
+    coordinator: int
+    members: tuple[MemberDescription, ...]
+
+
+def list_groups(state: ClientState) -> Flow[list[GroupListing]]:
+    """Ask every broker for the groups it coordinates; sorted by name."""
+    yield from metadata.refresh(state, ())
+    nodes = sorted(state.metadata.brokers)
+    outcomes = yield tuple(Call(request=ListGroupsRequest(), node=node) for node in nodes)
+    listings: dict[str, GroupListing] = {}
+    for node, outcome in zip(nodes, outcomes, strict=True):
+        if isinstance(outcome, HeadraceError):
+            raise outcome
+        if not isinstance(outcome, ListGroupsResponse):
+            raise ProtocolError(f"expected a ListGroupsResponse, got {type(outcome).__name__}")
+        raise_for(outcome.error_code, f"broker {node} cannot list its groups")
+        for group in outcome.groups:
+            listings[group.group_id] = GroupListing(
+                group.group_id, group.protocol_type, group.group_state, node
+            )
+    return [listings[name] for name in sorted(listings)]
+
+
+def describe_groups(state: ClientState, groups: Iterable[str]) -> Flow[dict[str, GroupDescription]]:
+    """Describe groups by asking each one's coordinator; an unknown group is "Dead" and has no members."""
+    descriptions = {}
+    for group in groups:
+        response = yield from ask_coordinator(
+            state,
+            group,
+            DescribeGroupsRequest(groups=[group]),
+            DescribeGroupsResponse,
+            lambda answer: answer.groups[0].error_code if answer.groups else 0,
+        )
+        if not response.groups:
+            raise ProtocolError(f"the coordinator left group {group!r} out of its answer")
+        coordinator = yield from find_coordinator(state, group)
+        descriptions[group] = _description(response.groups[0], coordinator)
+    return descriptions
+
+
+def _description(group: DescribedGroup, coordinator: int) -> GroupDescription:
+    if group.error_code and group.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
+        raise ApiError.for_code(group.error_code, f"group {group.group_id!r}")
+    return GroupDescription(
+        group.group_id,
+        group.group_state or "Dead",
+        group.protocol_type,
+        group.protocol_data,
+        coordinator,
+        tuple(_member(member, group.protocol_type) for member in group.members),
+    )
+
+
+def _member(member: DescribedGroupMember, protocol_type: str) -> MemberDescription:
+    assignment: tuple[TopicPartition, ...] = ()
+    if protocol_type == CONSUMER_PROTOCOL_TYPE and member.member_assignment:
+        assignment = tuple(decode_assignment(member.member_assignment))
+    return MemberDescription(
+        member.member_id,
+        member.client_id,
+        member.client_host,
+        member.group_instance_id,
+        assignment,
+    )

@@ -1,0 +1,168 @@
+"""Metadata: brokers, topics and leaders, asked for when they are unknown or found to be out of date."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from headrace.clients.flows.cluster import (
+    BrokerAddress,
+    ClusterMetadata,
+    PartitionMetadata,
+    TopicMetadata,
+)
+from headrace.clients.flows.effects import Call, ClientState, Flow, ask
+from headrace.errors import ApiError, ErrorCode, TransportError
+from headrace.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+
+UNKNOWN_TOPIC_ATTEMPTS = 4
+"""A topic that was just created may be unknown to some brokers for a moment; one that is still unknown after so
+many answers does not exist."""
+
+TRANSIENT_TOPIC_ERRORS = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+)
+
+STALE_LEADER_ERRORS = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.LISTENER_NOT_FOUND,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.NETWORK_EXCEPTION,
+    }
+)
+"""Errors after which the leader has to be looked up again (Kafka's InvalidMetadataException)."""
+
+
+def refresh(
+    state: ClientState, topics: Collection[str] | None, *, auto_create: bool = False
+) -> Flow[ClusterMetadata]:
+    """Ask a broker for metadata, remember it, and return all that is now known.
+
+    Args:
+        state: The client's state; its metadata is updated.
+        topics: Topics to ask about; None is all topics, an empty collection only the brokers.
+        auto_create: Whether the broker may create missing topics.
+    """
+    request = MetadataRequest(
+        topics=None
+        if topics is None
+        else [MetadataRequestTopic(name=name) for name in sorted(topics)],
+        allow_auto_topic_creation=auto_create,
+    )
+    backoff = state.backoff()
+    while True:
+        try:
+            response = yield from ask(Call(request=request), MetadataResponse)
+        except TransportError as error:
+            yield backoff.after(error)
+            continue
+        learn(state, response, complete=topics is None)
+        return state.metadata
+
+
+def learn(state: ClientState, response: MetadataResponse, *, complete: bool = False) -> None:
+    """Take over a Metadata response; a `complete` one names every topic there is."""
+    metadata = state.metadata
+    if response.brokers:
+        metadata.brokers = {
+            broker.node_id: BrokerAddress(broker.node_id, broker.host, broker.port, broker.rack)
+            for broker in response.brokers
+        }
+    metadata.controller_id = response.controller_id
+    metadata.cluster_id = response.cluster_id
+    topics = [topic for topic in map(_topic, response.topics) if topic is not None]
+    if complete:
+        named = {topic.name for topic in topics}
+        metadata.topics = {name: known for name, known in metadata.topics.items() if name in named}
+    for topic in topics:
+        metadata.remember(topic)
+        if topic.error or any(p.leader not in metadata.brokers for p in topic.partitions.values()):
+            state.stale_topics.add(topic.name)
+        else:
+            state.stale_topics.discard(topic.name)
+
+
+def _topic(topic: MetadataResponseTopic) -> TopicMetadata | None:
+    if topic.name is None:  # only answers to questions by topic id leave the name out
+        return None
+    partitions = sorted(topic.partitions, key=lambda partition: partition.partition_index)
+    return TopicMetadata(
+        topic.name,
+        bytes(topic.topic_id),
+        {
+            partition.partition_index: PartitionMetadata(
+                partition.partition_index,
+                partition.leader_id,
+                partition.leader_epoch,
+                tuple(partition.replica_nodes),
+                tuple(partition.isr_nodes),
+                ErrorCode(partition.error_code),
+            )
+            for partition in partitions
+        },
+        topic.is_internal,
+        ErrorCode(topic.error_code),
+    )
+
+
+def ensure(state: ClientState, topics: Iterable[str], *, auto_create: bool = False) -> Flow[None]:
+    """Make sure that the topics and their leaders are known, asking again for those that are stale.
+
+    Raises:
+        ApiError: UNKNOWN_TOPIC_OR_PARTITION and the like for a topic that does not exist or may not be used.
+    """
+    wanted = set(topics)
+    backoff = state.backoff()
+    while missing := {
+        name for name in wanted if name in state.stale_topics or name not in state.metadata.topics
+    }:
+        yield from refresh(state, missing, auto_create=auto_create)
+        error = _topic_error(state, missing)
+        if error is None:
+            return
+        hopeless = error.code not in TRANSIENT_TOPIC_ERRORS or (
+            error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            and backoff.attempts + 1 >= UNKNOWN_TOPIC_ATTEMPTS
+            and not auto_create
+        )
+        if hopeless:
+            raise error
+        yield backoff.after(error)
+
+
+def _topic_error(state: ClientState, names: Iterable[str]) -> ApiError | None:
+    """Return why one of the topics cannot be used at all; partitions without a leader are their users' matter."""
+    for name in sorted(names):
+        topic = state.metadata.topics.get(name)
+        if topic is None:
+            return ApiError.for_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {name!r}")
+        if topic.error:
+            text = (
+                "" if topic.error != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else f"no topic {name!r}"
+            )
+            return ApiError.for_code(
+                topic.error, text or f"topic {name!r}: {topic.error.description}"
+            )
+    return None
+
+
+def forget_leader(state: ClientState, topic: str, error: ErrorCode) -> None:
+    """Have the topic's leaders looked up before they are used again, if the error says so."""
+    if error in STALE_LEADER_ERRORS:
+        state.stale_topics.add(topic)

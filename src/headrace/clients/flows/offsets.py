@@ -1,0 +1,160 @@
+"""OffsetCommit and OffsetFetch: the positions a group has finished."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from headrace.clients.flows.coordinator import ask_coordinator, raise_for
+from headrace.clients.flows.effects import ClientState, Flow
+from headrace.clients.flows.routing import by_topic, partition_error
+from headrace.errors import ErrorCode
+from headrace.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from headrace.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+)
+from headrace.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAndMetadata:
+    """A committed position: the offset of the next record to read, and a note of the committer's."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Committer:
+    """Who commits: a member of the current generation, or (by default) nobody, for a group without members."""
+
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+
+def commit_offsets(
+    state: ClientState,
+    group: str,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    committer: Committer | None = None,
+) -> Flow[None]:
+    """Commit offsets.
+
+    Raises:
+        ApiError: The first error among the partitions: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS ...
+    """
+    who = committer or Committer()
+    request = OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=who.generation_id,
+        member_id=who.member_id,
+        group_instance_id=who.group_instance_id,
+        topics=[
+            OffsetCommitRequestTopic(
+                name=name,
+                partitions=[
+                    OffsetCommitRequestPartition(
+                        partition_index=number,
+                        committed_offset=committed.offset,
+                        committed_leader_epoch=committed.leader_epoch,
+                        committed_metadata=committed.metadata,
+                    )
+                    for number, committed in partitions.items()
+                ],
+            )
+            for name, partitions in by_topic(offsets).items()
+        ],
+    )
+    response = yield from ask_coordinator(
+        state, group, request, OffsetCommitResponse, _commit_error
+    )
+    for topic in response.topics:
+        for partition in topic.partitions:
+            if partition.error_code:
+                raise partition_error(
+                    TopicPartition(topic.name, partition.partition_index), partition.error_code
+                )
+
+
+def _commit_error(response: OffsetCommitResponse) -> int:
+    codes = (part.error_code for topic in response.topics for part in topic.partitions)
+    return next((code for code in codes if code), 0)
+
+
+def committed_offsets(
+    state: ClientState, group: str, partitions: Iterable[TopicPartition] | None
+) -> Flow[dict[TopicPartition, OffsetAndMetadata]]:
+    """Return what the group has committed; partitions without a commit are left out.
+
+    Args:
+        state: The client's state.
+        group: The group's name.
+        partitions: The partitions asked for; None is every one the group ever committed.
+    """
+    topics: list[OffsetFetchRequestTopic] | None = None
+    group_topics: list[OffsetFetchRequestTopics] | None = None
+    if partitions is not None:
+        wanted = by_topic(dict.fromkeys(partitions))
+        topics = [
+            OffsetFetchRequestTopic(name=n, partition_indexes=list(p)) for n, p in wanted.items()
+        ]
+        group_topics = [
+            OffsetFetchRequestTopics(name=n, partition_indexes=list(p)) for n, p in wanted.items()
+        ]
+    # One group at top level up to version 7, a list of groups from version 8: both are filled in.
+    request = OffsetFetchRequest(
+        group_id=group,
+        topics=topics,
+        groups=[OffsetFetchRequestGroup(group_id=group, topics=group_topics)],
+        require_stable=True,
+    )
+    backoff = state.backoff()
+    while True:
+        response = yield from ask_coordinator(
+            state, group, request, OffsetFetchResponse, _fetch_error
+        )
+        raise_for(_fetch_error(response), f"cannot read the offsets of group {group!r}")
+        offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+        unstable = None
+        for topic_partition, found in _each_partition(response):
+            if found.error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT:
+                unstable = partition_error(topic_partition, found.error_code)
+            elif found.error_code:
+                raise partition_error(topic_partition, found.error_code)
+            elif found.committed_offset >= 0:
+                offsets[topic_partition] = OffsetAndMetadata(
+                    found.committed_offset, found.metadata or "", found.committed_leader_epoch
+                )
+        if unstable is None:
+            return offsets
+        yield backoff.after(unstable)
+
+
+def _fetch_error(response: OffsetFetchResponse) -> int:
+    return response.groups[0].error_code if response.groups else response.error_code
+
+
+def _each_partition(
+    response: OffsetFetchResponse,
+) -> Iterable[tuple[TopicPartition, OffsetFetchResponsePartition | OffsetFetchResponsePartitions]]:
+    for group in response.groups:
+        for group_topic in group.topics:
+            for group_partition in group_topic.partitions:
+                name = TopicPartition(group_topic.name, group_partition.partition_index)
+                yield name, group_partition
+    for topic in response.topics:
+        for partition in topic.partitions:
+            yield TopicPartition(topic.name, partition.partition_index), partition

@@ -1,0 +1,174 @@
+"""Produce and InitProducerId: batches to their leaders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from headrace.clients.flows import metadata
+from headrace.clients.flows.cluster import NO_LEADER
+from headrace.clients.flows.effects import Call, ClientState, Flow, ask
+from headrace.clients.flows.routing import (
+    by_topic,
+    check_partitions_exist,
+    no_leader,
+    partition_error,
+)
+from headrace.errors import ApiError, ErrorCode, HeadraceError, ProtocolError, TransportError
+from headrace.protocol.codec import Message
+from headrace.protocol.messages.init_producer_id import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from headrace.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from headrace.types import Buffer, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class ProducedPartition:
+    """Where a batch went."""
+
+    base_offset: int = -1
+    """Offset of the batch's first record; -1 with acks=0."""
+    log_append_time_ms: int = -1
+    """The broker's time for topics that keep it, else -1."""
+    log_start_offset: int = -1
+    error: ErrorCode = ErrorCode.NONE
+    message: str = ""
+    """What the broker adds to the error."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdentity:
+    """A producer id and its epoch, by which brokers recognise repeated batches."""
+
+    producer_id: int = -1
+    producer_epoch: int = -1
+
+
+def produce_request(
+    batches: Mapping[TopicPartition, Buffer], acks: int, timeout_ms: int
+) -> Message:
+    """Build the request that carries one batch per partition to one broker."""
+    return ProduceRequest(
+        transactional_id=None,
+        acks=acks,
+        timeout_ms=timeout_ms,
+        topic_data=[
+            TopicProduceData(
+                name=name,
+                partition_data=[
+                    PartitionProduceData(index=number, records=batch)
+                    for number, batch in partitions.items()
+                ],
+            )
+            for name, partitions in by_topic(batches).items()
+        ],
+    )
+
+
+def read_produce(response: Message) -> Iterator[tuple[TopicPartition, ProducedPartition]]:
+    """Read a response, partition by partition."""
+    if not isinstance(response, ProduceResponse):
+        raise ProtocolError(f"expected a ProduceResponse, got {type(response).__name__}")
+    for topic in response.responses:
+        for partition in topic.partition_responses:
+            messages = [partition.error_message] if partition.error_message else []
+            messages += [
+                f"record {wrong.batch_index}: {wrong.batch_index_error_message or 'refused'}"
+                for wrong in partition.record_errors
+            ]
+            yield (
+                TopicPartition(topic.name, partition.index),
+                ProducedPartition(
+                    partition.base_offset,
+                    partition.log_append_time_ms,
+                    partition.log_start_offset,
+                    ErrorCode(partition.error_code),
+                    "; ".join(messages),
+                ),
+            )
+
+
+def produce(
+    state: ClientState, topic_partition: TopicPartition, batch: Buffer, acks: int, timeout_ms: int
+) -> Flow[ProducedPartition]:
+    """Write one batch, and again after errors that pass.
+
+    A batch without a producer id may be written twice when a connection breaks before the answer; with an id and a
+    sequence the broker keeps one copy and repeats the first answer.
+
+    Raises:
+        ApiError: The broker refused the batch.
+    """
+    backoff = state.backoff()
+    while True:
+        yield from metadata.ensure(state, [topic_partition.topic], auto_create=True)
+        check_partitions_exist(state, [topic_partition])
+        node = state.metadata.leader(topic_partition)
+        cause: HeadraceError = no_leader(topic_partition)
+        if node != NO_LEADER:
+            call = Call(
+                request=produce_request({topic_partition: batch}, acks, timeout_ms),
+                node=node,
+                answered=acks != 0,
+            )
+            outcome = yield from _attempt(call, topic_partition)
+            if isinstance(outcome, ProducedPartition):
+                return outcome
+            cause = outcome
+        state.stale_topics.add(topic_partition.topic)
+        yield backoff.after(cause)
+
+
+def _attempt(
+    call: Call, topic_partition: TopicPartition
+) -> Flow[ProducedPartition | HeadraceError]:
+    """Send a batch once; return where it went or an error that passes, raise one that does not."""
+    try:
+        response = yield call
+    except TransportError as error:
+        return error
+    if response is None:
+        return ProducedPartition()
+    produced = dict(read_produce(response)).get(topic_partition)
+    if produced is None:
+        raise ProtocolError(f"the response to Produce does not mention {topic_partition}")
+    # The same sequence again is the broker's word that an earlier attempt was written.
+    if produced.error in {ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER}:
+        return produced
+    failure = partition_error(topic_partition, produced.error, produced.message)
+    if not failure.retriable:
+        raise failure
+    return failure
+
+
+def init_producer_id(
+    state: ClientState, previous: ProducerIdentity | None = None
+) -> Flow[ProducerIdentity]:
+    """Obtain a producer id, or the next epoch of the one at hand (KIP-360)."""
+    known = previous or ProducerIdentity()
+    request = InitProducerIdRequest(
+        transactional_id=None,
+        transaction_timeout_ms=60_000,
+        producer_id=known.producer_id,
+        producer_epoch=known.producer_epoch,
+    )
+    backoff = state.backoff()
+    while True:
+        try:
+            response = yield from ask(Call(request=request), InitProducerIdResponse)
+        except TransportError as error:
+            yield backoff.after(error)
+            continue
+        if not response.error_code:
+            return ProducerIdentity(response.producer_id, response.producer_epoch)
+        failure = ApiError.for_code(response.error_code)
+        if not failure.retriable:
+            raise failure
+        yield backoff.after(failure)

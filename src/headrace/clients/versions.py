@@ -1,0 +1,58 @@
+"""Which version of each API the clients speak: the highest that both sides know, up to a cap of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from headrace.errors import ApiError, ErrorCode
+from headrace.protocol.api_keys import ApiKey
+
+CLIENT_MAX_VERSIONS: Final[dict[int, int]] = {
+    # Fetch 13 and Produce 13 speak of topics by id only; the flows speak of names.
+    ApiKey.PRODUCE: 9,
+    ApiKey.FETCH: 12,
+    ApiKey.LIST_OFFSETS: 9,
+    ApiKey.METADATA: 12,
+    ApiKey.OFFSET_COMMIT: 8,
+    ApiKey.OFFSET_FETCH: 8,
+    ApiKey.FIND_COORDINATOR: 4,
+    ApiKey.INIT_PRODUCER_ID: 4,
+    ApiKey.API_VERSIONS: 3,
+    ApiKey.DESCRIBE_GROUPS: 5,
+    ApiKey.DESCRIBE_CLUSTER: 1,
+}
+"""Caps below the newest version that the codec knows, where a newer one changes what a request means."""
+
+
+class VersionRange(NamedTuple):
+    """An inclusive range of versions."""
+
+    min: int
+    max: int
+
+
+def choose_version(
+    api_key: int, ours: VersionRange, theirs: VersionRange | None, *, peer: str = "the broker"
+) -> int:
+    """Return the highest version of an API that both sides speak.
+
+    Raises:
+        ApiError: UNSUPPORTED_VERSION: the broker lacks the API, or the ranges do not meet.
+    """
+    name = ApiKey(api_key).name
+    if theirs is None:
+        raise ApiError.for_code(ErrorCode.UNSUPPORTED_VERSION, f"{peer} does not offer {name}")
+    newest = min(CLIENT_MAX_VERSIONS.get(api_key, ours.max), ours.max, theirs.max)
+    if newest < max(ours.min, theirs.min):
+        raise ApiError.for_code(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"{peer} offers {name} {theirs.min}-{theirs.max}, this client speaks "
+            f"{ours.min}-{ours.max}",
+        )
+    return newest
+
+
+def version_table(entries: Iterable[tuple[int, int, int]]) -> dict[int, VersionRange]:
+    """Return ranges by API key from (key, min, max) rows."""
+    return {key: VersionRange(low, high) for key, low, high in entries}
