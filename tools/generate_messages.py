@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # so that it runs as a script, too
 
 from tools.message_decoder import DecoderGenerator  # noqa: E402 - after the path is set
-from tools.message_emitter import Layouts, Lines, default_of, python_type  # noqa: E402
+from tools.message_emitter import BodyGenerator, Layouts, Lines, default_of, python_type  # noqa: E402
 from tools.message_encoder import EncoderGenerator  # noqa: E402
 from tools.message_schema import FOREVER, MessageSchema, StructSchema, Versions, parse_schema  # noqa: E402
 
@@ -103,7 +103,7 @@ def methods(lines: Lines, layouts: Layouts, message: MessageSchema) -> None:
     valid = message.versions
     plain = valid & Versions(0, message.first_flexible - 1)
     flexible = valid & Versions(message.first_flexible, FOREVER)
-    kinds = [
+    kinds: list[tuple[str, str, type[BodyGenerator], str]] = [
         ("_encode", ENCODE, EncoderGenerator, ""),
         ("_decode", DECODE, DecoderGenerator, "@classmethod"),
     ]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tools.message_emitter import (
-    Layouts,
-    Lines,
+    BodyGenerator,
     RunItem,
     condition,
     default_of,
@@ -18,7 +17,6 @@ from tools.message_emitter import (
 from tools.message_schema import (
     FIXED_CODES,
     FieldSchema,
-    MessageSchema,
     StructSchema,
     Versions,
     smallest_value,
@@ -29,23 +27,14 @@ Store = Callable[[str], str]
 Reader = Callable[[FieldSchema, Store, Versions], None]
 
 
-class DecoderGenerator:
-    """Writes straight-line code for a range of versions that are all flexible or all not.
+class DecoderGenerator(BodyGenerator):
+    """Writes a decoder.
 
     Fixed-width values collect in a run, together with the first byte(s) of a length that follows them, and are read
     by one precompiled Struct per set of fields that exists in some version.
     """
 
-    def __init__(
-        self, lines: Lines, layouts: Layouts, message: MessageSchema, versions: Versions
-    ) -> None:
-        self.lines = lines
-        self.layouts = layouts
-        self.message = message
-        self.versions = versions
-        self.flexible = versions.low >= message.first_flexible
-        self._run: list[RunItem] = []
-        self._names: set[str] = set()
+    taken = frozenset({"cls", "end", "message", "n", "position", "stop", "version", "view"})
 
     def generate(self) -> None:
         """Write the whole body."""
@@ -144,7 +133,7 @@ class DecoderGenerator:
             is_string = f.type == "string" and (element or not f.is_array)
             self._flush(body, "h" if is_string else "i")
 
-    def _value(self, f: FieldSchema, place: str, store: Store, body: Versions) -> None:
+    def _value(self, f: FieldSchema, store: Store, body: Versions) -> None:
         """Read a value whose length is in `n`."""
         if f.struct is not None and not f.is_array:
             self._nested(f, store, body)
@@ -199,7 +188,7 @@ class DecoderGenerator:
             self.lines.add(store(self._new(f.struct, body)))
 
     def _new(self, struct: StructSchema, body: Versions) -> str:
-        name = self._unique(snake_case(struct.name))
+        name = self.unique(snake_case(struct.name))
         self.lines.add(f"{name} = {struct.name}.__new__({struct.name})")
         self._struct(struct, name, body)
         return name
@@ -235,7 +224,7 @@ class DecoderGenerator:
             self.lines.add(store(read))
             self.lines.add(f"position += {size}")
             return
-        items = self._unique(f"{f.name}_items")
+        items = self.unique(f"{f.name}_items")
         element_type = python_type(f).removesuffix(" | None")
         self.lines.add(f"{items}: {element_type} = []")
         with self.lines.block("for _ in range(n):"):
@@ -244,7 +233,7 @@ class DecoderGenerator:
 
     def _element(self, f: FieldSchema, items: str, body: Versions) -> None:
         if f.struct is not None:
-            name = self._unique(snake_case(f.struct.name))
+            name = self.unique(snake_case(f.struct.name))
             self.lines.add(f"{name} = {f.struct.name}.__new__({f.struct.name})")
             self._struct(f.struct, name, body)
             self.lines.add(f"{items}.append({name})")
@@ -271,7 +260,7 @@ class DecoderGenerator:
             with self.lines.block("if n > 127:"):
                 self.lines.add("n, position = varint_tail(view, position, n)")
             with self.lines.block("for _ in range(n):"):
-                tag, stop = self._unique("tag"), self._unique("tag_end")
+                tag, stop = self.unique("tag"), self.unique("tag_end")
                 self.lines.add(f"{tag}, position, {stop} = read_tag(view, position)")
                 self._known_tags(known, target, (tag, stop), body)
                 self.lines.add(f"check_tag(position, {stop}, {tag})")
@@ -297,19 +286,3 @@ class DecoderGenerator:
             return
         self._length(f, body)
         self._value(f, f"{place} = {{}}".format, body)
-
-    def _unique(self, name: str) -> str:
-        """Return a variable name that this function does not use yet."""
-        candidate, number = name, 2
-        while candidate in self._names or candidate in {
-            "message",
-            "version",
-            "view",
-            "position",
-            "n",
-            "stop",
-            "end",
-        }:
-            candidate, number = f"{name}_{number}", number + 1
-        self._names.add(candidate)
-        return candidate

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tools.message_schema import FIXED_SIZES, FieldSchema, StructSchema, Versions
+from tools.message_schema import FIXED_SIZES, FieldSchema, MessageSchema, Versions
 
 WIDTH = 100
 
@@ -159,8 +160,31 @@ def python_type(f: FieldSchema) -> str:
     return f"{base} | None" if f.is_optional or f.type == "records" else base
 
 
-def untagged(
-    struct: StructSchema, body: Versions, *, all_fields: bool = False
-) -> list[FieldSchema]:
-    """Return the fields in the order of the wire, those absent from `body` only on demand."""
-    return [f for f in struct.fields if f.tag is None and (all_fields or f.versions & body)]
+class BodyGenerator(ABC):
+    """Writes straight-line code for versions of a message that are all flexible or all not."""
+
+    taken: frozenset[str]
+    """Names that the generated code uses already."""
+
+    def __init__(
+        self, lines: Lines, layouts: Layouts, message: MessageSchema, versions: Versions
+    ) -> None:
+        self.lines = lines
+        self.layouts = layouts
+        self.message = message
+        self.versions = versions
+        self.flexible = versions.low >= message.first_flexible
+        self._run: list[RunItem] = []
+        self._names = set(self.taken)
+
+    @abstractmethod
+    def generate(self) -> None:
+        """Write the whole body."""
+
+    def unique(self, name: str) -> str:
+        """Return a variable name that this function does not use yet."""
+        candidate, number = name, 2
+        while candidate in self._names:
+            candidate, number = f"{name}_{number}", number + 1
+        self._names.add(candidate)
+        return candidate

@@ -3,42 +3,32 @@
 from __future__ import annotations
 
 from tools.message_emitter import (
-    Layouts,
-    Lines,
+    BodyGenerator,
     RunItem,
     condition,
     default_of,
     present,
     snake_case,
-    untagged,
 )
 from tools.message_schema import (
     FIXED_CODES,
     FieldSchema,
-    MessageSchema,
     StructSchema,
     Versions,
 )
 
 
-class EncoderGenerator:
-    """Writes straight-line code for a range of versions that are all flexible or all not.
+class EncoderGenerator(BodyGenerator):
+    """Writes an encoder.
 
     Fixed-width values collect in a run, together with an int16 or int32 length or an empty section of tagged fields
     that follows them, and are written by one precompiled Struct per set of fields that exists in some version.
     """
 
-    def __init__(
-        self, lines: Lines, layouts: Layouts, message: MessageSchema, versions: Versions
-    ) -> None:
-        self.lines = lines
-        self.layouts = layouts
-        self.message = message
-        self.versions = versions
-        self.flexible = versions.low >= message.first_flexible
-        self._out = "out"
-        self._run: list[RunItem] = []
-        self._names: set[str] = set()
+    taken = frozenset({"buffers", "n", "out", "self", "tags", "version"})
+
+    _out = "out"
+    """The variable that holds the bytes in the making."""
 
     def generate(self) -> None:
         """Write the whole body."""
@@ -46,7 +36,9 @@ class EncoderGenerator:
         self.lines.add("return out")
 
     def _struct(self, struct: StructSchema, source: str, body: Versions) -> None:
-        for f in untagged(struct, body):
+        for f in struct.fields:
+            if f.tag is not None or not f.versions & body:
+                continue
             if f.code is not None:
                 self._run.append(RunItem(f.versions & body, f.code, f"{source}.{f.name}", ""))
                 continue
@@ -104,7 +96,7 @@ class EncoderGenerator:
             self._value(f, f"{source}.{f.name}", body)
             return
         self._flush(body)
-        value = self._unique(f.name)
+        value = self.unique(f.name)
         self.lines.add(f"{value} = {source}.{f.name}")
         with self.lines.block(f"if {value} is not None:"):
             self._value(f, value, body, bare=True)
@@ -133,7 +125,7 @@ class EncoderGenerator:
         elif f.struct is not None:
             self._nested(f, source, body, bare=bare)
         elif f.type == "string":
-            encoded = self._unique(f"{f.name}_bytes")
+            encoded = self.unique(f"{f.name}_bytes")
             self.lines.add(f"{encoded} = {source}.encode()")
             self._sized(encoded, body, "h")
             self.lines.add(f"{self._out} += {encoded}")
@@ -171,7 +163,7 @@ class EncoderGenerator:
             self.lines.add(f"{self._out}.append(1)")
         name = source
         if not bare:
-            name = self._unique(snake_case(f.struct.name))
+            name = self.unique(snake_case(f.struct.name))
             self.lines.add(f"{name} = {source}")
         self._struct(f.struct, name, body)
 
@@ -188,7 +180,7 @@ class EncoderGenerator:
             self.lines.add(f"{self._out} += {call}")
             return
         self._sized(source, body, "i")
-        element = self._unique(
+        element = self.unique(
             snake_case(f.struct.name) if f.struct is not None else f"{f.name}_item"
         )
         with self.lines.block(f"for {element} in {source}:"):
@@ -213,7 +205,7 @@ class EncoderGenerator:
         with self.lines.block("if tags:"):
             for f, test in zip(known, tests, strict=True):
                 with self.lines.block(f"if {test}:"):
-                    self._out = self._unique("tagged")
+                    self._out = self.unique("tagged")
                     self.lines.add(f"{self._out} = bytearray()")
                     self._tagged_value(f, source, f.versions & body)
                     self.lines.add(f"write_tag({outer}, {f.tag}, {self._out})")
@@ -237,18 +229,3 @@ class EncoderGenerator:
             )
         versions = condition(f.versions, body)
         return f"{versions} and {test}" if versions else test
-
-    def _unique(self, name: str) -> str:
-        """Return a variable name that this function does not use yet."""
-        candidate, number = name, 2
-        while candidate in self._names or candidate in {
-            "self",
-            "version",
-            "buffers",
-            "out",
-            "n",
-            "tags",
-        }:
-            candidate, number = f"{name}_{number}", number + 1
-        self._names.add(candidate)
-        return candidate
