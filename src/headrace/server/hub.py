@@ -6,6 +6,290 @@ and the sweep once a second (time-outs, spare memory, the clock).
 
 from __future__ import annotations
 
-from typing import Final
+import asyncio
+import ipaddress
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+from headrace.broker.context import CloseConnection, RequestContext
+from headrace.core.deferred import Deferred
+from headrace.errors import ProtocolError
+from headrace.ports import Journal
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.codec import Message
+from headrace.protocol.frame import (
+    RequestHeader,
+    UnsupportedVersion,
+    decode_request,
+    encode_response,
+    encode_unsupported_version,
+)
+from headrace.server.budget import MemoryBudget
+from headrace.server.clock import ServerClock
+from headrace.server.connection import CloseConnectionError, Connection, Slot
+from headrace.server.limits import ServerLimits
+from headrace.server.log import RateLimited
+from headrace.server.syncer import Batch, Syncer
+from headrace.server.timers import BrokerTimer
+from headrace.types import Payload
 
 _SWEEP_INTERVAL_S: Final = 1.0
+
+
+class ServedBroker(Protocol):
+    """What the server needs of `headrace.broker.Broker`."""
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` is due."""
+
+    def handle(self, context: RequestContext, request: Any) -> Any:
+        """Return a response, a `Deferred` of one, or None; raise `CloseConnection`."""
+
+    def tick(self, now_ms: int) -> None:
+        """Do what is due."""
+
+    def start_sync(self) -> Batch | None:
+        """Return what has to be synced, or None."""
+
+    def finish_sync(self, batch: Any, error: OSError | None, now_ms: int) -> None:
+        """Take note of a sync's outcome."""
+
+
+class _ResponseSlot(Slot):
+    """The place of a response that the broker will resolve."""
+
+    __slots__ = ("_header", "_hub")
+
+    def __init__(self, hub: BrokerHub, connection: Connection, header: RequestHeader) -> None:
+        super().__init__(connection)
+        self._hub = hub
+        self._header = header
+
+    def resolve(self, response: Any) -> None:
+        """Encode the response and fill the slot."""
+        if self.connection.lost:
+            return
+        try:
+            payloads = encode_response(self._header, response)
+        except Exception as error:  # noqa: BLE001 - our own bug must not stop the other connections
+            self._hub.report_bug("response.failed", self.connection, self._header, error)
+            self.connection.close("the broker failed", quietly=True)
+            return
+        self.fill(payloads)
+
+
+class BrokerHub:
+    """Serves one broker to any number of connections, all on one event loop.
+
+    Args:
+        loop: the running event loop.
+        broker: the broker, open.
+        clock: the process's clock.
+        limits: the server's bounds.
+        journal: where log lines go.
+        unsupported_version: makes the answer to an ApiVersions request of a version that nobody knows.
+        on_failure: called when a sync failed: the process has to end, with an error.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        broker: ServedBroker,
+        *,
+        clock: ServerClock,
+        limits: ServerLimits,
+        journal: Journal,
+        unsupported_version: Callable[[], Message],
+        on_failure: Callable[[BaseException], object],
+    ) -> None:
+        self._loop = loop
+        self._broker = broker
+        self._clock = clock
+        self._journal = journal
+        self._unsupported_version_answer = unsupported_version
+        self._dirty: list[Connection] = []
+        self._connections: set[Connection] = set()
+        self._per_address: Counter[str] = Counter()
+        self._all_closed = asyncio.Event()
+        self._sweep: asyncio.TimerHandle | None = None
+        self._timer = BrokerTimer(loop, clock.now_ms, self._next_deadline_ms, self._tick)
+        self.syncer = Syncer(loop, broker, clock.now_ms, after=self.end, on_failure=on_failure)
+        self.limits = limits
+        self.budget = MemoryBudget(limits.memory_budget_bytes)
+        self.client_log: Journal = RateLimited(journal, clock.now_ms)
+        self.now_ms = clock.now_ms()
+
+    @property
+    def connections(self) -> Sequence[Connection]:
+        """The open connections."""
+        return list(self._connections)
+
+    def start(self) -> None:
+        """Begin with timers and sweeps."""
+        self._sweep = self._loop.call_later(_SWEEP_INTERVAL_S, self._sweep_connections)
+        self._timer.arm()
+
+    def stop(self) -> None:
+        """End timers, sweeps and the thread that syncs."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+        self._timer.cancel()
+        self.syncer.close()
+
+    # -- a wake-up
+
+    def begin(self) -> None:
+        """Read the clock for this wake-up."""
+        self.now_ms = self._clock.now_ms()
+
+    def handle(self, connection: Connection, frame: memoryview) -> Sequence[Payload] | Slot | None:
+        """Handle one request; see `headrace.server.connection.Hub`."""
+        try:
+            header, request = decode_request(frame)
+        except UnsupportedVersion as error:
+            return self._unsupported_version(error.header)
+        except ProtocolError as error:
+            raise CloseConnectionError(f"a request that cannot be read: {error}") from error
+        context = RequestContext(
+            now_ms=self.now_ms,
+            header=header,
+            client_address=connection.client,
+            listener_host=connection.local_host,
+            listener_port=connection.local_port,
+        )
+        try:
+            answer = self._broker.handle(context, request)
+            if isinstance(answer, Deferred):
+                if not answer.done:
+                    slot = _ResponseSlot(self, connection, header)
+                    answer.on_done(slot.resolve)
+                    return slot
+                answer = answer.value
+            return None if answer is None else encode_response(header, answer)
+        except CloseConnection as error:
+            raise CloseConnectionError(f"{_api_name(header.api_key)}: {error.reason}") from error
+        except Exception as error:
+            self.report_bug("request.failed", connection, header, error)
+            raise CloseConnectionError(
+                "the broker failed on its request; see request.failed"
+            ) from error
+
+    def _unsupported_version(self, header: RequestHeader) -> Sequence[Payload]:
+        """Answer ApiVersions in version 0 with error 35 and what we serve; close on anything else.
+
+        A client whose ApiVersions is newer than ours learns from the answer which one to use (KIP-511).
+        """
+        if header.api_key != ApiKey.API_VERSIONS:
+            raise CloseConnectionError(
+                f"{_api_name(header.api_key)} version {header.api_version} is not supported"
+            )
+        return encode_unsupported_version(header, self._unsupported_version_answer())
+
+    def report_bug(
+        self, event: str, connection: Connection, header: RequestHeader, error: Exception
+    ) -> None:
+        """Log an exception that a handler should not have raised, with its traceback."""
+        self.client_log.error(
+            event,
+            api=_api_name(header.api_key),
+            version=header.api_version,
+            client=connection.client,
+            client_id=header.client_id,
+            error=repr(error),
+        )
+
+    def has_output(self, connection: Connection) -> None:
+        """Have `connection.flush` called at the end of this wake-up."""
+        self._dirty.append(connection)
+
+    def end(self) -> None:
+        """Flush connections that got an answer, start a sync if one is due, set the timer."""
+        while self._dirty:
+            dirty, self._dirty = self._dirty, []
+            for connection in dirty:
+                connection.flush()
+        self.syncer.kick()
+        self._timer.arm()
+
+    def _next_deadline_ms(self) -> int | None:
+        return self._broker.next_deadline_ms
+
+    def _tick(self) -> None:
+        self.begin()
+        try:
+            self._broker.tick(self.now_ms)
+        except Exception as error:  # noqa: BLE001 - our own bug must not stop the server
+            self.client_log.error("tick.failed", error=repr(error))
+        self.end()
+
+    # -- connections
+
+    def opened(self, connection: Connection) -> str | None:
+        """Note a new connection; returns why it is refused, or None."""
+        address = connection.client_address
+        if len(self._connections) >= self.limits.max_connections:
+            return f"there are {self.limits.max_connections} connections already"
+        allowed = self.limits.max_connections_per_address
+        if self._per_address[address] >= allowed and not _is_loopback(address):
+            return f"{address} has {allowed} connections already"
+        self._connections.add(connection)
+        self._all_closed.clear()
+        self._per_address[address] += 1
+        return None
+
+    def closed(self, connection: Connection) -> None:
+        """Forget a connection."""
+        self._connections.discard(connection)
+        if not self._connections:
+            self._all_closed.set()
+        address = connection.client_address
+        self._per_address[address] -= 1
+        if self._per_address[address] <= 0:
+            del self._per_address[address]
+
+    def _sweep_connections(self) -> None:
+        self._sweep = self._loop.call_later(_SWEEP_INTERVAL_S, self._sweep_connections)
+        self._clock.slew()
+        self.begin()
+        for connection in self.connections:
+            connection.check(self.now_ms)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Take no further requests, and answer those whose records only wait to be synced.
+
+        Requests that wait for something else (long polls, joins) are not answered: their clients see a closed
+        connection and find their next broker.
+        """
+        for connection in self.connections:
+            connection.stop_reading()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.syncer.idle()
+                self.end()
+                while any(connection.unsent_bytes for connection in self.connections):
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            self._journal.warning("drain.timeout", seconds=timeout_s)
+
+    async def close_connections(self) -> None:
+        """Close every connection and wait until all are gone."""
+        for connection in self.connections:
+            connection.abort()
+        if self._connections:
+            await self._all_closed.wait()
+
+
+def _api_name(api_key: int) -> str:
+    try:
+        return ApiKey(api_key).name
+    except ValueError:
+        return f"API key {api_key}"
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False

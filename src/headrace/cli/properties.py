@@ -1,0 +1,96 @@
+"""Broker settings from files and from KEY=VALUE arguments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from headrace.errors import ConfigError
+from headrace.ports import Journal
+
+_NOT_OURS: Final = re.compile(
+    r"""
+    num\.(network|io|replica\.fetchers|recovery\.threads.*) (\..*)? | background\.threads
+    | socket\.(send|receive)\.buffer\.bytes | queued\.max\.requests
+    | (zookeeper|controller|kafka|metadata|metrics?|process|share|remote|transaction|quota|ssl|sasl|principal)\..*
+    | inter\.broker\..* | listener\.security\.protocol\.map | log\.(cleaner|flush)\..* | replica\..*
+    | offsets\.topic\.replication\.factor | transaction\.state\.log\..* | group\.(consumer|share|streams|coordinator)\..*
+    """,
+    re.VERBOSE,
+)
+"""Settings of Apache Kafka that mean nothing here; a server.properties may carry them, and gets one warning."""
+
+
+def split_assignments(assignments: Iterable[str]) -> dict[str, str]:
+    """Split KEY=VALUE arguments.
+
+    Raises:
+        ConfigError: One has no "=".
+    """
+    settings: dict[str, str] = {}
+    for assignment in assignments:
+        key, separator, value = assignment.partition("=")
+        if not separator or not key.strip():
+            raise ConfigError(f"--config {assignment!r}: expected KEY=VALUE")
+        settings[key.strip()] = value.strip()
+    return settings
+
+
+def read_properties(path: Path, journal: Journal) -> dict[str, str]:
+    """Read a file of settings: TOML if its name ends so, Java properties otherwise.
+
+    Raises:
+        ConfigError: It cannot be read or understood.
+    """
+    from headrace.config.broker import BROKER_OPTIONS  # noqa: PLC0415 - not for `--help`
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    settings = _parse_toml(path, text) if path.suffix == ".toml" else _parse_properties(path, text)
+    ignored = [key for key in settings if key not in BROKER_OPTIONS and _NOT_OURS.fullmatch(key)]
+    if ignored:
+        journal.warning("config.ignored", file=str(path), keys=",".join(sorted(ignored)))
+    return {key: value for key, value in settings.items() if key not in ignored}
+
+
+def _parse_toml(path: Path, text: str) -> dict[str, str]:
+    import tomllib  # noqa: PLC0415 - rarely needed
+
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    return dict(_flatten(tables, ""))
+
+
+def _flatten(table: dict[str, object], prefix: str) -> Iterable[tuple[str, str]]:
+    """Turn `[log.retention] ms = 5` and `"log.retention.ms" = 5` into the same pair."""
+    for key, value in table.items():
+        name = prefix + key
+        if isinstance(value, dict):
+            yield from _flatten(value, name + ".")
+        elif isinstance(value, bool):
+            yield name, str(value).lower()
+        elif isinstance(value, list):
+            yield name, ",".join(map(str, value))
+        else:
+            yield name, str(value)
+
+
+def _parse_properties(path: Path, text: str) -> dict[str, str]:
+    """Read Java properties, as far as server.properties files use the format."""
+    settings: dict[str, str] = {}
+    joined = re.sub(r"\\\r?\n[ \t]*", "", text)
+    for number, line in enumerate(joined.splitlines(), 1):
+        stripped = line.strip()
+        if not stripped or stripped[0] in "#!":
+            continue
+        match = re.fullmatch(r"([^\s=:]+)\s*[=:]\s*(.*)", stripped)
+        if match is None:
+            raise ConfigError(f"{path}, line {number}: expected key=value, got {stripped[:60]!r}")
+        settings[match[1]] = match[2]
+    return settings

@@ -1,0 +1,139 @@
+"""`headrace serve`: a broker with its data in a directory; and what `serve` and `dev` share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from headrace.cli.properties import read_properties, split_assignments
+from headrace.errors import ConfigError, HeadraceError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+_DEFAULT_LISTEN = "127.0.0.1:9092"
+_OPTIONS = (
+    click.option("--listen", metavar="HOST:PORT", help=f"Where to accept connections.  [default: {_DEFAULT_LISTEN}]"),
+    click.option("--config", "assignments", metavar="KEY=VALUE", multiple=True, help="A broker setting by Kafka's name; repeatable."),
+    click.option(
+        "--config-file",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="Broker settings: a Java properties file (server.properties) or TOML.",
+    ),
+    click.option("--insecure", is_flag=True, help="Allow a plaintext listener that other machines can reach."),
+    click.option(
+        "--log-level",
+        type=click.Choice(["debug", "info", "warning", "error"]),
+        default="info",
+        show_default=True,
+        help="What goes to standard error.",
+    ),
+    click.option(
+        "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How it looks."
+    ),
+    click.option(
+        "--loop",
+        type=click.Choice(["auto", "asyncio", "uvloop"]),
+        default="auto",
+        show_default=True,
+        help="The event loop; auto takes uvloop if it is installed.",
+    ),
+)  # fmt: skip
+
+
+def server_options(command: F) -> F:
+    """Add the options that `serve` and `dev` share."""
+    for add in reversed(_OPTIONS):
+        command = add(command)
+    return command
+
+
+@click.command()
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Data directory.  [default: ./headrace-data]",
+)
+@click.option(
+    "--durability",
+    type=click.Choice(["fsync", "os"]),
+    help="What an acknowledgement means: synced to disk, or in the page cache.  [default: fsync]",
+)
+@server_options
+def serve(data: Path | None, durability: str | None, **options: Any) -> None:
+    """Run a broker that keeps its data in a directory.
+
+    It prints one line, `ready kafka=HOST:PORT data=DIR pid=N`, when it accepts connections, and stops on SIGTERM or
+    SIGINT. Exit codes: 0 stopped as asked, 1 the data cannot be used or the disk failed, 2 wrong usage or
+    configuration.
+    """
+    settings = {"durability": durability} if durability is not None else {}
+    run_server(
+        data=data or Path("headrace-data"), settings=settings, takes_data=data is None, **options
+    )
+
+
+def run_server(
+    *,
+    data: Path | None,
+    listen: str | None,
+    assignments: tuple[str, ...],
+    config_file: Path | None,
+    insecure: bool,
+    log_level: str,
+    log_format: str,
+    loop: str,
+    settings: Mapping[str, str] | None = None,
+    defaults: Mapping[str, str] | None = None,
+    takes_data: bool = False,
+) -> None:
+    """Run a server to its end and leave with its exit code.
+
+    Args:
+        data: the data directory, or None for memory.
+        listen: HOST:PORT as the user gave it, or None.
+        assignments: KEY=VALUE settings.
+        config_file: a file of settings; flags and assignments win over it.
+        insecure: allow a listener beyond loopback.
+        log_level: least level of a log line.
+        log_format: "text" or "json".
+        loop: "auto", "asyncio" or "uvloop".
+        settings: settings of flags of their own; they win over everything.
+        defaults: settings that hold unless anything else says otherwise.
+        takes_data: whether `log.dirs` of the file may name the data directory.
+    """
+    # Imported here: `headrace serve --help` needs none of it.
+    from headrace.config.broker import parse_broker_config  # noqa: PLC0415 - see above
+    from headrace.server.listen import check_exposure, parse_listen_address  # noqa: PLC0415 - see above
+    from headrace.server.log import LoggingJournal, configure_logging  # noqa: PLC0415 - see above
+    from headrace.server.process import ServeOptions, run  # noqa: PLC0415 - see above
+
+    configure_logging(log_level, log_format)
+    try:
+        from_file = read_properties(config_file, LoggingJournal()) if config_file else {}
+        listen = listen or from_file.pop("listeners", _DEFAULT_LISTEN)
+        directory = from_file.pop("log.dirs", from_file.pop("log.dir", None))
+        if takes_data and directory:
+            data = Path(directory)
+        config = parse_broker_config(
+            {**(defaults or {}), **from_file, **split_assignments(assignments), **(settings or {})}
+        )
+        address = parse_listen_address(listen)
+        check_exposure(address, insecure=insecure)
+        options = ServeOptions(listen=address, data=data, config=config, loop=loop)
+        sys.exit(run(options))
+    except ConfigError as error:
+        _leave(error, EXIT_USAGE)
+    except HeadraceError as error:
+        _leave(error, EXIT_FAILED)
+
+
+def _leave(error: Exception, exit_code: int) -> None:
+    click.echo(f"headrace: {error}", err=True)
+    sys.exit(exit_code)

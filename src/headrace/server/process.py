@@ -1,0 +1,235 @@
+"""A broker as a process: open the data, listen, say so, serve until told to stop, close cleanly.
+
+The order matters. The port is bound first, so that a mistake shows before a recovery; it accepts connections only when
+the broker is open. At the end it stops accepting, answers what only waits for a sync, closes the connections, and lets the
+broker write its clean-shutdown marker last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from headrace.broker.broker import Broker
+from headrace.broker.handlers import api_versions
+from headrace.config.broker import BrokerConfig
+from headrace.errors import StorageError
+from headrace.ports import FileSystem, Journal, MetadataStore
+from headrace.server.clock import ServerClock
+from headrace.server.connection import Connection
+from headrace.server.entropy import OsEntropy
+from headrace.server.hub import BrokerHub
+from headrace.server.limits import ServerLimits
+from headrace.server.listen import ListenAddress, bind
+from headrace.server.log import LoggingJournal
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+
+_BACKLOG: Final = 1024
+_DRAIN_TIMEOUT_S: Final = 2.5
+_DESCRIPTORS_BESIDE_CONNECTIONS: Final = 512
+_METADATA_FILE: Final = "metadata.sqlite"
+_LOCK_FILE: Final = ".lock"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """What `headrace serve` and `headrace dev` were told.
+
+    Attributes:
+        listen: where to accept connections.
+        data: the data directory, or None to keep everything in memory.
+        config: the broker's configuration.
+        loop: "asyncio", "uvloop", or "auto": uvloop if it is installed.
+    """
+
+    listen: ListenAddress
+    data: Path | None
+    config: BrokerConfig
+    loop: str = "auto"
+
+
+def run(options: ServeOptions) -> int:
+    """Serve until SIGTERM or SIGINT, and return the exit code.
+
+    Raises:
+        ConfigError: The address cannot be bound.
+        StorageError: The data directory is in use, or what is in it cannot be read.
+    """
+    sockets = bind(options.listen)
+    try:
+        return _run_on_loop(options.loop, lambda: _Process(options, sockets).main())
+    finally:
+        for sock in sockets:
+            sock.close()
+
+
+def _run_on_loop(kind: str, main: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    factory: Callable[[], asyncio.AbstractEventLoop] | None = None
+    if kind != "asyncio":
+        try:
+            import uvloop  # noqa: PLC0415 - optional, and 15 ms that a client command must not pay
+
+            factory = uvloop.new_event_loop
+        except ImportError:
+            if kind == "uvloop":
+                raise
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(main())
+
+
+def open_stores(data: Path | None) -> tuple[FileSystem, MetadataStore]:
+    """Open the log directory and the metadata, on disk or in memory.
+
+    Raises:
+        StorageError: The directory is in use, or its metadata cannot be read.
+    """
+    if data is None:
+        from headrace.coordination.memory import MemoryMetadataStore  # noqa: PLC0415 - only what is used
+        from headrace.storage.memory_files import MemoryFileSystem  # noqa: PLC0415 - only what is used
+
+        return MemoryFileSystem(), MemoryMetadataStore()
+    from headrace.coordination.sqlite import SqliteMetadataStore  # noqa: PLC0415 - only what is used
+    from headrace.storage.os_files import OsFileSystem  # noqa: PLC0415 - only what is used
+
+    try:
+        files = OsFileSystem(data)
+        lock_path = data / _LOCK_FILE
+        try:
+            files.lock()
+        except StorageError as error:
+            with contextlib.suppress(OSError):
+                raise StorageError(f"{error} (held by {lock_path.read_text().strip()})") from None
+            raise
+        lock_path.write_text(f"pid {os.getpid()}\n")
+    except OSError as error:
+        raise StorageError(f"cannot use the data directory {data}: {error}") from error
+    return files, SqliteMetadataStore(data / _METADATA_FILE)
+
+
+def server_limits(config: BrokerConfig) -> ServerLimits:
+    """Derive the server's bounds from the configuration and from how many descriptors the process may open."""
+    connections = min(
+        config.max_connections, _descriptor_limit() // 2 - _DESCRIPTORS_BESIDE_CONNECTIONS
+    )
+    return ServerLimits(
+        max_request_bytes=config.socket_request_max_bytes,
+        max_other_request_bytes=min(
+            ServerLimits().max_other_request_bytes, config.socket_request_max_bytes
+        ),
+        idle_timeout_ms=config.connections_max_idle_ms,
+        write_timeout_ms=config.connections_max_idle_ms,
+        max_connections=max(16, connections),
+        max_connections_per_address=config.max_connections_per_ip,
+    )
+
+
+def _descriptor_limit() -> int:
+    """Raise the soft limit on open files to the hard one; every connection takes two."""
+    if sys.platform == "win32":
+        return 8192
+    import resource  # noqa: PLC0415 - not on every platform
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 1 << 20 if hard == resource.RLIM_INFINITY else hard
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+        return max(soft, wanted)
+    return soft
+
+
+class _Process:
+    """One run of the server on its event loop."""
+
+    def __init__(self, options: ServeOptions, sockets: list[socket.socket]) -> None:
+        self._options = options
+        self._sockets = sockets
+        self._journal: Journal = LoggingJournal()
+        self._clock = ServerClock()
+        self._stop = asyncio.Event()
+        self._exit_code = EXIT_OK
+        self._signals = 0
+
+    async def main(self) -> int:
+        """Open, serve, close."""
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._loop_exception)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled, number)
+        files, metadata = open_stores(self._options.data)
+        broker = Broker(
+            self._options.config,
+            files=files,
+            metadata=metadata,
+            entropy=OsEntropy(),
+            journal=self._journal,
+        )
+        broker.open(self._clock.now_ms())
+        hub = BrokerHub(
+            loop,
+            broker,
+            clock=self._clock,
+            limits=server_limits(self._options.config),
+            journal=self._journal,
+            unsupported_version=lambda: api_versions.unsupported(broker),
+            on_failure=self._sync_failed,
+        )
+        servers = [
+            await loop.create_server(lambda: Connection(hub, loop), sock=sock, backlog=_BACKLOG)
+            for sock in self._sockets
+        ]
+        hub.start()
+        gc.freeze()  # what was loaded so far stays: the collector need not look at it again
+        self._announce()
+        await self._stop.wait()
+        for server in servers:
+            server.close()
+        await self._close(hub, broker, metadata)
+        return self._exit_code
+
+    def _announce(self) -> None:
+        """Print the ready line, the only thing that ever goes to standard output."""
+        port = self._sockets[0].getsockname()[1]
+        address = ListenAddress(self._options.listen.host, port)
+        data = "memory" if self._options.data is None else self._options.data
+        with contextlib.suppress(OSError):  # nobody reads it
+            sys.stdout.write(f"ready kafka={address} data={data} pid={os.getpid()}\n")
+            sys.stdout.flush()
+
+    async def _close(self, hub: BrokerHub, broker: Broker, metadata: MetadataStore) -> None:
+        failed = self._exit_code != EXIT_OK
+        await hub.drain(_DRAIN_TIMEOUT_S)
+        await hub.close_connections()
+        hub.stop()
+        if not failed:  # else no clean-shutdown marker: the next start recovers
+            broker.close(self._clock.now_ms())
+        metadata.close()
+        self._journal.info("server.stopped", clean=not failed)
+
+    def _signalled(self, number: signal.Signals) -> None:
+        self._signals += 1
+        if self._signals > 1:
+            self._journal.warning("server.killed", signal=signal.Signals(number).name)
+            os._exit(EXIT_FAILED)
+        self._journal.info("server.stopping", signal=signal.Signals(number).name)
+        self._stop.set()
+
+    def _sync_failed(self, error: BaseException) -> None:
+        """The disk no longer keeps what it is given: no acknowledgement can be true any more."""
+        self._journal.error("sync.failed", error=repr(error), action="stopping")
+        self._exit_code = EXIT_FAILED
+        self._stop.set()
+
+    def _loop_exception(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        self._journal.error("loop.error", message=str(context.get("message")), error=repr(error))

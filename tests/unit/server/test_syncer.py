@@ -1,0 +1,134 @@
+"""Group commit: one sync at a time, what comes meanwhile shares the next, a failure is final."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from headrace.server.syncer import Batch, Syncer
+from tests.unit.server.loops import on_loop
+
+
+class FakeBatch:
+    def __init__(self, items: list[str], error: BaseException | None) -> None:
+        self.items = items
+        self.error = error
+        self.gate = threading.Event()
+        self.thread = ""
+
+    def run(self) -> None:
+        self.thread = threading.current_thread().name
+        assert self.gate.wait(10)
+        if self.error is not None:
+            raise self.error
+
+
+class FakeBroker:
+    def __init__(self) -> None:
+        self.dirty: list[str] = []
+        self.batches: list[FakeBatch] = []
+        self.finished: list[tuple[list[str], OSError | None]] = []
+        self.error: BaseException | None = None
+
+    def start_sync(self) -> FakeBatch | None:
+        if not self.dirty:
+            return None
+        items, self.dirty = self.dirty, []
+        self.batches.append(FakeBatch(items, self.error))
+        return self.batches[-1]
+
+    def finish_sync(self, batch: Batch, error: OSError | None, now_ms: int) -> None:
+        assert isinstance(batch, FakeBatch)
+        self.finished.append((batch.items, error))
+
+
+class Setup:
+    def __init__(self) -> None:
+        self.broker = FakeBroker()
+        self.after = 0
+        self.failures: list[BaseException] = []
+        self.changed = asyncio.Event()
+        self.syncer = Syncer(
+            asyncio.get_running_loop(),
+            self.broker,
+            lambda: 0,
+            after=self._after,
+            on_failure=self.failures.append,
+        )
+
+    def _after(self) -> None:
+        self.after += 1
+        self.changed.set()
+
+    async def finish(self, batch: FakeBatch) -> None:
+        self.changed.clear()
+        batch.gate.set()
+        async with asyncio.timeout(10):
+            await self.changed.wait()
+
+
+@on_loop
+async def test_what_comes_during_a_sync_shares_the_next() -> None:
+    setup = Setup()
+    broker, syncer = setup.broker, setup.syncer
+    broker.dirty.append("a")
+    syncer.kick()
+    broker.dirty.append("b")  # the same iteration of the loop: shares the first sync
+    await asyncio.sleep(0)
+    for item in "cde":
+        broker.dirty.append(item)
+        syncer.kick()
+        await asyncio.sleep(0)
+    assert [batch.items for batch in broker.batches] == [["a", "b"]]
+    await setup.finish(broker.batches[0])
+    assert [batch.items for batch in broker.batches] == [["a", "b"], ["c", "d", "e"]]
+    await setup.finish(broker.batches[1])
+    assert broker.finished == [(["a", "b"], None), (["c", "d", "e"], None)]
+    assert setup.after == 2
+    assert broker.batches[0].thread == "headrace-sync"
+    syncer.close()
+
+
+@on_loop
+async def test_nothing_to_sync_starts_no_thread() -> None:
+    setup = Setup()
+    setup.syncer.kick()
+    await setup.syncer.idle()
+    assert setup.syncer._thread is None
+
+
+@on_loop
+async def test_idle_waits_for_everything() -> None:
+    setup = Setup()
+    setup.broker.dirty.append("a")
+    setup.syncer.kick()
+    await asyncio.sleep(0)
+    idle = asyncio.ensure_future(setup.syncer.idle())
+    setup.broker.dirty.append("b")
+    await setup.finish(setup.broker.batches[0])
+    assert not idle.done()
+    await setup.finish(setup.broker.batches[1])
+    await idle
+    assert [items for items, _ in setup.broker.finished] == [["a"], ["b"]]
+    setup.syncer.close()
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), RuntimeError("a bug")])
+@on_loop
+async def test_a_failure_is_reported_and_nothing_is_synced_after_it(error: BaseException) -> None:
+    setup = Setup()
+    broker = setup.broker
+    broker.error = error
+    broker.dirty.append("a")
+    setup.syncer.kick()
+    await asyncio.sleep(0)
+    await setup.finish(broker.batches[0])
+    assert isinstance(broker.finished[0][1], OSError)
+    assert setup.failures == [error]
+    broker.dirty.append("b")
+    setup.syncer.kick()
+    await setup.syncer.idle()
+    assert len(broker.batches) == 1
+    setup.syncer.close()
