@@ -264,7 +264,7 @@ class BlockingDriver:
             sock = socket.create_connection(address, timeout=max(0.001, timeout))
         except OSError as error:
             raise TransportError(f"cannot connect to {peer}: {os_reason(error)}") from error
-        sock.setblocking(False)
+        sock.settimeout(0)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection: Connection[Reply] = Connection(
             client_id=self._config.client_id,

@@ -74,6 +74,7 @@ def join(
     settings: GroupSettings,
     member_id: str,
     topics: frozenset[str],
+    *,
     partition_counts: Callable[[frozenset[str]], Flow[Mapping[str, int]]],
     assignor: Assignor,
 ) -> Flow[Membership]:
