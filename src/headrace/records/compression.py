@@ -93,7 +93,7 @@ def _compress_lz4(data: Buffer, level: int | None) -> bytes:
     frame = cramjam.lz4.Compressor(
         level=1 if level is None else level, content_checksum=False, block_linked=False
     )
-    frame.compress(data)
+    frame.compress(bytes(data))  # it takes no other buffer
     return bytes(frame.finish())
 
 

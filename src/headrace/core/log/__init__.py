@@ -1,0 +1,1 @@
+"""The partition log: segments of record batches, their indexes, epochs, producers, retention and recovery."""

@@ -1,0 +1,34 @@
+"""What a partition log needs of its topic's configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.records.batch import TimestampType
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """Settings of one log, named as Kafka's topic configs with underscores; defaults are Kafka's.
+
+    Attributes:
+        segment_bytes: Size at which a segment is closed and the next begins.
+        segment_ms: Age at which it is, measured in record timestamps as Kafka does.
+        retention_ms: Age at which records may be deleted; -1 keeps them for ever.
+        retention_bytes: Size above which the oldest segments are deleted; -1 for no limit.
+        max_message_bytes: Largest batch that is accepted.
+        message_timestamp_type: Whether timestamps are the producer's or the time of the append.
+        index_interval_bytes: Bytes of the segment between two index entries.
+        producer_id_expiration_ms: Idle time after which a producer's sequences are forgotten.
+        max_producer_ids: Most producers remembered; beyond it the longest idle are forgotten.
+    """
+
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 7 * 24 * 3600 * 1000
+    retention_ms: int = 7 * 24 * 3600 * 1000
+    retention_bytes: int = -1
+    max_message_bytes: int = 1_048_588
+    message_timestamp_type: TimestampType = TimestampType.CREATE_TIME
+    index_interval_bytes: int = 4096
+    producer_id_expiration_ms: int = 24 * 3600 * 1000
+    max_producer_ids: int = 20_000

@@ -1,0 +1,117 @@
+"""The sparse index of a segment: where batches lie, by offset and by time.
+
+Every `interval` bytes a batch gets an entry (base offset, position, and the largest timestamp of all batches up to
+the next entry). So the entry before an offset starts a short walk over batch headers, and the first entry whose
+timestamp is large enough starts the walk to a time. Offsets, positions and timestamps never decrease.
+
+On disk it is a cache of the segment file: it says which size of the segment it describes and carries a CRC; if either
+does not fit, it is rebuilt. It is never synced.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from typing import Final
+
+from crc32c import crc32c
+
+from headrace.types import NO_TIMESTAMP
+
+_HEADER: Final = struct.Struct("<4sHHqqqqI")
+"""Magic, version, unused, segment size, base offset, end offset, first timestamp, number of entries."""
+_MAGIC: Final = b"HRIX"
+_VERSION: Final = 1
+_CRC: Final = struct.Struct("<I")
+
+
+class SparseIndex:
+    """Entries of one segment in three parallel arrays."""
+
+    __slots__ = ("interval", "offsets", "positions", "timestamps")
+
+    def __init__(self, interval: int) -> None:
+        self.interval = interval
+        self.offsets: array[int] = array("q")
+        self.positions: array[int] = array("q")
+        self.timestamps: array[int] = array("q")
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp of all batches, -1 without any."""
+        return self.timestamps[-1] if self.timestamps else NO_TIMESTAMP
+
+    def add(self, base_offset: int, position: int, max_timestamp: int) -> None:
+        """Take note of the next batch: as an entry of its own if the last entry is `interval` bytes away."""
+        timestamps = self.timestamps
+        if not timestamps:
+            self.offsets.append(base_offset)
+            self.positions.append(position)
+            timestamps.append(max_timestamp)
+        elif position - self.positions[-1] >= self.interval:
+            self.offsets.append(base_offset)
+            self.positions.append(position)
+            timestamps.append(max(max_timestamp, timestamps[-1]))
+        elif max_timestamp > timestamps[-1]:
+            timestamps[-1] = max_timestamp
+
+    def entry_for_offset(self, offset: int) -> int:
+        """Return the number of the last entry with a base offset of at most `offset`, or -1."""
+        return bisect_right(self.offsets, offset) - 1
+
+    def last_position_within(self, position: int) -> int:
+        """Return the largest indexed position that is at most `position`."""
+        return self.positions[bisect_right(self.positions, position) - 1]
+
+    def entry_for_timestamp(self, timestamp: int) -> int | None:
+        """Return the number of the first entry that covers a batch with this timestamp or a later one."""
+        entry = bisect_left(self.timestamps, timestamp)
+        return entry if entry < len(self.timestamps) else None
+
+    def encode(
+        self, *, size: int, base_offset: int, end_offset: int, first_timestamp: int
+    ) -> bytes:
+        """Return the cache file of a segment of `size` bytes."""
+        arrays = (self.offsets, self.positions, self.timestamps)
+        header = _HEADER.pack(
+            _MAGIC, _VERSION, 0, size, base_offset, end_offset, first_timestamp, len(self)
+        )
+        content = header + b"".join(_little_endian(entries).tobytes() for entries in arrays)
+        return content + _CRC.pack(crc32c(content))
+
+    @classmethod
+    def decode(
+        cls, content: bytes | None, *, size: int, base_offset: int, interval: int
+    ) -> tuple[SparseIndex, int, int] | None:
+        """Return (index, end offset, first timestamp), or None unless the file is sound and about this segment."""
+        if content is None or len(content) < _HEADER.size + _CRC.size:
+            return None
+        body = memoryview(content)[: -_CRC.size]
+        magic, version, _, indexed_size, indexed_base, end_offset, first_timestamp, count = (
+            _HEADER.unpack_from(content)
+        )
+        if (
+            (magic, version, indexed_size, indexed_base) != (_MAGIC, _VERSION, size, base_offset)
+            or len(body) != _HEADER.size + 24 * count
+            or _CRC.unpack_from(content, len(body))[0] != crc32c(body)
+        ):
+            return None
+        index = cls(interval)
+        for number, entries in enumerate((index.offsets, index.positions, index.timestamps)):
+            start = _HEADER.size + 8 * count * number
+            entries.frombytes(body[start : start + 8 * count])
+            if sys.byteorder == "big":
+                entries.byteswap()
+        return index, end_offset, first_timestamp
+
+
+def _little_endian(entries: array[int]) -> array[int]:
+    if sys.byteorder == "big":
+        entries = entries[:]
+        entries.byteswap()
+    return entries

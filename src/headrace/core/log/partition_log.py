@@ -1,0 +1,634 @@
+"""One partition's log: batches in, file ranges out, and every offset that matters.
+
+The log assigns offsets, keeps batches opaque, and knows four positions: log start, high watermark, synced offset (known
+to be on stable storage) and log end. It is single-threaded; only the `run` of a sync task may happen elsewhere.
+
+What a crash may lose is what was appended after the last finished sync, and nothing else: see `recovery`.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from headrace.core.log.config import LogConfig
+from headrace.core.log.leader_epochs import LeaderEpochCache
+from headrace.core.log.producer_state import SEQUENCE_MASK, BatchEntry, ProducerState
+from headrace.core.log.recovery import (
+    EPOCHS_FILE,
+    SNAPSHOT_SUFFIX,
+    LoadedLog,
+    LogLoader,
+    RecoveryReport,
+)
+from headrace.core.log.retention import count_deletable
+from headrace.core.log.segment import Segment, segment_path, write_cache
+from headrace.core.log.sync import SyncTask
+from headrace.core.log.time_lookup import TimestampOffset, find_in_segment
+from headrace.core.log.validation import validate_batch, with_log_append_time
+from headrace.errors import ApiError, ErrorCode, OffsetOutOfRangeError
+from headrace.ports import File, FileSystem, Journal
+from headrace.records.batch import TimestampType, unpack_header
+from headrace.types import NO_TIMESTAMP, Buffer, FileRange, TopicPartition
+
+_HEAD: Final = struct.Struct(">qii")
+"""Base offset, batch length, leader epoch: what an append writes in place of the producer's."""
+_MAX_OFFSET_SPAN: Final = 2**31 - 1
+_OPEN_SEALED_SEGMENTS: Final = 3
+_MAX_UNSYNCED_FILES: Final = 16
+_SNAPSHOTS_KEPT: Final = 8
+
+
+class AppendInfo(NamedTuple):
+    """What became of a batch; `log_append_time_ms` is -1 when its own timestamps were kept."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    duplicate: bool
+
+
+class PartitionLog:
+    """The log of one partition. Open it with `PartitionLog.open`."""
+
+    __slots__ = (
+        "_active",
+        "_bases",
+        "_config",
+        "_created",
+        "_directory",
+        "_directory_dirty",
+        "_dirty",
+        "_epochs",
+        "_epochs_dirty",
+        "_failure",
+        "_files",
+        "_metadata",
+        "_open_sealed",
+        "_producers",
+        "_segments",
+        "_snapshots",
+        "_task",
+        "_unsynced",
+        "high_watermark",
+        "log_end_offset",
+        "log_start_offset",
+        "on_dirty",
+        "recovery",
+        "synced_offset",
+        "topic_partition",
+    )
+
+    def __init__(
+        self,
+        files: FileSystem,
+        directory: str,
+        config: LogConfig,
+        *,
+        topic_partition: TopicPartition,
+        now_ms: int,
+        loaded: LoadedLog,
+        log_start_offset: int,
+        metadata: bytes | None,
+    ) -> None:
+        """Take over what was loaded; callers use `open`."""
+        self._files = files
+        self._directory = directory
+        self._config = config
+        self._metadata = metadata
+        self._segments = loaded.segments
+        self._created = bool(loaded.segments)
+        if not self._segments:
+            self._segments = [self._new_segment(log_start_offset, now_ms)]
+        self._bases = [segment.base_offset for segment in self._segments]
+        self._active = self._segments[-1]
+        self._open_sealed: list[Segment] = []
+        self._epochs: LeaderEpochCache = loaded.epochs
+        self._epochs_dirty = False
+        self._producers: ProducerState = loaded.producers
+        self._snapshots = loaded.snapshots
+        self._unsynced: list[File] = []
+        self._task: SyncTask | None = None
+        self._directory_dirty = False
+        self._dirty = False
+        self._failure: OSError | None = None
+        self.topic_partition = topic_partition
+        self.recovery: RecoveryReport = loaded.report
+        self.log_end_offset = self._active.end_offset
+        self.log_start_offset = min(max(log_start_offset, self._bases[0]), self.log_end_offset)
+        self.synced_offset = self.log_end_offset
+        self.high_watermark = self.log_end_offset
+        self.on_dirty: Callable[[PartitionLog], object] | None = None
+
+    @classmethod
+    def open(
+        cls,
+        files: FileSystem,
+        directory: str,
+        config: LogConfig,
+        *,
+        topic_partition: TopicPartition,
+        now_ms: int,
+        clean: bool,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        metadata: bytes | None = None,
+        journal: Journal | None = None,
+    ) -> PartitionLog:
+        """Open a log, recovering it if need be. A directory that does not exist is created at the first append.
+
+        Args:
+            files: The file system that has the directory.
+            directory: The partition's directory, relative to the file system's root.
+            config: The topic's settings.
+            topic_partition: Whose log it is.
+            now_ms: The wall clock.
+            clean: Whether the log was closed in order, so that its caches can be trusted.
+            recovery_point: Offset below which everything is known to have been synced.
+            log_start_offset: Records below it were deleted by request.
+            metadata: Content of `partition.metadata`, written when the directory is created.
+            journal: Told about repairs.
+
+        Raises:
+            StorageError: Data below the recovery point is missing or damaged.
+        """
+        loaded = LogLoader(
+            files, directory, config, now_ms=now_ms, clean=clean, recovery_point=recovery_point
+        ).load()
+        if loaded.report.reason and journal is not None:
+            journal.warning(
+                "torn log tail cut off",
+                partition=str(topic_partition),
+                reason=loaded.report.reason,
+                truncated_bytes=loaded.report.truncated_bytes,
+                removed_segments=loaded.report.removed_segments,
+                log_end_offset=loaded.end_offset,
+            )
+        return cls(
+            files,
+            directory,
+            config,
+            topic_partition=topic_partition,
+            now_ms=now_ms,
+            loaded=loaded,
+            log_start_offset=log_start_offset,
+            metadata=metadata,
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"PartitionLog({self.topic_partition}, {self.log_start_offset}..{self.log_end_offset}, "
+            f"high_watermark={self.high_watermark}, synced_offset={self.synced_offset})"
+        )
+
+    # What it knows
+
+    @property
+    def config(self) -> LogConfig:
+        """The topic's settings; assign to change them."""
+        return self._config
+
+    @config.setter
+    def config(self, config: LogConfig) -> None:
+        self._config = config
+
+    @property
+    def directory(self) -> str:
+        """The log's directory."""
+        return self._directory
+
+    @property
+    def leader_epoch(self) -> int:
+        """The newest leader epoch, -1 before the first."""
+        return self._epochs.latest
+
+    @property
+    def last_stable_offset(self) -> int:
+        """End of what `read_committed` consumers see: the high watermark, as there are no transactions."""
+        return self.high_watermark
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def segment_count(self) -> int:
+        """How many segments there are, the active one included."""
+        return len(self._segments)
+
+    @property
+    def producer_count(self) -> int:
+        """How many idempotent producers are remembered."""
+        return len(self._producers)
+
+    @property
+    def failure(self) -> OSError | None:
+        """Why the log takes no more appends, None if it does."""
+        return self._failure
+
+    # Append
+
+    def append(
+        self, records: Buffer, *, leader_epoch: int, now_ms: int, validate: bool = True
+    ) -> AppendInfo:
+        """Append one batch as a producer sent it; only base offset and leader epoch are set (and append time).
+
+        Args:
+            records: The batch. It is not kept.
+            leader_epoch: The current leader's epoch, never lower than an earlier one.
+            now_ms: The wall clock.
+            validate: False for batches that this broker built itself.
+
+        Raises:
+            ApiError: The batch is refused: INVALID_RECORD, CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,
+                OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, ...; or the log failed before.
+            OSError: It could not be written; the log is as before.
+        """
+        if self._failure is not None:
+            raise self._failed()
+        config = self._config
+        fields = (
+            validate_batch(records, config.max_message_bytes, config.message_timestamp_type)
+            if validate
+            else unpack_header(records)
+        )
+        length, delta, max_timestamp, producer_id = fields[1], fields[6], fields[8], fields[9]
+        append_time_ms = NO_TIMESTAMP
+        if producer_id >= 0:
+            retried = self._producers.check(producer_id, fields[10], fields[11], delta)
+            if retried is not None:
+                return AppendInfo(
+                    retried.base_offset, retried.last_offset, retried.append_time_ms, duplicate=True
+                )
+        if config.message_timestamp_type == TimestampType.LOG_APPEND_TIME:
+            records = with_log_append_time(records, now_ms)
+            append_time_ms = max_timestamp = now_ms
+        offset = self.log_end_offset
+        last_offset = offset + delta
+        size = length + 12
+        segment = self._active
+        if (
+            segment.size + size > config.segment_bytes
+            or segment.file is None
+            or max_timestamp - segment.first_timestamp > config.segment_ms
+            or last_offset - segment.base_offset > _MAX_OFFSET_SPAN
+        ):
+            segment = self._prepare_segment(size, max_timestamp, last_offset, now_ms)
+        if leader_epoch != self._epochs.latest:
+            self.become_leader(leader_epoch)
+        head = _HEAD.pack(offset, length, leader_epoch)
+        segment.append(
+            (head, memoryview(records)[16:]), size, offset, last_offset + 1, max_timestamp
+        )
+        self.log_end_offset = last_offset + 1
+        if producer_id >= 0:
+            sequence = fields[11]
+            batch = BatchEntry(
+                sequence, (sequence + delta) & SEQUENCE_MASK, offset, last_offset, append_time_ms
+            )
+            self._producers.update(producer_id, fields[10], batch, now_ms)
+        if not self._dirty:
+            self._mark_dirty()
+        return AppendInfo(offset, last_offset, append_time_ms, duplicate=False)
+
+    def _mark_dirty(self) -> None:
+        self._dirty = True
+        if self.on_dirty is not None:
+            self.on_dirty(self)
+
+    def _prepare_segment(
+        self, size: int, max_timestamp: int, last_offset: int, now_ms: int
+    ) -> Segment:
+        """Return the segment for the next batch, after looking more closely than `append` does."""
+        config, segment = self._config, self._active
+        if size > config.segment_bytes:
+            message = f"the batch has {size} bytes, segment.bytes is {config.segment_bytes}"
+            raise ApiError.for_code(ErrorCode.RECORD_LIST_TOO_LARGE, message)
+        if segment.file is None:
+            self._create_segment(segment)
+        elif segment.size and (
+            segment.size + size > config.segment_bytes
+            or last_offset - segment.base_offset > _MAX_OFFSET_SPAN
+            or self._is_old(segment, max_timestamp, now_ms)
+        ):
+            self.roll(now_ms)
+        return self._active
+
+    def _is_old(self, segment: Segment, max_timestamp: int, now_ms: int) -> bool:
+        if segment.first_timestamp < 0 or max_timestamp < 0:
+            return now_ms - segment.created_ms > self._config.segment_ms
+        return max_timestamp - segment.first_timestamp > self._config.segment_ms
+
+    def _new_segment(self, base_offset: int, now_ms: int) -> Segment:
+        return Segment(
+            self._files,
+            self._directory,
+            base_offset,
+            interval=self._config.index_interval_bytes,
+            created_ms=now_ms,
+        )
+
+    def _create_segment(self, segment: Segment) -> None:
+        if not self._created:
+            self._files.make_directory(self._directory)
+            if self._metadata is not None:
+                self._files.write_file(f"{self._directory}/partition.metadata", self._metadata)
+            self._created = True
+        segment.create()
+        self._directory_dirty = True
+
+    def roll(self, now_ms: int) -> None:
+        """Seal the active segment and begin the next; nothing happens while it is empty.
+
+        Raises:
+            OSError: The next segment could not be created; the log is as before.
+        """
+        sealed = self._active
+        if not sealed.size:
+            return
+        segment = self._new_segment(self.log_end_offset, now_ms)
+        self._create_segment(segment)
+        self._segments.append(segment)
+        self._bases.append(segment.base_offset)
+        self._active = segment
+        assert sealed.file is not None
+        if self.synced_offset < sealed.end_offset:
+            self._unsynced.append(sealed.file)
+        sealed.write_index()
+        self._keep_open(sealed)
+        self._write_snapshot()
+        if len(self._unsynced) > _MAX_UNSYNCED_FILES:
+            # Nobody syncs this log (durability `os`), so its descriptors would pile up.
+            self._unsynced.pop(0).sync()
+
+    def maybe_roll(self, now_ms: int) -> bool:
+        """Roll the active segment if it has had data for longer than `segment.ms`; returns whether it did."""
+        segment = self._active
+        if not segment.size or now_ms - segment.created_ms <= self._config.segment_ms:
+            return False
+        self.roll(now_ms)
+        return True
+
+    # Read
+
+    def read(
+        self, offset: int, *, max_bytes: int, up_to: int, minimum_one: bool
+    ) -> FileRange | None:
+        """Return whole batches as they lie in one segment, from the batch that holds `offset` on.
+
+        The first batch may begin before `offset`; the reader skips. A batch that reaches `up_to` or beyond is left
+        out. The range may be shorter than it could be, but is never empty.
+
+        Args:
+            offset: The first offset wanted.
+            max_bytes: Most bytes.
+            up_to: End offset: the high watermark, last stable offset, or log end offset.
+            minimum_one: Return the first batch even if it alone exceeds `max_bytes`.
+
+        Returns:
+            The range, or None when there is nothing (yet).
+
+        Raises:
+            OffsetOutOfRangeError: `offset` lies before the log start or after the log end.
+        """
+        if offset < self.log_start_offset or offset > self.log_end_offset:
+            raise OffsetOutOfRangeError(
+                f"offset {offset} is outside {self.log_start_offset}..{self.log_end_offset}"
+            )
+        if offset >= up_to or offset == self.log_end_offset:
+            return None
+        if offset >= self._active.base_offset:
+            return self._active.read(
+                offset, max_bytes=max_bytes, up_to=up_to, minimum_one=minimum_one
+            )
+        first = bisect_right(self._bases, offset) - 1
+        for segment in self._segments[max(first, 0) :]:
+            if segment.base_offset >= up_to:
+                break
+            self._keep_open(segment)
+            found = segment.read(offset, max_bytes=max_bytes, up_to=up_to, minimum_one=minimum_one)
+            if found is not None or segment.end_offset > offset:
+                return found
+        return None
+
+    def _keep_open(self, segment: Segment) -> None:
+        """Keep a sealed segment open, and the least recently used one of the others no longer."""
+        if segment is self._active:
+            return
+        recent = self._open_sealed
+        if recent and recent[-1] is segment:
+            return
+        if segment in recent:
+            recent.remove(segment)
+        recent.append(segment)
+        if len(recent) > _OPEN_SEALED_SEGMENTS:
+            recent.pop(0).unload()
+
+    def offset_for_timestamp(
+        self, timestamp: int, *, up_to: int | None = None
+    ) -> TimestampOffset | None:
+        """Return the first record whose timestamp is at least `timestamp`, exact to the record.
+
+        Args:
+            timestamp: In milliseconds.
+            up_to: Records at or above this offset do not count; the log end by default.
+        """
+        limit = self.log_end_offset if up_to is None else up_to
+        for segment in self._segments:
+            if segment.end_offset <= self.log_start_offset or not segment.size:
+                continue
+            if segment.max_timestamp >= timestamp:
+                self._keep_open(segment)
+                found = find_in_segment(segment, timestamp, self.log_start_offset)
+                if found is not None:
+                    return found if found.offset < limit else None
+        return None
+
+    def offset_of_max_timestamp(self) -> TimestampOffset | None:
+        """Return the first record that has the largest timestamp of the log (KIP-734), None when there is none."""
+        newest = max((segment.max_timestamp for segment in self._segments), default=NO_TIMESTAMP)
+        return None if newest < 0 else self.offset_for_timestamp(newest)
+
+    # Leader epochs
+
+    def become_leader(self, epoch: int) -> None:
+        """Begin a leader epoch at the log's end; nothing happens if it is the current one.
+
+        Raises:
+            ValueError: A newer epoch is known: the caller's fencing failed.
+        """
+        if epoch < self._epochs.latest:
+            raise ValueError(f"leader epoch {epoch} after {self._epochs.latest}")
+        if self._epochs.assign(epoch, self.log_end_offset):
+            self._epochs_dirty = True
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """Return (epoch, end offset) as OffsetForLeaderEpoch answers; see `LeaderEpochCache.end_offset_for`."""
+        return self._epochs.end_offset_for(epoch, self.log_end_offset)
+
+    def epoch_at(self, offset: int) -> int:
+        """Return the leader epoch that wrote an offset, -1 if unknown."""
+        return self._epochs.epoch_at(offset)
+
+    # High watermark and durability
+
+    def advance_high_watermark(self, offset: int) -> bool:
+        """Raise the high watermark, at most to the log's end; returns whether it moved. It never goes back."""
+        offset = min(offset, self.log_end_offset)
+        if offset <= self.high_watermark:
+            return False
+        self.high_watermark = offset
+        return True
+
+    def start_sync(self) -> SyncTask | None:
+        """Return what has to be synced to make everything appended so far durable, None if nothing has.
+
+        One task at a time: `finish_sync` (or `fail`) comes before the next. In between, appends go on.
+        """
+        self._dirty = False
+        file = self._active.file
+        if (
+            self.log_end_offset == self.synced_offset
+            and not self._unsynced
+            and not self._epochs_dirty
+        ):
+            return None
+        if file is None:
+            return None  # nothing was ever written
+        file_list, self._unsynced = [*self._unsynced, file], []
+        directory = self._directory if self._directory_dirty else None
+        epochs = None
+        if self._epochs_dirty:
+            epochs = (f"{self._directory}/{EPOCHS_FILE}", self._epochs.encode())
+        self._directory_dirty = self._epochs_dirty = False
+        self._active.remember_end()
+        self._task = SyncTask(self._files, file_list, directory, epochs, self.log_end_offset)
+        return self._task
+
+    def finish_sync(self, task: SyncTask) -> None:
+        """Take note that a task has run without error."""
+        self._task = None
+        self.synced_offset = max(self.synced_offset, task.end_offset)
+
+    def mark_synced(self) -> None:
+        """Regard everything as synced: for files in memory, which have nothing to sync."""
+        self.synced_offset = self.log_end_offset
+        self._unsynced.clear()
+        self._dirty = self._directory_dirty = False
+
+    def fail(self, error: OSError) -> None:
+        """Take no more appends and syncs: after a failed sync nobody knows what is on the disk."""
+        if self._failure is None:
+            self._failure = error
+
+    def _failed(self) -> ApiError:
+        return ApiError.for_code(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"the log of {self.topic_partition} failed: {self._failure}",
+        )
+
+    # Deletion
+
+    def delete_old_segments(self, now_ms: int) -> list[int]:
+        """Delete what retention allows and return the base offsets of the deleted segments.
+
+        Ranges that readers hold stay readable. When even the active segment has expired, a new one is begun first.
+        """
+        if self._failure is not None:
+            return []
+        count = count_deletable(
+            self._segments,
+            self._config,
+            now_ms=now_ms,
+            log_start_offset=self.log_start_offset,
+            limit=self.high_watermark,
+        )
+        if not count:
+            return []
+        if count == len(self._segments):
+            self.roll(now_ms)
+            # The new segment's name carries the log end offset: it must be safe before the others go.
+            self._files.sync_directory(self._directory)
+        deleted, self._segments = self._segments[:count], self._segments[count:]
+        del self._bases[:count]
+        for segment in deleted:
+            if segment in self._open_sealed:
+                self._open_sealed.remove(segment)
+            segment.remove()
+        self._start_at(self._bases[0])
+        return [segment.base_offset for segment in deleted]
+
+    def advance_log_start_offset(self, offset: int) -> None:
+        """Delete the records below an offset: at once for readers, on disk when whole segments are below it.
+
+        Raises:
+            OffsetOutOfRangeError: The offset lies above the high watermark.
+        """
+        if offset > self.high_watermark:
+            raise OffsetOutOfRangeError(f"offset {offset} is above {self.high_watermark}")
+        self._start_at(offset)
+
+    def _start_at(self, offset: int) -> None:
+        if offset <= self.log_start_offset:
+            return
+        self.log_start_offset = offset
+        if self._epochs.truncate_to_start(offset):
+            self._epochs_dirty = True
+        while len(self._snapshots) > 1 and self._snapshots[1] <= self._bases[0]:
+            self._remove_oldest_snapshot()
+
+    # Producers
+
+    def expire_producers(self, now_ms: int) -> None:
+        """Forget producers that have not written for `producer.id.expiration.ms`."""
+        self._producers.expire(now_ms, self._config.producer_id_expiration_ms)
+
+    def _write_snapshot(self) -> None:
+        offset = self.log_end_offset
+        path = segment_path(self._directory, offset, SNAPSHOT_SUFFIX)
+        write_cache(self._files, path, self._producers.encode(offset))
+        if offset not in self._snapshots:
+            self._snapshots.append(offset)
+        while len(self._snapshots) > _SNAPSHOTS_KEPT:
+            self._remove_oldest_snapshot()
+
+    def _remove_oldest_snapshot(self) -> None:
+        oldest = self._snapshots.pop(0)
+        self._files.remove(segment_path(self._directory, oldest, SNAPSHOT_SUFFIX))
+
+    # End
+
+    def close(self, now_ms: int) -> None:
+        """Sync everything, write the caches that make the next start fast, and drop the files.
+
+        Raises:
+            OSError: Not everything could be synced: the log is not closed clean.
+        """
+        self.expire_producers(now_ms)
+        if self._failure is None and self._active.file is not None:
+            task = self.start_sync()
+            if task is not None:
+                task.run()
+                self.finish_sync(task)
+            self._active.write_index()
+            self._write_snapshot()
+        for segment in (self._active, *self._open_sealed):
+            segment.unload()
+        self._open_sealed.clear()
+        if self._failure is not None:
+            raise self._failure
+        self._failure = OSError("the log is closed")
+
+    def abandon(self) -> None:
+        """Drop the files because the log is being deleted; a sync that runs meanwhile may fail as it likes."""
+        if self._task is not None:
+            self._task.abandoned = True
+            self._task = None
+        for segment in self._segments:
+            segment.unload()
+        self._open_sealed.clear()
+        self._unsynced.clear()
+        self._failure = OSError("the log was deleted")

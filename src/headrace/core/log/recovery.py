@@ -1,0 +1,371 @@
+"""Opening a log's directory: what is there, what is torn, what is damaged.
+
+After a clean shutdown the files are as they were closed and the caches beside them are used. After a crash every
+segment that reaches beyond the recovery point is read through and checked. The first bad batch at or above the
+recovery point is the torn tail of writes that were never acknowledged as durable: it is cut off, with everything after
+it. Below the recovery point it is damage to data that was promised to be safe, and nothing is cut: opening fails.
+
+Every step can be interrupted and repeated: later segments are removed newest first, then the torn one is cut, and
+what was checked is synced before it counts as durable.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from crc32c import crc32c
+
+from headrace.core.log.config import LogConfig
+from headrace.core.log.index import SparseIndex
+from headrace.core.log.leader_epochs import LeaderEpochCache
+from headrace.core.log.producer_state import SEQUENCE_MASK, BatchEntry, ProducerState
+from headrace.core.log.segment import Segment, segment_path
+from headrace.errors import StorageError
+from headrace.ports import File, FileSystem
+from headrace.records.batch import (
+    CRC_START,
+    HEADER_SIZE,
+    LOG_APPEND_TIME_FLAG,
+    LOG_OVERHEAD,
+    MAGIC,
+    MIN_BATCH_LENGTH,
+    unpack_header,
+)
+from headrace.types import NO_TIMESTAMP
+
+SNAPSHOT_SUFFIX: Final = ".snapshot"
+EPOCHS_FILE: Final = "leader-epoch-checkpoint"
+
+_NAMED: Final = re.compile(r"(\d{20})\.(log|index|snapshot)")
+_LEFTOVERS: Final = (".tmp", ".deleted")
+_SCAN_CHUNK: Final = 1 << 20
+
+HeaderVisitor = Callable[[tuple[int, ...]], object]
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What opening a log had to do; all zero after a clean shutdown."""
+
+    scanned_bytes: int = 0
+    truncated_bytes: int = 0
+    removed_segments: int = 0
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class LoadedLog:
+    """A log as recovery hands it over: at least one segment unless the directory is empty."""
+
+    segments: list[Segment]
+    epochs: LeaderEpochCache
+    producers: ProducerState
+    end_offset: int
+    snapshots: list[int]
+    report: RecoveryReport = field(default_factory=RecoveryReport)
+
+
+@dataclass(slots=True)
+class _Scan:
+    """How far a segment is sound: up to byte `position`, offset `next_offset`; `reason` says why not further."""
+
+    position: int
+    next_offset: int
+    reason: str
+
+
+class LogLoader:
+    """Loads one log directory. Use once: `LogLoader(...).load()`."""
+
+    def __init__(
+        self,
+        files: FileSystem,
+        directory: str,
+        config: LogConfig,
+        *,
+        now_ms: int,
+        clean: bool,
+        recovery_point: int,
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._config = config
+        self._now_ms = now_ms
+        self._clean = clean
+        self._recovery_point = recovery_point
+        self._report = RecoveryReport()
+        self._producers = ProducerState(config.max_producer_ids)
+        self._epochs = LeaderEpochCache()
+        self._snapshots: list[int] = []
+
+    def load(self) -> LoadedLog:
+        """Open, check and repair the log.
+
+        Raises:
+            StorageError: Data below the recovery point is missing or damaged; nothing was changed.
+        """
+        segments = self._find_segments()
+        first_scanned = self._first_to_scan(segments)
+        self._load_epochs(segments[:first_scanned])
+        self._load_producers(segments, first_scanned)
+        kept = self._scan(segments, first_scanned)
+        end_offset = kept[-1].end_offset if kept else 0
+        if end_offset < self._recovery_point:
+            raise self._lost(end_offset)
+        self._tidy(kept, first_scanned, end_offset)
+        return LoadedLog(
+            kept, self._epochs, self._producers, end_offset, self._snapshots, self._report
+        )
+
+    # What is there
+
+    def _find_segments(self) -> list[Segment]:
+        bases: list[int] = []
+        caches: list[tuple[int, str]] = []
+        for name in self._files.list(self._directory):
+            match = _NAMED.fullmatch(name)
+            if match is None:
+                if name.endswith(_LEFTOVERS):
+                    self._files.remove(f"{self._directory}/{name}")
+            elif match[2] == "log":
+                bases.append(int(match[1]))
+            elif match[2] == "snapshot":
+                self._snapshots.append(int(match[1]))
+            else:
+                caches.append((int(match[1]), name))
+        for base, name in caches:
+            if base not in bases:
+                self._files.remove(f"{self._directory}/{name}")
+        segments = [
+            Segment(
+                self._files,
+                self._directory,
+                base,
+                interval=self._config.index_interval_bytes,
+                created_ms=self._now_ms,
+            )
+            for base in bases
+        ]
+        for segment, following in zip(segments, bases[1:], strict=False):
+            segment.measure(following)
+        return segments
+
+    def _first_to_scan(self, segments: list[Segment]) -> int:
+        """Return the number of the first segment to read through; `len(segments)` for none."""
+        if not segments:
+            return 0
+        active = segments[-1]
+        if self._clean:
+            active.file = self._files.open(active.path)
+            active.size = active.file.size
+            return len(segments) if active.load_index() else len(segments) - 1
+        for number, segment in enumerate(segments[:-1]):
+            if segment.end_offset > self._recovery_point:
+                return number
+        return len(segments) - 1
+
+    # What is remembered
+
+    def _load_epochs(self, unscanned: list[Segment]) -> None:
+        """Restore the epochs before the scan; the scan finds the others, and the checkpoint may have them wrong."""
+        content = self._files.read_file(f"{self._directory}/{EPOCHS_FILE}")
+        epochs = LeaderEpochCache.decode(content)
+        if epochs is None:
+            epochs = LeaderEpochCache()
+            for segment in unscanned:
+                for header in _headers(segment):
+                    epochs.assign(header[2], header[0])
+        epochs.truncate_to_end(unscanned[-1].end_offset if unscanned else 0)
+        self._epochs = epochs
+
+    def _load_producers(self, segments: list[Segment], first_scanned: int) -> None:
+        """Restore the state at the start of the scan: the newest sound snapshot, then the headers after it."""
+        if first_scanned < len(segments):
+            offset = segments[first_scanned].base_offset
+        else:
+            offset = segments[-1].end_offset if segments else 0
+        replay_from = -1
+        for snapshot in sorted(self._snapshots, reverse=True):
+            path = segment_path(self._directory, snapshot, SNAPSHOT_SUFFIX)
+            if snapshot <= offset and self._producers.restore(
+                self._files.read_file(path), snapshot
+            ):
+                replay_from = snapshot
+                break
+        for segment in segments[:first_scanned]:
+            if segment.end_offset > replay_from and replay_from < offset:
+                for header in _headers(segment):
+                    if header[0] >= replay_from:
+                        self._replay_producer(header)
+
+    def _replay_producer(self, header: tuple[int, ...]) -> None:
+        base_offset, delta, producer_id, sequence = header[0], header[6], header[9], header[11]
+        if producer_id < 0 or sequence < 0:
+            return
+        append_time_ms = header[8] if header[5] & LOG_APPEND_TIME_FLAG else NO_TIMESTAMP
+        batch = BatchEntry(
+            sequence,
+            (sequence + delta) & SEQUENCE_MASK,
+            base_offset,
+            base_offset + delta,
+            append_time_ms,
+        )
+        self._producers.update(producer_id, header[10], batch, self._now_ms)
+
+    # What is sound
+
+    def _scan(self, segments: list[Segment], first: int) -> list[Segment]:
+        """Check the segments from `first` on and return those to keep, the last one cut if it was torn."""
+        for number in range(first, len(segments)):
+            segment = segments[number]
+            if number and segments[number - 1].end_offset != segment.base_offset:
+                # The segment before ends early, though at a whole batch: its tail never reached the disk.
+                self._check_torn(segments[number - 1], segments[number - 1].size, "ends early")
+                self._remove_from(segments, number)
+                return segments[:number]
+            scan = self._scan_segment(segment)
+            if scan.reason:
+                self._check_torn(segment, scan.position, scan.reason)
+                self._remove_from(segments, number + 1)
+                self._cut(segment, scan)
+                return segments[: number + 1]
+        return segments
+
+    def _scan_segment(self, segment: Segment) -> _Scan:
+        following = segment.end_offset if segment.end_offset > segment.base_offset else None
+        file = self._files.open(segment.path)
+        index = SparseIndex(self._config.index_interval_bytes)
+        first_timestamp = NO_TIMESTAMP
+        scan = _Scan(0, segment.base_offset, "")
+        for position, header, reason in _checked_headers(file, segment.base_offset, self._epochs):
+            if reason:
+                scan.reason = reason
+                break
+            if not position:
+                first_timestamp = header[8]
+            index.add(header[0], position, header[8])
+            self._epochs.assign(header[2], header[0])
+            self._replay_producer(header)
+            scan.position = position + LOG_OVERHEAD + header[1]
+            scan.next_offset = header[0] + header[6] + 1
+        if following is not None and scan.next_offset > following:
+            raise StorageError(
+                f"{segment.path} overlaps the next segment: it ends at offset {scan.next_offset}, "
+                f"the next begins at {following}. Restore the partition from a backup, or delete its topic."
+            )
+        self._report.scanned_bytes += file.size
+        segment.adopt(file, index, scan.position, scan.next_offset, first_timestamp)
+        return scan
+
+    def _check_torn(self, segment: Segment, position: int, reason: str) -> None:
+        offset = segment.end_offset
+        if self._clean or offset < self._recovery_point:
+            raise StorageError(
+                f"{segment.path} is damaged at byte {position} (offset {offset}): {reason}. The data there was "
+                f"safely stored (up to offset {self._recovery_point}), so this is no torn write. Restore the "
+                "partition from a backup, or delete its topic to give up its data."
+            )
+        if not self._report.reason:
+            self._report.reason = f"{segment.path} at byte {position}: {reason}"
+
+    def _lost(self, end_offset: int) -> StorageError:
+        return StorageError(
+            f"{self._directory} ends at offset {end_offset}, but was safely stored up to {self._recovery_point}: "
+            "segment files are missing or cut. Restore the partition from a backup, or delete its topic to give up "
+            "its data."
+        )
+
+    # What is repaired
+
+    def _remove_from(self, segments: list[Segment], first: int) -> None:
+        if first >= len(segments):
+            return
+        for segment in reversed(segments[first:]):
+            self._report.truncated_bytes += segment.size or self._files.open(segment.path).size
+            self._report.removed_segments += 1
+            segment.remove()
+        self._files.sync_directory(self._directory)
+
+    def _cut(self, segment: Segment, scan: _Scan) -> None:
+        assert segment.file is not None
+        self._report.truncated_bytes += segment.file.size - scan.position
+        segment.file.truncate(scan.position)
+        segment.file.sync()
+
+    def _tidy(self, segments: list[Segment], first_scanned: int, end_offset: int) -> None:
+        """Make the checked data durable and drop what describes offsets that are gone."""
+        self._epochs.truncate_to_end(end_offset)
+        stale = [snapshot for snapshot in self._snapshots if snapshot > end_offset]
+        for snapshot in stale:
+            self._files.remove(segment_path(self._directory, snapshot, SNAPSHOT_SUFFIX))
+        self._snapshots = sorted(set(self._snapshots).difference(stale))
+        if self._clean:
+            return
+        for number, segment in enumerate(segments[first_scanned:], first_scanned):
+            assert segment.file is not None
+            segment.file.sync()
+            if number < len(segments) - 1:
+                segment.write_index()
+                segment.unload()
+        if segments or stale:
+            self._files.sync_directory(self._directory)
+
+
+def _headers(segment: Segment) -> Iterator[tuple[int, ...]]:
+    """Yield the headers of a segment that is known to be sound."""
+    loaded = segment.loaded
+    for batch in segment.walk(0, segment.size):
+        yield tuple(segment.header_at(batch.position))
+    if not loaded:
+        segment.unload()
+
+
+def _checked_headers(
+    file: File, base_offset: int, epochs: LeaderEpochCache
+) -> Iterator[tuple[int, tuple[int, ...], str]]:
+    """Yield (position, header, what is wrong) of batch after batch; the first with a fault is the last."""
+    position, size, expected = 0, file.size, base_offset
+    chunk, chunk_start = memoryview(b""), 0
+    empty: tuple[int, ...] = ()
+    while position < size:
+        at = position - chunk_start
+        if at + HEADER_SIZE > len(chunk):
+            chunk, chunk_start, at = memoryview(file.read(position, _SCAN_CHUNK)), position, 0
+            if len(chunk) < HEADER_SIZE:
+                yield position, empty, "the file ends inside a batch header"
+                return
+        header = unpack_header(chunk, at)
+        batch_size = LOG_OVERHEAD + header[1]
+        if reason := _header_fault(header, expected, size - position):
+            yield position, empty, reason
+            return
+        if at + batch_size > len(chunk):
+            read_size = max(batch_size, _SCAN_CHUNK)
+            chunk, chunk_start, at = memoryview(file.read(position, read_size)), position, 0
+        if crc32c(chunk[at + CRC_START : at + batch_size]) != header[4]:
+            yield position, empty, "the CRC does not match"
+            return
+        if header[2] < epochs.latest:
+            yield position, empty, f"leader epoch {header[2]} after {epochs.latest}"
+            return
+        yield position, header, ""
+        position += batch_size
+        expected = header[0] + header[6] + 1
+
+
+def _header_fault(header: tuple[int, ...], expected: int, remaining: int) -> str:
+    base_offset, length, _, magic = header[:4]
+    if length < MIN_BATCH_LENGTH:
+        return f"batch length {length}"
+    if magic != MAGIC:
+        return f"magic {magic}"
+    if length + LOG_OVERHEAD > remaining:
+        return "the file ends inside a batch"
+    if base_offset != expected:
+        return f"base offset {base_offset} where {expected} should follow"
+    if header[6] < 0:
+        return f"last offset delta {header[6]}"
+    return ""

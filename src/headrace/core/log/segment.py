@@ -1,0 +1,353 @@
+"""One segment of a log: a file of record batches, and its sparse index.
+
+The last segment of a log is active: appended to, its index in memory. The others are sealed; a sealed one opens its
+file and index when it is first read and can drop both again.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from headrace.core.log.index import SparseIndex
+from headrace.errors import CorruptRecordError
+from headrace.ports import File, FileSystem
+from headrace.records.batch import (
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MIN_BATCH_LENGTH,
+    BatchHeader,
+)
+from headrace.types import NO_TIMESTAMP, Buffer, FileRange
+
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+
+_WALK: Final = struct.Struct(">qi11xi12xq")
+"""Base offset, batch length, last offset delta, max timestamp."""
+_unpack_walk: Final = _WALK.unpack_from
+_WALK_CHUNK: Final = 8 << 10
+_MAX_HINTS: Final = 64
+
+
+class BatchPosition(NamedTuple):
+    """Where a batch lies: bytes `position` to `end`, offsets `base_offset` to `next_offset` - 1."""
+
+    position: int
+    end: int
+    base_offset: int
+    next_offset: int
+    max_timestamp: int
+
+
+def segment_path(directory: str, base_offset: int, suffix: str = LOG_SUFFIX) -> str:
+    """Return a segment's path: twenty digits, as Kafka names it."""
+    return f"{directory}/{base_offset:020d}{suffix}"
+
+
+class Segment:
+    """A segment; `end_offset` is the base offset of what follows it."""
+
+    __slots__ = (
+        "_files",
+        "_hints",
+        "_index",
+        "_max_timestamp",
+        "base_offset",
+        "created_ms",
+        "directory",
+        "end_offset",
+        "file",
+        "first_timestamp",
+        "interval",
+        "size",
+    )
+
+    def __init__(
+        self, files: FileSystem, directory: str, base_offset: int, *, interval: int, created_ms: int
+    ) -> None:
+        self._files = files
+        self._index: SparseIndex | None = None
+        self._hints: dict[int, int] = {}
+        self._max_timestamp: int | None = None
+        self.base_offset = base_offset
+        self.created_ms = created_ms
+        self.directory = directory
+        self.end_offset = base_offset
+        self.file: File | None = None
+        self.first_timestamp = NO_TIMESTAMP
+        self.interval = interval
+        self.size = 0
+
+    def __repr__(self) -> str:
+        return f"Segment({self.path}, size={self.size}, end_offset={self.end_offset})"
+
+    @property
+    def path(self) -> str:
+        """The segment file's path."""
+        return segment_path(self.directory, self.base_offset)
+
+    @property
+    def index_path(self) -> str:
+        """The index cache's path."""
+        return segment_path(self.directory, self.base_offset, INDEX_SUFFIX)
+
+    @property
+    def loaded(self) -> bool:
+        """Whether file and index are at hand."""
+        return self._index is not None
+
+    @property
+    def index(self) -> SparseIndex:
+        """The index, loaded if need be."""
+        if self._index is None:
+            self.load()
+        assert self._index is not None
+        return self._index
+
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp in the segment, -1 when it has none."""
+        if self._index is not None:
+            return self._index.max_timestamp
+        if not self.size:
+            return NO_TIMESTAMP
+        if self._max_timestamp is None:
+            self.load()
+            self.unload()
+        assert self._max_timestamp is not None
+        return self._max_timestamp
+
+    def create(self) -> None:
+        """Create the file of a new segment; its directory is to be synced by the caller."""
+        self.file = self._files.open(self.path, create=True)
+        self._index = SparseIndex(self.interval)
+
+    def measure(self, end_offset: int) -> None:
+        """Take the size of a sealed segment that ends at an offset, without loading its index."""
+        self.end_offset = end_offset
+        self.size = self._files.open(self.path).size
+
+    def load(self) -> None:
+        """Open file and index of a sealed segment; an index that does not fit is rebuilt from the batch headers.
+
+        Raises:
+            CorruptRecordError: The file is damaged, or ends elsewhere than the next segment begins.
+        """
+        expected = self.end_offset
+        self.file = file = self._files.open(self.path)
+        self.size = file.size
+        if not self.load_index():
+            self._rebuild_index()
+            self.write_index()
+        if self.end_offset != expected:
+            self.unload()
+            message = f"{self.path} ends at offset {self.end_offset}, the next begins at {expected}"
+            self.end_offset = expected
+            raise CorruptRecordError(message)
+
+    def load_index(self) -> bool:
+        """Read the index cache; false, and nothing changed, unless it describes the file as it is."""
+        decoded = SparseIndex.decode(
+            self._files.read_file(self.index_path),
+            size=self.size,
+            base_offset=self.base_offset,
+            interval=self.interval,
+        )
+        if decoded is None:
+            return False
+        self._index, self.end_offset, self.first_timestamp = decoded
+        return True
+
+    def _rebuild_index(self) -> None:
+        index = SparseIndex(self.interval)
+        self.first_timestamp = NO_TIMESTAMP
+        self.end_offset = self.base_offset
+        for batch in self.walk(0, self.size):
+            if not batch.position:
+                self.first_timestamp = batch.max_timestamp
+            index.add(batch.base_offset, batch.position, batch.max_timestamp)
+            self.end_offset = batch.next_offset
+        self._index = index
+
+    def unload(self) -> None:
+        """Drop file and index of a sealed segment; ranges that were handed out keep the file."""
+        if self._index is not None:
+            self._max_timestamp = self._index.max_timestamp
+        if self.file is not None:
+            self.file.close()
+        self._index = self.file = None
+        self._hints.clear()
+
+    def write_index(self) -> None:
+        """Write the index cache. It may fail or get lost: then it is rebuilt one day."""
+        content = self.index.encode(
+            size=self.size,
+            base_offset=self.base_offset,
+            end_offset=self.end_offset,
+            first_timestamp=self.first_timestamp,
+        )
+        write_cache(self._files, self.index_path, content)
+
+    def adopt(self, file: File, index: SparseIndex, size: int, end_offset: int, first: int) -> None:
+        """Take over what a recovery scan found out."""
+        self.file, self._index = file, index
+        self.size, self.end_offset, self.first_timestamp = size, end_offset, first
+
+    def append(
+        self,
+        buffers: Sequence[Buffer],
+        size: int,
+        base_offset: int,
+        end_offset: int,
+        max_timestamp: int,
+    ) -> None:
+        """Append one batch.
+
+        Raises:
+            OSError: It could not be written; the segment is as before.
+        """
+        file, index = self.file, self._index
+        assert file is not None
+        assert index is not None
+        file.append(buffers)
+        position = self.size
+        if not position:
+            self.first_timestamp = max_timestamp
+        index.add(base_offset, position, max_timestamp)
+        self.size = position + size
+        self.end_offset = end_offset
+
+    def remember_end(self) -> None:
+        """Note where the end offset lies in the file, because a reader is about to ask for it."""
+        hints = self._hints
+        if len(hints) >= _MAX_HINTS:
+            del hints[next(iter(hints))]
+        hints[self.end_offset] = self.size
+
+    def truncate(self, batch: BatchPosition) -> None:
+        """Cut the segment before a batch."""
+        assert self.file is not None
+        self.file.truncate(batch.position)
+        self.size, self.end_offset = batch.position, batch.base_offset
+        self._hints.clear()
+        self._rebuild_index()
+
+    def remove(self) -> None:
+        """Remove the files; ranges that were handed out stay readable."""
+        self._files.remove(self.path)
+        self._files.remove(self.index_path)
+        self.unload()
+
+    # Reading
+
+    def read(
+        self, offset: int, *, max_bytes: int, up_to: int, minimum_one: bool
+    ) -> FileRange | None:
+        """Return whole batches from the one that holds `offset` (or follows it) on; see `PartitionLog.read`."""
+        if self._index is None:
+            self.load()
+        position = self.locate(offset)
+        if position is None:
+            return None
+        limit = self.size
+        if up_to < self.end_offset:
+            limit = (
+                self.locate(up_to) or 0
+            )  # None would mean: no batch reaches up_to, yet the end does
+        if limit <= position:
+            return None
+        end = limit
+        if limit - position > max_bytes:
+            end = self._cut(position, limit, max_bytes, minimum_one=minimum_one)
+            if end == position:
+                return None
+        elif end == self.size:
+            self.remember_end()
+        assert self.file is not None
+        return FileRange(self.file, position, end - position)
+
+    def locate(self, offset: int) -> int | None:
+        """Return the position of the first batch whose last offset is at least `offset`, None without one."""
+        hint = self._hints.get(offset)
+        if hint is not None:
+            return hint if hint < self.size else None
+        index = self.index
+        entry = index.entry_for_offset(offset)
+        if entry < 0:
+            return 0 if self.size else None
+        position = index.positions[entry]
+        if index.offsets[entry] == offset:
+            return position
+        stop = index.positions[entry + 1] if entry + 1 < len(index) else self.size
+        for batch in self.walk(position, stop):
+            if batch.next_offset > offset:
+                return batch.position
+        return stop if stop < self.size else None
+
+    def _start_of(self, offset: int) -> int:
+        position = self.locate(offset)
+        return self.size if position is None else position
+
+    def _cut(self, position: int, limit: int, max_bytes: int, *, minimum_one: bool) -> int:
+        # The end of the batches that fit. An index entry that fills at least half is good enough: the reader comes
+        # back for the rest, and then at an offset that the index knows.
+        indexed = self.index.last_position_within(position + max_bytes)
+        if indexed - position > max_bytes >> 1:
+            return indexed
+        end = max(indexed, position)
+        for batch in self.walk(end, limit):
+            if batch.end - position > max_bytes and not (minimum_one and end == position):
+                break
+            end = batch.end
+        return end
+
+    def walk(self, position: int, stop: int) -> Iterator[BatchPosition]:
+        """Yield the batches from `position` (a batch's start) to `stop`, reading only their headers.
+
+        Raises:
+            CorruptRecordError: A batch does not end where the next may begin.
+        """
+        if self.file is None:
+            self.load()
+        assert self.file is not None
+        read, size = self.file.read, self.size
+        chunk, chunk_start = b"", position
+        while position < stop:
+            at = position - chunk_start
+            if at + _WALK.size > len(chunk):
+                chunk, chunk_start, at = read(position, _WALK_CHUNK), position, 0
+                if len(chunk) < HEADER_SIZE:
+                    raise self._damaged(position, "is cut off")
+            base_offset, length, delta, max_timestamp = _unpack_walk(chunk, at)
+            end = position + LOG_OVERHEAD + length
+            if length < MIN_BATCH_LENGTH or end > size or delta < 0:
+                raise self._damaged(position, "has an impossible length")
+            yield BatchPosition(position, end, base_offset, base_offset + delta + 1, max_timestamp)
+            position = end
+
+    def header_at(self, position: int) -> BatchHeader:
+        """Return the full header of the batch at a position."""
+        if self.file is None:
+            self.load()
+        assert self.file is not None
+        return BatchHeader.parse(self.file.read(position, HEADER_SIZE))
+
+    def batches_from_entry(self, entry: int) -> Iterator[BatchPosition]:
+        """Yield the batches from an index entry on."""
+        return self.walk(self.index.positions[entry], self.size)
+
+    def _damaged(self, position: int, what: str) -> CorruptRecordError:
+        return CorruptRecordError(f"{self.path}: the batch at byte {position} {what}")
+
+
+def write_cache(files: FileSystem, path: str, content: bytes) -> None:
+    """Write a file that can be rebuilt: not synced, and no error if the disk is full."""
+    try:
+        file = files.open(path, create=True)
+        file.truncate(0)
+        file.append([content])
+        file.close()
+    except OSError:
+        files.remove(path)

@@ -1,0 +1,54 @@
+"""Finding records by timestamp: through the index to a block, over headers to a batch, through its records."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from headrace.core.log.segment import BatchPosition, Segment
+from headrace.errors import CorruptRecordError
+from headrace.records.batch import TimestampType
+from headrace.records.reader import decode_batch
+
+
+class TimestampOffset(NamedTuple):
+    """A record found by time."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+def find_in_segment(
+    segment: Segment, timestamp: int, log_start_offset: int
+) -> TimestampOffset | None:
+    """Return a segment's first record, at or after the log start, that has this timestamp or a later one."""
+    entry = segment.index.entry_for_timestamp(timestamp)
+    if entry is None:
+        return None
+    for batch in segment.batches_from_entry(entry):
+        if batch.max_timestamp >= timestamp and batch.next_offset > log_start_offset:
+            found = _find_in_batch(segment, batch, timestamp, log_start_offset)
+            if found is not None:
+                return found
+    return None
+
+
+def _find_in_batch(
+    segment: Segment, batch: BatchPosition, timestamp: int, log_start_offset: int
+) -> TimestampOffset | None:
+    header = segment.header_at(batch.position)
+    epoch = header.partition_leader_epoch
+    start = max(batch.base_offset, log_start_offset)
+    if header.timestamp_type == TimestampType.LOG_APPEND_TIME:
+        return TimestampOffset(start, header.max_timestamp, epoch)
+    assert segment.file is not None
+    data = segment.file.read(batch.position, batch.end - batch.position)
+    try:
+        records = decode_batch(header, data, 0)
+    except CorruptRecordError:
+        # The producer's doing, not the disk's: nobody looked at the records before. The batch is near enough.
+        return TimestampOffset(start, header.max_timestamp, epoch)
+    for record in records:
+        if record.timestamp >= timestamp and record.offset >= start:
+            return TimestampOffset(record.offset, record.timestamp, epoch)
+    return None

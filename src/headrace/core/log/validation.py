@@ -1,0 +1,151 @@
+"""What a broker checks on a batch that a client produced, and what it may rewrite in it."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from crc32c import crc32c
+
+from headrace.errors import ApiError, ErrorCode
+from headrace.records.batch import (
+    COMPRESSION_MASK,
+    CONTROL_FLAG,
+    CRC_POSITION,
+    CRC_START,
+    HEADER_SIZE,
+    LOG_APPEND_TIME_FLAG,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAGIC_POSITION,
+    MAX_TIMESTAMP_POSITION,
+    MIN_BATCH_LENGTH,
+    MIN_RECORD_SIZE,
+    TRANSACTIONAL_FLAG,
+    TimestampType,
+    unpack_header,
+)
+from headrace.records.compression import Compression
+from headrace.types import Buffer
+
+HeaderFields = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
+
+_REFUSED_FLAGS: Final = CONTROL_FLAG | TRANSACTIONAL_FLAG | LOG_APPEND_TIME_FLAG
+_LAST_CODEC: Final = max(Compression)
+_UINT32: Final = struct.Struct(">I")
+_INT64: Final = struct.Struct(">q")
+
+
+def validate_batch(
+    records: Buffer, max_message_bytes: int, timestamp_type: TimestampType
+) -> HeaderFields:
+    """Check the `records` field of a Produce request: exactly one sound batch that a client may write.
+
+    The records themselves are not decoded.
+
+    Returns:
+        The header's fields, in the order of `BatchHeader`.
+
+    Raises:
+        ApiError: INVALID_RECORD, CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE,
+            INVALID_TIMESTAMP or INVALID_TXN_STATE.
+    """
+    size = len(records)
+    if size < HEADER_SIZE:
+        raise _short(records)
+    fields: HeaderFields = unpack_header(records)
+    (
+        base_offset,
+        length,
+        _,
+        magic,
+        crc,
+        attributes,
+        delta,
+        _,
+        _,
+        producer_id,
+        epoch,
+        sequence,
+        count,
+    ) = fields
+    if (
+        # One expression, so that a sound batch costs one pass; what is wrong with another is found out afterwards.
+        length + LOG_OVERHEAD == size <= max_message_bytes
+        and magic == MAGIC
+        and base_offset == 0
+        and delta == count - 1 >= 0
+        and not attributes & _REFUSED_FLAGS
+        and attributes & COMPRESSION_MASK <= _LAST_CODEC
+        and (producer_id < 0 or (sequence >= 0 and epoch >= 0))
+        and (count * MIN_RECORD_SIZE <= size - HEADER_SIZE or attributes & COMPRESSION_MASK)
+        and crc32c(memoryview(records)[CRC_START:]) == crc
+    ):
+        return fields
+    _refuse_layout(records, fields, max_message_bytes)
+    _refuse_content(fields, size, timestamp_type)
+    return fields
+
+
+def with_log_append_time(records: Buffer, now_ms: int) -> bytearray:
+    """Return a copy of a batch that carries the broker's time: attribute, max timestamp and CRC are new."""
+    batch = bytearray(records)
+    batch[CRC_START + 1] |= LOG_APPEND_TIME_FLAG
+    _INT64.pack_into(batch, MAX_TIMESTAMP_POSITION, now_ms)
+    _UINT32.pack_into(batch, CRC_POSITION, crc32c(memoryview(batch)[CRC_START:]))
+    return batch
+
+
+def _short(records: Buffer) -> ApiError:
+    if not len(records):
+        return ApiError.for_code(ErrorCode.INVALID_RECORD, "no record batch")
+    if len(records) > MAGIC_POSITION and records[MAGIC_POSITION] != MAGIC:
+        return _wrong_magic(records[MAGIC_POSITION])
+    return ApiError.for_code(ErrorCode.CORRUPT_MESSAGE, f"{len(records)} bytes are no batch")
+
+
+def _wrong_magic(magic: int) -> ApiError:
+    message = f"message format {magic}; only format 2 is accepted"
+    return ApiError.for_code(ErrorCode.INVALID_RECORD, message)
+
+
+def _refuse_layout(records: Buffer, fields: HeaderFields, max_message_bytes: int) -> None:
+    size, length, magic = len(records), fields[1], fields[3]
+    if magic != MAGIC:
+        raise _wrong_magic(magic)
+    if length < MIN_BATCH_LENGTH or length + LOG_OVERHEAD > size:
+        message = f"batch length {length} in {size} bytes"
+        raise ApiError.for_code(ErrorCode.CORRUPT_MESSAGE, message)
+    if length + LOG_OVERHEAD < size:
+        raise ApiError.for_code(ErrorCode.INVALID_RECORD, "more than one batch for a partition")
+    if size > max_message_bytes:
+        message = f"the batch has {size} bytes, max.message.bytes is {max_message_bytes}"
+        raise ApiError.for_code(ErrorCode.MESSAGE_TOO_LARGE, message)
+    if crc32c(memoryview(records)[CRC_START:]) != fields[4]:
+        raise ApiError.for_code(ErrorCode.CORRUPT_MESSAGE, "the batch's CRC does not match")
+
+
+def _refuse_content(fields: HeaderFields, size: int, timestamp_type: TimestampType) -> None:
+    base_offset, _, _, _, _, attributes, delta, _, _, producer_id, epoch, sequence, count = fields
+    codec = attributes & COMPRESSION_MASK
+    if attributes & CONTROL_FLAG:
+        raise ApiError.for_code(ErrorCode.INVALID_RECORD, "clients do not write control batches")
+    if attributes & TRANSACTIONAL_FLAG:
+        raise ApiError.for_code(ErrorCode.INVALID_TXN_STATE, "no transaction is open")
+    if base_offset != 0:
+        message = f"base offset {base_offset} in a produced batch; it has to be 0"
+        raise ApiError.for_code(ErrorCode.INVALID_RECORD, message)
+    if count < 1 or delta != count - 1:
+        message = f"{count} records with last offset delta {delta}"
+        raise ApiError.for_code(ErrorCode.INVALID_RECORD, message)
+    if codec > _LAST_CODEC:
+        raise ApiError.for_code(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown codec {codec}")
+    if not codec and count * MIN_RECORD_SIZE > size - HEADER_SIZE:
+        message = f"{count} records claimed in {size} bytes"
+        raise ApiError.for_code(ErrorCode.INVALID_RECORD, message)
+    if producer_id >= 0 and (sequence < 0 or epoch < 0):
+        message = f"producer id {producer_id} with epoch {epoch} and sequence {sequence}"
+        raise ApiError.for_code(ErrorCode.INVALID_RECORD, message)
+    if attributes & LOG_APPEND_TIME_FLAG and timestamp_type == TimestampType.CREATE_TIME:
+        message = "a producer sets its own timestamps on this topic, not append time"
+        raise ApiError.for_code(ErrorCode.INVALID_TIMESTAMP, message)
