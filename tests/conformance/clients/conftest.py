@@ -1,0 +1,54 @@
+"""One server for each module; Headrace, or Apache Kafka with `--target kafka`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.register_assert_rewrite(
+    "tests.conformance.clients.observer", "tests.conformance.clients.scenario"
+)
+
+from tests.conformance.clients.observer import Observer  # noqa: E402  # rewritten from here on
+from tests.fixtures.targets import TARGETS, Target, make_target  # noqa: E402
+from tools.fetch_java import JavaUnavailableError  # noqa: E402
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--target",
+        choices=TARGETS,
+        default=os.environ.get("CONFORMANCE_TARGET", "headrace"),
+        help="the server that the conformance tests run against",
+    )
+
+
+@pytest.fixture(scope="module")
+def target(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Target]:
+    # The option is unknown when these tests are collected from a directory above.
+    default = os.environ.get("CONFORMANCE_TARGET", "headrace")
+    name = request.config.getoption("--target", default=default)
+    server = make_target(name, tmp_path_factory.mktemp("target") / name)
+    try:
+        server.start()
+    except JavaUnavailableError as error:
+        pytest.skip(str(error))
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="module")
+def observer(target: Target) -> Observer:
+    return Observer(target.bootstrap)
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("peers")

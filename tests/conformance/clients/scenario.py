@@ -1,0 +1,331 @@
+"""The life that every client has to get through; told once, for all of them.
+
+A client is anything with the face of `Client`: most are a program that speaks JSON lines (`ProgramClient`), the
+command-line clients are wrapped in their own modules.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from tests.conformance.clients.observer import Observer, batches_on_disk, wait_until
+from tests.conformance.clients.peer import Peer
+from tests.conformance.clients.programs.common import BASE_TIMESTAMP, value_of
+from tests.fixtures.history import History, check_deliveries, check_ledger
+from tests.fixtures.targets import Target
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+CODEC_NUMBERS = {name: number for number, name in enumerate(CODECS)}
+PARTITIONS = 6
+BURST = 60
+PAUSE_S = 0.1  # between bursts: members, not throughput, are tested
+
+Acknowledged = list[tuple[int, int, int]]  # (n, partition, offset)
+
+
+class Member(Protocol):
+    """A running member of a group; what it says goes to the history under its name."""
+
+    name: str
+
+    def leave(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+class Client(Protocol):
+    """A client library or tool as the scenario needs it."""
+
+    name: str
+
+    def create_topic(self, topic: str, partitions: int) -> None: ...
+    def produce(
+        self, topic: str, partitions: int, first: int, count: int, codec: str, *, idempotent: bool
+    ) -> Acknowledged: ...
+    def consume(self, topic: str, partitions: int, count: int) -> list[Sequence[object]]: ...
+    def member(self, name: str, group: str, topic: str, history: History) -> Member: ...
+    def close(self) -> None: ...
+
+
+class ProgramMember:
+    """A member that is a program of its own."""
+
+    def __init__(self, peer: Peer, history: History) -> None:
+        self.name = peer.name
+        self._peer, self._history = peer, history
+
+    def leave(self) -> None:
+        self._peer.call("left", do="leave")
+        self._peer.close()
+
+    def kill(self) -> None:
+        self._peer.kill()
+        self._history.add(self.name, "killed", {})
+
+
+class ProgramClient:
+    """A client that is a program speaking the JSON lines of `programs.common`."""
+
+    def __init__(self, name: str, command: Sequence[str], bootstrap: str, directory: Path) -> None:
+        self.name = name
+        self._command = [*command, bootstrap]
+        self._directory = directory
+        self._peer = Peer(name, self._command, directory=directory)
+
+    @classmethod
+    def python(cls, name: str, module: str, bootstrap: str, directory: Path) -> ProgramClient:
+        """A client whose program is a module of `programs`."""
+        command = [sys.executable, "-m", f"tests.conformance.clients.programs.{module}"]
+        return cls(name, command, bootstrap, directory)
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        self._peer.call("created", do="create", topic=topic, partitions=partitions)
+
+    def produce(
+        self,
+        topic: str,
+        partitions: int,
+        first: int,
+        count: int,
+        codec: str,
+        *,
+        idempotent: bool,
+        acks: str = "all",
+    ) -> Acknowledged:
+        answer = self._peer.call(
+            "produced",
+            do="produce",
+            topic=topic,
+            partitions=partitions,
+            first=first,
+            count=count,
+            codec=codec,
+            idempotent=idempotent,
+            acks=acks,
+        )
+        return [(row[0], row[1], row[2]) for row in answer["records"]]
+
+    def consume(self, topic: str, partitions: int, count: int) -> list[Sequence[object]]:
+        answer = self._peer.call(
+            "consumed", do="consume", topic=topic, partitions=partitions, count=count
+        )
+        return list(answer["records"])
+
+    def member(self, name: str, group: str, topic: str, history: History) -> Member:
+        peer = Peer(name, self._command, directory=self._directory, history=history)
+        peer.send(do="member", name=name, group=group, topic=topic)
+        return ProgramMember(peer, history)
+
+    def close(self) -> None:
+        self._peer.close()
+
+
+def check_codec(
+    client: Client, target: Target, observer: Observer, codec: str, *, idempotent: bool
+) -> None:
+    """Produces with one codec; the records are where they were acknowledged, as they were sent, compressed as asked."""
+    topic, partitions = f"{client.name}-{codec}-{'idempotent' if idempotent else 'plain'}", 2
+    client.create_topic(topic, partitions)
+    acknowledged = client.produce(topic, partitions, 0, BURST, codec, idempotent=idempotent)
+
+    assert sorted(n for n, _, _ in acknowledged) == list(range(BURST))
+    assert all(partition == n % partitions for n, partition, _ in acknowledged)
+    by_partition: dict[int, list[int]] = {}
+    for _, partition, offset in sorted(acknowledged):
+        by_partition.setdefault(partition, []).append(offset)
+    assert by_partition == {p: list(range(BURST // partitions)) for p in range(partitions)}
+
+    expected = {
+        (partition, offset): (str(n), value_of(n), [["n", str(n)]], BASE_TIMESTAMP + n)
+        for n, partition, offset in acknowledged
+    }
+    rows = client.consume(topic, partitions, BURST)
+    own = {(row[0], row[1]): (row[2], row[3], row[4], row[5]) for row in rows}
+    assert own == expected, "as the client itself reads them"
+    seen = {
+        (each.partition, each.offset): (
+            (each.key or b"").decode(),
+            (each.value or b"").decode(),
+            [[name, (value or b"").decode()] for name, value in each.headers],
+            each.timestamp,
+        )
+        for each in observer.read(topic)
+    }
+    assert seen == expected, "as another client reads them"
+
+    batches = batches_on_disk(target.directory, topic)
+    assert {batch.codec for batch in batches} == {CODEC_NUMBERS[codec]}
+    assert all((batch.producer_id >= 0) == idempotent for batch in batches)
+
+
+class Load:
+    """Bursts of records, one after the other, until it is told to stop."""
+
+    def __init__(self, client: Client, topic: str, first: int = 0) -> None:
+        self.acknowledged: Acknowledged = []
+        self._client, self._topic, self.next = client, topic, first
+        self._stop = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.wait(PAUSE_S):
+                self.burst()
+        except BaseException as error:  # noqa: BLE001  # raised again by stop()
+            self._failure = error
+
+    def burst(self) -> None:
+        """Produces one burst and waits for its acknowledgements."""
+        client, first = self._client, self.next
+        self.next += BURST
+        self.acknowledged += client.produce(
+            self._topic, PARTITIONS, first, BURST, "lz4", idempotent=True
+        )
+
+    def stop(self) -> None:
+        """Ends after the current burst.
+
+        Raises:
+            BaseException: What ended the load before.
+        """
+        self._stop.set()
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+
+@contextlib.contextmanager
+def _members() -> Iterator[dict[str, Member]]:
+    """Members by name; those still there at the end are killed."""
+    members: dict[str, Member] = {}
+    try:
+        yield members
+    finally:
+        for member in members.values():
+            member.kill()
+
+
+class GroupLife:
+    """A group of three through joins, leaves, deaths and restarts of the broker, under load."""
+
+    def __init__(
+        self,
+        client: Client,
+        target: Target,
+        observer: Observer,
+        *,
+        load_during_restart: bool = True,
+    ) -> None:
+        self._client, self._target, self._observer = client, target, observer
+        self._load_during_restart = load_during_restart
+        self.topic = f"{client.name}-life"
+        self.group = f"{client.name}-group"
+        self.history = History()
+
+    def run(self) -> None:
+        """Lives through it and checks everything."""
+        self._client.create_topic(self.topic, PARTITIONS)
+        with _members() as members:
+            load = Load(self._client, self.topic)
+            try:
+                self._join_leave_die(members)
+                self._restart_gracefully(members, load)
+            finally:
+                load.stop()
+            self._wait_all_committed(load)
+            while members:
+                members.popitem()[1].leave()
+            self._crash_without_members(members, load)
+            self._wait_all_committed(load)
+            self._check(load)
+
+    def _add(self, members: dict[str, Member], *names: str) -> None:
+        for name in names:
+            members[name] = self._client.member(name, self.group, self.topic, self.history)
+        self._observer.wait_stable(self.group, set(members), PARTITIONS)
+
+    def _join_leave_die(self, members: dict[str, Member]) -> None:
+        self._add(members, "one", "two", "three")
+        self._wait_progress(members)
+        self._add(members, "four")
+        self._wait_progress(members)
+        members.pop("two").leave()
+        self._observer.wait_stable(self.group, set(members), PARTITIONS)
+        self._wait_progress(members)
+        members.pop("three").kill()
+        self._observer.wait_stable(self.group, set(members), PARTITIONS)
+        self._wait_progress(members)
+
+    def _restart_gracefully(self, members: dict[str, Member], load: Load) -> None:
+        if not self._load_during_restart:
+            load.stop()
+        self.history.add("broker", "broker_down", {})
+        self._target.restart()
+        self._observer.wait_stable(self.group, set(members), PARTITIONS)
+        if not self._load_during_restart:
+            load.burst()
+        self._wait_progress(members)
+
+    def _crash_without_members(self, members: dict[str, Member], load: Load) -> None:
+        """kill -9: a new member begins exactly at the committed offsets, and gets only what is new."""
+        before = self._observer.committed(self.group, self.topic)
+        self._target.kill()
+        self._target.start()
+        assert self._observer.committed(self.group, self.topic) == before
+        load.burst()
+        self._add(members, "late")
+
+    def _wait_progress(self, members: dict[str, Member]) -> None:
+        """Waits until each member has committed something since now."""
+        seen = len(self.history.events())
+
+        def probe() -> bool:
+            committed = {e.member for e in self.history.events()[seen:] if e.kind == "committed"}
+            return committed >= set(members)
+
+        wait_until(f"commits of {sorted(members)}", probe)
+
+    def _wait_all_committed(self, load: Load) -> None:
+        expected: dict[int, int] = {}
+        for _, partition, offset in load.acknowledged:
+            expected[partition] = max(expected.get(partition, 0), offset + 1)
+        wait_until(
+            f"{self.group} committed up to {expected}",
+            lambda: self._observer.committed(self.group, self.topic) == expected,
+        )
+
+    def _check(self, load: Load) -> None:
+        check_log(self._observer, self.topic, load.acknowledged)
+        delivered = self.history.delivered()
+        for n, partition, offset in load.acknowledged:
+            assert delivered[partition].get(offset) == value_of(n), f"{n} at {partition}@{offset}"
+        problems = check_deliveries(self.history.events())
+        assert not problems, "\n".join(problems)
+        ledger = self._observer.ledger(self.group)
+        assert len(ledger) > 10, "the coordinator's own records are there to be checked"
+        problems = check_ledger(ledger)
+        assert not problems, "\n".join(problems)
+
+
+def check_log(
+    observer: Observer,
+    topic: str,
+    acknowledged: Acknowledged,
+    value: Callable[[int], str] = value_of,
+) -> None:
+    """Every acknowledged record is at its offset; nothing else is there; offsets are dense and in the order sent."""
+    rows: dict[int, list[tuple[int, str]]] = {}
+    for each in observer.read(topic):
+        rows.setdefault(each.partition, []).append((each.offset, (each.value or b"").decode()))
+    expected: dict[int, list[tuple[int, str]]] = {}
+    for n, partition, offset in sorted(acknowledged):
+        expected.setdefault(partition, []).append((offset, value(n)))
+    assert rows == expected
+    for partition, found in rows.items():
+        assert [offset for offset, _ in found] == list(range(len(found))), f"dense {partition}"
