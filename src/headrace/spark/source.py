@@ -1,0 +1,95 @@
+"""`format("headrace")`: where Spark's data source API enters. Imports little, for Spark loads it at every look-up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from headrace.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+    from headrace.spark.options import SourceOptions
+
+NAME = "headrace"
+
+
+class HeadraceDataSource(DataSource):
+    """Topics of Headrace, or of any cluster that speaks the Kafka protocol, as a PySpark source and sink.
+
+    Options and schema are those of Spark's own Kafka connector; see `docs/spark.md`.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name. `kafka` itself cannot be taken: Spark reserves it."""
+        return NAME
+
+    def schema(self) -> str:
+        """Return the columns; called once before a read is planned, so wrong options end here."""
+        from headrace.spark.schema import spark_schema  # noqa: PLC0415 - see the module's docstring
+
+        return spark_schema(include_headers=self._source_options(None).include_headers)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the batch reader."""
+        from headrace.spark.batch import HeadraceBatchReader  # noqa: PLC0415 - see the module's docstring
+
+        options = self._source_options(streaming=False)
+        _check_schema(schema, include_headers=options.include_headers)
+        return HeadraceBatchReader(options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """Return the streaming reader."""
+        from headrace.spark.stream import HeadraceStreamReader  # noqa: PLC0415 - see the module's docstring
+
+        try:
+            options = self._source_options(streaming=True)
+            _check_schema(schema, include_headers=options.include_headers)
+        except ConfigError as error:
+            return HeadraceStreamReader(error)
+        return HeadraceStreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
+        """Return the batch writer."""
+        from headrace.spark.options import sink_options  # noqa: PLC0415 - see the module's docstring
+        from headrace.spark.writer import HeadraceWriter  # noqa: PLC0415 - see the module's docstring
+
+        return HeadraceWriter(sink_options(dict(self.options)), schema, overwrite=overwrite)
+
+    def streamWriter(  # noqa: N802 - Spark's name
+        self,
+        schema: StructType,  # noqa: ARG002 - Spark's signature
+        overwrite: bool,  # noqa: ARG002, FBT001 - Spark's signature
+    ) -> DataSourceStreamWriter:
+        """Refuse: streams are written from `foreachBatch`, with the batch writer."""
+        raise ConfigError(
+            'format("headrace") has no streaming sink yet: use foreachBatch, and in it '
+            'batch.write.format("headrace").mode("append").save()'
+        )
+
+    def _source_options(self, streaming: bool | None) -> SourceOptions:  # noqa: FBT001 - None where it is not known yet
+        from headrace.spark.cluster import consumer_config  # noqa: PLC0415 - see the module's docstring
+        from headrace.spark.options import source_options  # noqa: PLC0415 - see the module's docstring
+
+        options = source_options(dict(self.options), streaming=streaming)
+        consumer_config(options.client)  # for its checks
+        return options
+
+
+def _check_schema(schema: StructType, *, include_headers: bool) -> None:
+    from headrace.spark.schema import columns  # noqa: PLC0415 - see the module's docstring
+
+    given = tuple((column.name, column.dataType.simpleString()) for column in schema)
+    if given != columns(include_headers=include_headers):
+        raise ConfigError(
+            'the columns of format("headrace") are fixed: leave .schema(...) out and select or cast afterwards'
+        )

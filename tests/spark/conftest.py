@@ -1,0 +1,153 @@
+"""One Spark session and one server for all tests of this folder; each test has topics of its own."""
+
+from __future__ import annotations
+
+import os
+import uuid
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.clients.blocking import BlockingClient, NewTopic
+from headrace.errors import ConfigError
+from headrace.spark.java import check_java
+from headrace.spark.session import local_session, stop_session
+from tests.fixtures.spark_connector import ConnectorUnavailableError, connector_jars
+from tests.fixtures.targets import Target, make_target
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(scope="session")
+def jars() -> list[Path]:
+    """The jars of Spark's own connector; empty where Maven cannot get them."""
+    try:
+        return connector_jars()
+    except ConnectorUnavailableError as error:
+        warnings.warn(f"tests of Spark's own connector are skipped: {error}", stacklevel=1)
+        return []
+
+
+@pytest.fixture(scope="session")
+def spark(jars: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    try:
+        check_java()
+    except ConfigError as error:
+        pytest.skip(str(error))
+    home = tmp_path_factory.mktemp("spark")
+    session = local_session(
+        "headrace-tests",
+        {
+            "spark.jars": ",".join(map(str, jars)),
+            "spark.sql.warehouse.dir": str(home / "warehouse"),
+            "spark.local.dir": str(home / "local"),
+        },
+    )
+    yield session
+    stop_session(session)
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """The server under test: Headrace, or with CONFORMANCE_TARGET=kafka Apache Kafka."""
+    target = make_target(
+        os.environ.get("CONFORMANCE_TARGET", "headrace"), tmp_path_factory.mktemp("server")
+    )
+    target.start()
+    yield target
+    target.stop()
+
+
+@pytest.fixture(scope="session")
+def client(server: Target) -> Iterator[BlockingClient]:
+    with BlockingClient(server.bootstrap) as connected:
+        yield connected
+
+
+class Topics:
+    """Creates topics and reads what lies in them, past Spark."""
+
+    def __init__(self, client: BlockingClient, bootstrap: str) -> None:
+        self.client = client
+        self.bootstrap = bootstrap
+
+    def create(self, partitions: int = 1, name: str | None = None, **configs: str) -> str:
+        name = name or f"topic-{uuid.uuid4().hex[:12]}"
+        dotted = {key.replace("_", "."): value for key, value in configs.items()}
+        (error,) = self.client.create_topics(
+            [NewTopic(name, partitions, 1, configs=dotted)]
+        ).values()
+        if error is not None:
+            raise error
+        return name
+
+    def delete(self, name: str) -> None:
+        (error,) = self.client.delete_topics([name]).values()
+        if error is not None:
+            raise error
+
+
+@pytest.fixture
+def topics(client: BlockingClient, server: Target) -> Topics:
+    return Topics(client, server.bootstrap)
+
+
+class Reader:
+    """Short forms for reading with the source under test."""
+
+    def __init__(self, spark: Any, bootstrap: str) -> None:
+        self.spark = spark
+        self.bootstrap = bootstrap
+
+    def batch(self, topic: str, source: str = "headrace", **options: Any) -> Any:
+        return self._with(self.spark.read.format(source), topic, options).load()
+
+    def stream(self, topic: str, source: str = "headrace", **options: Any) -> Any:
+        return self._with(self.spark.readStream.format(source), topic, options).load()
+
+    def _with(self, builder: Any, topic: str, options: dict[str, Any]) -> Any:
+        if "assign" not in options and "subscribePattern" not in options:
+            options = {"subscribe": topic, **options}
+        builder = builder.option("kafka.bootstrap.servers", self.bootstrap)
+        for name, value in options.items():
+            builder = builder.option(name.replace("__", "."), value)
+        return builder
+
+
+@pytest.fixture
+def read(spark: Any, server: Target) -> Reader:
+    return Reader(spark, server.bootstrap)
+
+
+def run_available(stream: Any, checkpoint: Path, sink: Path) -> Any:
+    """Run a stream of topics up to what there is now, appending (topic, partition, offset, value) to `sink`."""
+    query = (
+        stream.selectExpr("topic", "partition", "offset", "CAST(value AS STRING) AS value")
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(checkpoint))
+        .option("path", str(sink))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(120)
+    assert not query.isActive, "the stream did not end"
+    if query.exception() is not None:
+        raise query.exception()
+    return query
+
+
+def sunk(spark: Any, sink: Path) -> list[tuple[Any, ...]]:
+    """The rows that streams wrote, sorted."""
+    return sorted(tuple(row) for row in spark.read.parquet(str(sink)).collect())
+
+
+def offsets_of(rows: Sequence[tuple[Any, ...]]) -> list[tuple[str, int, int]]:
+    return [(topic, partition, offset) for topic, partition, offset, _ in rows]
