@@ -1,0 +1,37 @@
+"""DescribeGroups (API key 15), versions 0-5.
+
+Behaviour: a group that does not exist has the state "Dead" and no error. Metadata of members is shown in Stable only.
+Not implemented: authorized operations (always "not known"); GROUP_ID_NOT_FOUND of v6.
+Versions: v3 authorized operations; v4 group instance ids; v5 flexible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.core.deferred import Deferred
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.DESCRIBE_GROUPS
+VERSIONS: Final = VersionRange(0, 5)
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: DescribeGroupsRequest
+) -> DescribeGroupsResponse | Deferred[DescribeGroupsResponse]:
+    """Describe groups by id."""
+    reply = broker.groups.describe_groups(request.groups, context.now_ms)
+    return reply.map(_response) if isinstance(reply, Deferred) else _response(reply)
+
+
+def _response(groups: list[DescribedGroup]) -> DescribeGroupsResponse:
+    return DescribeGroupsResponse(groups=groups)

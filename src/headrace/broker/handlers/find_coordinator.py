@@ -1,0 +1,80 @@
+"""FindCoordinator (API key 10), versions 0-4.
+
+Behaviour: this broker coordinates every group. The first call creates `__consumer_offsets`. The address is the
+configured one, or the one that the client connected to.
+Not implemented: coordinators of transactions and of share groups: INVALID_REQUEST, which clients do not retry.
+Versions: v1 key type, error message; v3 flexible; v4 several keys.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.errors import ApiError, ErrorCode
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.FIND_COORDINATOR
+VERSIONS: Final = VersionRange(0, 4)
+
+_KEY_LIST_VERSION: Final = 4
+_GROUP_KEY_TYPE: Final = 0
+_NO_NODE: Final = -1
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: FindCoordinatorRequest
+) -> FindCoordinatorResponse:
+    """Name the broker that coordinates a group."""
+    found = _find(broker, context, request.key_type)
+    if context.header.api_version < _KEY_LIST_VERSION:
+        return FindCoordinatorResponse(
+            error_code=found.error_code,
+            error_message=found.error_message,
+            node_id=found.node_id,
+            host=found.host,
+            port=found.port,
+        )
+    return FindCoordinatorResponse(
+        coordinators=[
+            Coordinator(
+                key=key,
+                node_id=found.node_id,
+                host=found.host,
+                port=found.port,
+                error_code=found.error_code,
+                error_message=found.error_message,
+            )
+            for key in request.coordinator_keys
+        ]
+    )
+
+
+def _find(broker: Broker, context: RequestContext, key_type: int) -> Coordinator:
+    if key_type != _GROUP_KEY_TYPE:
+        message = f"this broker has no coordinators for keys of type {key_type}"
+        return _failed(ErrorCode.INVALID_REQUEST, message)
+    try:
+        broker.ensure_offsets_topic(context.now_ms)
+    except ApiError as error:
+        # Whatever it was, the client shall ask again.
+        return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
+    endpoint = broker.endpoint_for(context)
+    return Coordinator(
+        node_id=broker.config.broker_id,
+        host=endpoint.host,
+        port=endpoint.port,
+        error_message=None,
+    )
+
+
+def _failed(error: ErrorCode, message: str) -> Coordinator:
+    return Coordinator(node_id=_NO_NODE, port=_NO_NODE, error_code=error, error_message=message)

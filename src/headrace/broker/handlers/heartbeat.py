@@ -1,0 +1,28 @@
+"""Heartbeat (API key 12), versions 0-4.
+
+Behaviour: extends the member's session; REBALANCE_IN_PROGRESS tells it to join again. While the group is being loaded
+the answer is NONE, because clients take COORDINATOR_LOAD_IN_PROGRESS for fatal here; sessions begin anew after loading.
+Versions: v3 group instance ids (KIP-345); v4 flexible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.core.deferred import Deferred
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.HEARTBEAT
+VERSIONS: Final = VersionRange(0, 4)
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: HeartbeatRequest
+) -> HeartbeatResponse | Deferred[HeartbeatResponse]:
+    """Keep a member alive."""
+    return broker.groups.heartbeat(request, context.now_ms)

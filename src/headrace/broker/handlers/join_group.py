@@ -1,0 +1,32 @@
+"""JoinGroup (API key 11), versions 0-9.
+
+Behaviour: the classic group protocol, see `headrace.core.coordinator.group`. The response waits until the join phase is
+complete and the new generation durable. Session timeouts outside of group.min/max.session.timeout.ms are refused with
+INVALID_SESSION_TIMEOUT. Any protocol type is accepted.
+Not implemented: groups of the new protocol (KIP-848).
+Versions: v1 rebalance timeout; v4 new members get MEMBER_ID_REQUIRED and an id first (KIP-394); v5 group instance ids
+(KIP-345); v6 flexible; v7 protocol type in the response; v8 reason; v9 skip_assignment for a static leader that restarted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.group_requests import origin_of
+from headrace.core.deferred import Deferred
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.JOIN_GROUP
+VERSIONS: Final = VersionRange(0, 9)
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: JoinGroupRequest
+) -> JoinGroupResponse | Deferred[JoinGroupResponse]:
+    """Join a group."""
+    return broker.groups.join_group(origin_of(context), request, context.now_ms)

@@ -1,0 +1,44 @@
+"""LeaveGroup (API key 13), versions 0-5.
+
+Behaviour: removes one member (up to v2) or several (from v3 on), each with an error code of its own; one rebalance for
+all of them. A static member may be named by its instance id alone.
+Versions: v3 member list (KIP-345); v4 flexible; v5 reason (ignored).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.core.deferred import Deferred
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.leave_group import (
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.LEAVE_GROUP
+VERSIONS: Final = VersionRange(0, 5)
+
+_MEMBER_LIST_VERSION: Final = 3
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: LeaveGroupRequest
+) -> LeaveGroupResponse | Deferred[LeaveGroupResponse]:
+    """Take members out of a group."""
+    if context.header.api_version >= _MEMBER_LIST_VERSION:
+        return broker.groups.leave_group(request.group_id, request.members, context.now_ms)
+    leaving = [MemberIdentity(member_id=request.member_id)]
+    reply = broker.groups.leave_group(request.group_id, leaving, context.now_ms)
+    return reply.map(_of_one_member) if isinstance(reply, Deferred) else _of_one_member(reply)
+
+
+def _of_one_member(response: LeaveGroupResponse) -> LeaveGroupResponse:
+    """Say the member's error in the place of the request's: these versions have no member list."""
+    codes = [response.error_code, *(member.error_code for member in response.members)]
+    return LeaveGroupResponse(error_code=next((code for code in codes if code), 0))

@@ -1,0 +1,81 @@
+"""OffsetCommit (API key 8), versions 2-8.
+
+Behaviour: commits are records in `__consumer_offsets`; the answer waits until they are durable. Errors are per partition;
+partitions that do not exist are UNKNOWN_TOPIC_OR_PARTITION and do not stop the others. The retention time of v2-4 is
+ignored: offsets.retention.minutes decides.
+Not implemented: members of the new group protocol (v9), topic ids (v10).
+Versions: v6 leader epochs; v7 group instance ids (KIP-345); v8 flexible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.core.deferred import Deferred
+from headrace.errors import ErrorCode
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.OFFSET_COMMIT
+VERSIONS: Final = VersionRange(2, 8)
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: OffsetCommitRequest
+) -> OffsetCommitResponse | Deferred[OffsetCommitResponse]:
+    """Commit offsets."""
+    wanted = request.topics
+    known = [_existing(broker, topic) for topic in wanted]
+    if [topic.partitions for topic in known] == [topic.partitions for topic in wanted]:
+        return broker.groups.commit_offsets(request, context.now_ms)
+    request.topics = [topic for topic in known if topic.partitions]
+    if not request.topics:
+        return _complete(wanted, OffsetCommitResponse())
+    reply = broker.groups.commit_offsets(request, context.now_ms)
+    if isinstance(reply, Deferred):
+        return reply.map(lambda response: _complete(wanted, response))
+    return _complete(wanted, reply)
+
+
+def _existing(broker: Broker, wanted: OffsetCommitRequestTopic) -> OffsetCommitRequestTopic:
+    topic = broker.topics.get(wanted.name)
+    count = 0 if topic is None else len(topic.partitions)
+    partitions = [entry for entry in wanted.partitions if 0 <= entry.partition_index < count]
+    return OffsetCommitRequestTopic(name=wanted.name, partitions=partitions)
+
+
+def _complete(
+    wanted: list[OffsetCommitRequestTopic], response: OffsetCommitResponse
+) -> OffsetCommitResponse:
+    """Return the response for everything that was asked: what was not tried does not exist."""
+    codes = {
+        (topic.name, partition.partition_index): partition.error_code
+        for topic in response.topics
+        for partition in topic.partitions
+    }
+    missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetCommitResponsePartition(
+                        partition_index=partition.partition_index,
+                        error_code=codes.get((topic.name, partition.partition_index), missing),
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in wanted
+        ]
+    )

@@ -1,0 +1,35 @@
+"""SyncGroup (API key 14), versions 0-5.
+
+Behaviour: followers wait for the leader's assignment; all are answered when it is durable. A rebalance that begins
+meanwhile answers them with REBALANCE_IN_PROGRESS.
+Versions: v3 group instance ids (KIP-345); v4 flexible; v5 protocol type and name, which must be given and must be the
+group's (INCONSISTENT_GROUP_PROTOCOL).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.core.deferred import Deferred
+from headrace.errors import ErrorCode
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.SYNC_GROUP
+VERSIONS: Final = VersionRange(0, 5)
+
+_PROTOCOL_REQUIRED_VERSION: Final = 5
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: SyncGroupRequest
+) -> SyncGroupResponse | Deferred[SyncGroupResponse]:
+    """Hand in or fetch the assignment of a generation."""
+    names_protocol = request.protocol_type is not None and request.protocol_name is not None
+    if context.header.api_version >= _PROTOCOL_REQUIRED_VERSION and not names_protocol:
+        return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    return broker.groups.sync_group(request, context.now_ms)

@@ -1,0 +1,52 @@
+"""Settings of the group coordinator, under Kafka's names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConfig:
+    """Limits and times. Attributes are Kafka's broker properties with dots as underscores."""
+
+    group_min_session_timeout_ms: int = 6_000
+    """Shortest session timeout a member may ask for."""
+
+    group_max_session_timeout_ms: int = 1_800_000
+    """Longest session timeout a member may ask for."""
+
+    group_initial_rebalance_delay_ms: int = 3_000
+    """How long the first rebalance of an empty group waits for more members; 0 completes it with the first one."""
+
+    group_max_size: int = 2_147_483_647
+    """How many members a group may have."""
+
+    offsets_retention_minutes: int = 10_080
+    """How long offsets are kept once nobody uses them (KIP-211)."""
+
+    offsets_retention_check_interval_ms: int = 600_000
+    """How often expired offsets and empty groups are looked for."""
+
+    offset_metadata_max_bytes: int = 4_096
+    """Longest metadata text of a committed offset."""
+
+    offsets_commit_timeout_ms: int = 5_000
+    """How long a response waits for the high watermark before it is answered with an error."""
+
+    new_member_join_timeout_ms: int = 300_000
+    """How long a new member may wait in its first JoinGroup; it has no session yet. Kafka's constant."""
+
+    pending_members_max: int = 10_000
+    """How many handed-out member ids a group remembers; the oldest is forgotten first (KIP-394 has no limit)."""
+
+    @property
+    def offsets_retention_ms(self) -> int:
+        """`offsets_retention_minutes` in milliseconds."""
+        return self.offsets_retention_minutes * 60_000
+
+    @classmethod
+    def from_broker(cls, config: object) -> Self:
+        """Take every setting that `config` has an attribute for; the rest keep their defaults."""
+        names = [field.name for field in fields(cls)]
+        return cls(**{name: getattr(config, name) for name in names if hasattr(config, name)})

@@ -1,0 +1,350 @@
+"""The group coordinator: finds the shard of a group, checks what is the same for all, and runs the operation there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import TypeVar
+
+from headrace.core.coordinator.group import describe, membership, offsets, rebalance
+from headrace.core.coordinator.group.classic import Group, Origin
+from headrace.core.coordinator.group.config import GroupConfig
+from headrace.core.coordinator.group.join import join_group
+from headrace.core.coordinator.group.records import GroupRecord
+from headrace.core.coordinator.group.shard import JOIN, SESSION, SYNC, GroupShard
+from headrace.core.coordinator.group.sync import sync_group
+from headrace.core.coordinator.runtime import (
+    CoordinatorLog,
+    Reply,
+    Result,
+    ShardState,
+    Timer,
+    Timers,
+    gather,
+)
+from headrace.core.deadlines import Deadlines
+from headrace.core.deferred import Deferred
+from headrace.errors import ErrorCode
+from headrace.ports import Entropy, Journal
+from headrace.protocol.messages.describe_groups import DescribedGroup
+from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from headrace.protocol.messages.leave_group import LeaveGroupResponse, MemberIdentity
+from headrace.protocol.messages.list_groups import ListedGroup
+from headrace.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from headrace.protocol.messages.offset_fetch import (
+    OffsetFetchRequestGroup,
+    OffsetFetchResponseGroup,
+)
+from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+T = TypeVar("T")
+
+EXPIRY = Timer("expiry", -1)
+TOMBSTONES_PER_BATCH = 1_000
+
+
+@lru_cache(maxsize=4_096)
+def java_hash(text: str) -> int:
+    """Return Java's String.hashCode(): over UTF-16 code units, as a signed 32-bit number."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    result = 0
+    for position in range(0, len(units), 2):
+        result = (31 * result + (units[position] << 8 | units[position + 1])) & 0xFFFF_FFFF
+    return result - (1 << 32) if result >= 1 << 31 else result
+
+
+def partition_for_group(group_id: str, partitions_count: int) -> int:
+    """Return the partition of `__consumer_offsets` that holds a group, as every Kafka broker and tool computes it."""
+    hashed = java_hash(group_id)
+    return (0 if hashed == -(1 << 31) else abs(hashed)) % partitions_count
+
+
+class GroupCoordinator:
+    """Coordinates the classic groups whose partitions of `__consumer_offsets` it has loaded.
+
+    All methods are synchronous. A response comes back as it is when nothing has to be waited for, else as a Deferred.
+    Errors are in the responses; only `load` raises.
+    """
+
+    def __init__(
+        self, config: GroupConfig, log: CoordinatorLog, *, entropy: Entropy, journal: Journal
+    ) -> None:
+        self.config = config
+        self._log = log
+        self._entropy = entropy
+        self._journal = journal
+        self._timers: Timers = Deadlines()
+        self._shards: dict[int, GroupShard] = {}
+
+    # --- partitions ---
+
+    def load(self, partition: int, now_ms: int = 0) -> None:
+        """Replay a partition and begin to coordinate its groups.
+
+        Raises:
+            StorageError: A record in it cannot be read.
+        """
+        if EXPIRY not in self._timers:
+            interval_ms = self.config.offsets_retention_check_interval_ms
+            self._timers.set(EXPIRY, now_ms + interval_ms)
+        shard = self._shards.get(partition)
+        if shard is None:
+            shard = self._shards[partition] = GroupShard(
+                partition,
+                self._log,
+                self.config,
+                timers=self._timers,
+                entropy=self._entropy,
+                journal=self._journal,
+            )
+            shard.after_load = lambda group, at_ms, shard=shard: self._shrink(shard, group, at_ms)  # type: ignore[misc]  # default binds the shard
+        shard.runtime.load(now_ms)
+
+    def unload(self, partition: int) -> None:
+        """Stop coordinating a partition's groups: whoever waits is told NOT_COORDINATOR, the state is dropped."""
+        shard = self._shards.pop(partition, None)
+        if shard is not None:
+            shard.runtime.unload()
+
+    def high_watermark_advanced(self, partition: int, high_watermark: int) -> None:
+        """Let the responses go that waited for the high watermark. May be called during an append."""
+        shard = self._shards.get(partition)
+        if shard is not None:
+            shard.runtime.high_watermark_advanced(high_watermark)
+
+    def partition_for(self, group_id: str) -> int | None:
+        """Return the partition that holds a group, or None while `__consumer_offsets` does not exist."""
+        count = self._log.partitions_count
+        return partition_for_group(group_id, count) if count else None
+
+    # --- time ---
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When `expire` has something to do next, or None."""
+        return self._timers.next_ms
+
+    def expire(self, now_ms: int) -> None:
+        """Run what is due. Each timer is an operation of its own, like a request."""
+        for timer in self._timers.expire(now_ms):
+            if timer == EXPIRY:
+                self._remove_expired(now_ms)
+                interval_ms = self.config.offsets_retention_check_interval_ms
+                self._timers.set(EXPIRY, now_ms + interval_ms)
+            elif (shard := self._shards.get(timer.partition)) is not None:
+                self._run_timer(shard, timer, now_ms)
+
+    def _run_timer(self, shard: GroupShard, timer: Timer, now_ms: int) -> None:
+        if timer.kind == "parked":
+            shard.runtime.expire_parked(now_ms)
+            return
+        group = shard.groups.get(timer.group_id)
+        if group is None:
+            return
+        operations: dict[str, Callable[[], Result[None]]] = {
+            SESSION: lambda: membership.session_expired(shard, group, timer.member_id, now_ms),
+            JOIN: lambda: rebalance.join_time_is_up(shard, group, now_ms),
+            SYNC: lambda: membership.sync_time_is_up(shard, group, now_ms),
+        }
+        shard.runtime.execute(operations[timer.kind], _no_response, now_ms)
+
+    def _shrink(
+        self, shard: GroupShard, group: Group, now_ms: int
+    ) -> Callable[[], Result[None]] | None:
+        if len(group.members) <= self.config.group_max_size:
+            return None
+        reason = "the loaded group is larger than group.max.size"
+        return lambda: rebalance.prepare(shard, group, reason, now_ms)
+
+    # --- membership ---
+
+    def join_group(
+        self, origin: Origin, request: JoinGroupRequest, now_ms: int
+    ) -> Reply[JoinGroupResponse]:
+        """Handle JoinGroup."""
+
+        def failed(error: ErrorCode) -> JoinGroupResponse:
+            return JoinGroupResponse(error_code=error, member_id=request.member_id)
+
+        if not request.group_id:
+            return failed(ErrorCode.INVALID_GROUP_ID)
+        low, high = (
+            self.config.group_min_session_timeout_ms,
+            self.config.group_max_session_timeout_ms,
+        )
+        if not low <= request.session_timeout_ms <= high:
+            return failed(ErrorCode.INVALID_SESSION_TIMEOUT)
+        return self._run(
+            request.group_id,
+            lambda shard: join_group(shard, origin, request, now_ms),
+            failed,
+            now_ms,
+        )
+
+    def sync_group(self, request: SyncGroupRequest, now_ms: int) -> Reply[SyncGroupResponse]:
+        """Handle SyncGroup."""
+
+        def failed(error: ErrorCode) -> SyncGroupResponse:
+            return SyncGroupResponse(error_code=error)
+
+        if not request.group_id:
+            return failed(ErrorCode.INVALID_GROUP_ID)
+        return self._run(
+            request.group_id,
+            lambda shard: sync_group(shard, request, now_ms),
+            failed,
+            now_ms,
+        )
+
+    def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> Reply[HeartbeatResponse]:
+        """Handle Heartbeat. While its group is loading a member is told that all is well: clients know no better."""
+
+        def failed(error: ErrorCode) -> HeartbeatResponse:
+            loading = error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            return HeartbeatResponse(error_code=ErrorCode.NONE if loading else error)
+
+        if not request.group_id:
+            return failed(ErrorCode.INVALID_GROUP_ID)
+        return self._run(
+            request.group_id,
+            lambda shard: membership.heartbeat(shard, request, now_ms),
+            failed,
+            now_ms,
+        )
+
+    def leave_group(
+        self, group_id: str, leaving: list[MemberIdentity], now_ms: int
+    ) -> Reply[LeaveGroupResponse]:
+        """Handle LeaveGroup for any number of members."""
+
+        def failed(error: ErrorCode) -> LeaveGroupResponse:
+            return LeaveGroupResponse(error_code=error)
+
+        if not group_id:
+            return failed(ErrorCode.INVALID_GROUP_ID)
+        return self._run(
+            group_id,
+            lambda shard: membership.leave_group(shard, group_id, leaving, now_ms),
+            failed,
+            now_ms,
+        )
+
+    # --- offsets ---
+
+    def commit_offsets(
+        self, request: OffsetCommitRequest, now_ms: int
+    ) -> Reply[OffsetCommitResponse]:
+        """Handle OffsetCommit. The empty group id is allowed, as in Kafka."""
+        return self._run(
+            request.group_id,
+            lambda shard: offsets.commit_offsets(shard, request, now_ms),
+            lambda error: offsets.commit_failed(request, error),
+            now_ms,
+        )
+
+    def fetch_offsets(
+        self, groups: Sequence[OffsetFetchRequestGroup], now_ms: int
+    ) -> Reply[list[OffsetFetchResponseGroup]]:
+        """Handle OffsetFetch for any number of groups. What it shows can not be lost any more."""
+        return gather([self._fetch_group(group, now_ms) for group in groups])
+
+    def _fetch_group(
+        self, request: OffsetFetchRequestGroup, now_ms: int
+    ) -> Reply[OffsetFetchResponseGroup]:
+        def failed(error: ErrorCode) -> OffsetFetchResponseGroup:
+            if error is ErrorCode.COORDINATOR_NOT_AVAILABLE:
+                # Consumers before 3.9 take this code for fatal in this place.
+                error = ErrorCode.NOT_COORDINATOR
+            return OffsetFetchResponseGroup(group_id=request.group_id, error_code=error)
+
+        return self._run(
+            request.group_id,
+            lambda shard: offsets.fetch_offsets(shard, request),
+            failed,
+            now_ms,
+        )
+
+    def topics_deleted(self, topics: Iterable[str], now_ms: int) -> None:
+        """Forget the offsets that groups have committed for topics that are gone."""
+        names = list(topics)
+        for shard in list(self._shards.values()):
+            self._write(shard, offsets.of_deleted_topics(shard, names), now_ms)
+
+    def _remove_expired(self, now_ms: int) -> None:
+        for shard in list(self._shards.values()):
+            if shard.runtime.state is ShardState.ACTIVE:
+                for records in list(offsets.expired(shard, now_ms)):
+                    self._write(shard, records, now_ms)
+
+    def _write(self, shard: GroupShard, records: list[GroupRecord], now_ms: int) -> None:
+        for start in range(0, len(records), TOMBSTONES_PER_BATCH):
+            batch = records[start : start + TOMBSTONES_PER_BATCH]
+            shard.runtime.execute(lambda batch=batch: Result(None, batch), _no_response, now_ms)  # type: ignore[misc]  # default binds the batch
+
+    # --- views ---
+
+    def describe_groups(self, group_ids: Sequence[str], now_ms: int) -> Reply[list[DescribedGroup]]:
+        """Handle DescribeGroups."""
+        return gather([self._describe_group(group_id, now_ms) for group_id in group_ids])
+
+    def _describe_group(self, group_id: str, now_ms: int) -> Reply[DescribedGroup]:
+        return self._run(
+            group_id,
+            lambda shard: describe.describe_group(shard, group_id),
+            lambda error: DescribedGroup(group_id=group_id, error_code=error),
+            now_ms,
+        )
+
+    def list_groups(
+        self, states: Iterable[str], types: Iterable[str], now_ms: int
+    ) -> Reply[tuple[ErrorCode, list[ListedGroup]]]:
+        """Handle ListGroups: an error code, and the groups in the given states and of the given types (none: all)."""
+        wanted_states = frozenset(state.lower() for state in states)
+        wanted_types = frozenset(name.lower() for name in types)
+        failures: list[ErrorCode] = []
+
+        def failed(error: ErrorCode) -> list[ListedGroup]:
+            if error is not ErrorCode.NOT_COORDINATOR:
+                failures.append(error)
+            return []
+
+        def collected(lists: list[list[ListedGroup]]) -> tuple[ErrorCode, list[ListedGroup]]:
+            if failures:
+                return failures[0], []
+            groups = [group for listed in lists for group in listed]
+            return ErrorCode.NONE, sorted(groups, key=lambda group: group.group_id)
+
+        gathered = gather(
+            [
+                shard.runtime.execute(
+                    lambda shard=shard: describe.list_groups(shard, wanted_states, wanted_types),  # type: ignore[misc]  # default binds the shard
+                    failed,
+                    now_ms,
+                )
+                for shard in self._shards.values()
+            ]
+        )
+        return gathered.map(collected) if isinstance(gathered, Deferred) else collected(gathered)
+
+    # --- ---
+
+    def _run(
+        self,
+        group_id: str,
+        operation: Callable[[GroupShard], Result[T]],
+        failed: Callable[[ErrorCode], T],
+        now_ms: int,
+    ) -> Reply[T]:
+        partition = self.partition_for(group_id)
+        if partition is None:
+            return failed(ErrorCode.NOT_COORDINATOR)
+        shard = self._shards.get(partition)
+        if shard is None:
+            # The partition exists, and on a single node it is ours: its turn to be loaded has not come yet.
+            return failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return shard.runtime.execute(lambda: operation(shard), failed, now_ms)
+
+
+def _no_response(_error: ErrorCode) -> None:
+    return None

@@ -1,0 +1,68 @@
+"""DescribeGroups and ListGroups: what an operator sees of groups."""
+
+from __future__ import annotations
+
+from headrace.core.coordinator.group.classic import Group, Member
+from headrace.core.coordinator.group.shard import GroupShard
+from headrace.core.coordinator.group.states import GroupState
+from headrace.core.coordinator.runtime import Result
+from headrace.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember
+from headrace.protocol.messages.list_groups import ListedGroup
+
+CLASSIC_TYPE = "classic"
+
+
+def describe_group(shard: GroupShard, group_id: str) -> Result[DescribedGroup]:
+    """Describe one group; one that does not exist is "Dead", which is no error below version 6."""
+    group = shard.groups.get(group_id)
+    if group is None:
+        return Result(DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value))
+    stable = group.state is GroupState.STABLE
+    return Result(
+        DescribedGroup(
+            group_id=group_id,
+            group_state=group.state.value,
+            protocol_type=group.protocol_type,
+            protocol_data=(group.generation.protocol_name or "") if stable else "",
+            members=[_described(group, member) for member in group.members.values()],
+        )
+    )
+
+
+def _described(group: Group, member: Member) -> DescribedGroupMember:
+    # Outside of Stable there is no elected protocol whose metadata could be shown.
+    stable = group.state is GroupState.STABLE
+    return DescribedGroupMember(
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        member_metadata=member.metadata(group.generation.protocol_name) if stable else b"",
+        member_assignment=member.assignment,
+    )
+
+
+def list_groups(
+    shard: GroupShard, states: frozenset[str], types: frozenset[str]
+) -> Result[list[ListedGroup]]:
+    """List the groups of a shard.
+
+    Args:
+        shard: Whose groups.
+        states: Lower-case state names to keep; empty keeps all.
+        types: Lower-case group types to keep; empty keeps all.
+    """
+    if types and CLASSIC_TYPE not in types:
+        return Result([])
+    return Result(
+        [
+            ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type,
+                group_state=group.state.value,
+                group_type=CLASSIC_TYPE,
+            )
+            for group in shard.groups.values()
+            if not states or group.state.value.lower() in states
+        ]
+    )

@@ -1,0 +1,302 @@
+"""JoinGroup: a member asks to be in the next generation."""
+
+from __future__ import annotations
+
+from headrace.core.coordinator.group.classic import (
+    CONSUMER_PROTOCOL_TYPE,
+    Group,
+    Member,
+    Origin,
+    Protocol,
+    select_protocol,
+)
+from headrace.core.coordinator.group.membership import validate_member
+from headrace.core.coordinator.group.rebalance import (
+    complete_if_all_joined,
+    current_generation,
+    joined_members,
+    prepare,
+    prepare_or_complete,
+)
+from headrace.core.coordinator.group.records import GroupMetadata
+from headrace.core.coordinator.group.shard import SESSION, GroupShard
+from headrace.core.coordinator.group.states import GroupState
+from headrace.core.coordinator.group.subscription import subscribed_topics
+from headrace.core.coordinator.runtime import Result
+from headrace.core.deferred import Deferred
+from headrace.errors import ErrorCode
+from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+
+JoinResult = Result[JoinGroupResponse]
+
+MEMBER_ID_REQUIRED_VERSION = 4
+"""From this version on a new member is given an id first and joins with it (KIP-394)."""
+
+SKIP_ASSIGNMENT_VERSION = 9
+"""From this version on a leader can be told that it leads but need not assign (KIP-814)."""
+
+
+class Joining:
+    """One JoinGroup request, normalised."""
+
+    __slots__ = (
+        "instance_id",
+        "member_id",
+        "origin",
+        "protocol_type",
+        "protocols",
+        "reason",
+        "rebalance_timeout_ms",
+        "session_timeout_ms",
+    )
+
+    def __init__(self, origin: Origin, request: JoinGroupRequest) -> None:
+        self.origin = origin
+        self.member_id = request.member_id
+        self.instance_id = request.group_instance_id
+        self.session_timeout_ms = request.session_timeout_ms
+        # Version 0 has no rebalance timeout: the session timeout stands for both.
+        self.rebalance_timeout_ms = (
+            request.session_timeout_ms
+            if request.rebalance_timeout_ms < 0
+            else request.rebalance_timeout_ms
+        )
+        self.protocol_type = request.protocol_type
+        self.protocols = tuple(
+            Protocol(protocol.name, bytes(protocol.metadata)) for protocol in request.protocols
+        )
+        self.reason = request.reason or "not provided"
+
+    @property
+    def names(self) -> list[str]:
+        """The names of its protocols, in its order of preference."""
+        return [protocol.name for protocol in self.protocols]
+
+    def refused(self, error: ErrorCode, member_id: str = "") -> JoinResult:
+        """Answer with an error."""
+        return Result(JoinGroupResponse(error_code=error, member_id=member_id))
+
+    def update(self, shard: GroupShard, member: Member) -> Deferred[JoinGroupResponse]:
+        """Give a member what this request says and park the request."""
+        member.protocols = self.protocols
+        member.protocols_complete = True
+        member.session_timeout_ms = self.session_timeout_ms
+        member.rebalance_timeout_ms = self.rebalance_timeout_ms
+        deferred: Deferred[JoinGroupResponse] = Deferred()
+        shard.park_join(member, deferred)
+        return deferred
+
+    def new_member(self, member_id: str) -> Member:
+        """Return a member as this request describes it."""
+        return Member(
+            member_id,
+            instance_id=self.instance_id,
+            client_id=self.origin.client_id,
+            client_host=self.origin.client_host,
+            session_timeout_ms=self.session_timeout_ms,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            protocol_type=self.protocol_type,
+            protocols=self.protocols,
+        )
+
+
+def join_group(
+    shard: GroupShard, origin: Origin, request: JoinGroupRequest, now_ms: int
+) -> JoinResult:
+    """Handle a JoinGroup whose group id and session timeout have been checked."""
+    joining = Joining(origin, request)
+    group = shard.groups.get(request.group_id)
+    if group is None:
+        if joining.member_id:
+            return joining.refused(ErrorCode.UNKNOWN_MEMBER_ID, joining.member_id)
+        group = shard.create_group(request.group_id)
+    try:
+        if not _has_room(shard, group, joining):
+            return _group_is_full(shard, group, joining, now_ms)
+        if not group.supports_protocols(joining.protocol_type, joining.names):
+            return joining.refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, joining.member_id)
+        if joining.member_id:
+            return _known_member(shard, group, joining, now_ms)
+        if joining.instance_id is not None:
+            return _new_static_member(shard, group, joining, now_ms)
+        return _new_dynamic_member(shard, group, joining, now_ms)
+    finally:
+        shard.forget_if_void(group.group_id)
+
+
+def _has_room(shard: GroupShard, group: Group, joining: Joining) -> bool:
+    limit = shard.config.group_max_size
+    member = group.members.get(joining.member_id)
+    if group.state is GroupState.PREPARING_REBALANCE:
+        # Who has joined already stays. The membership may exceed a limit that was lowered meanwhile: counting those
+        # who have joined turns away the last to come.
+        has_joined = member is not None and member.awaiting_join is not None
+        return has_joined or group.joined_count < limit
+    if joining.instance_id in group.static_members:
+        return True  # it takes the place of a member that is there
+    return member is not None or len(group.members) < limit
+
+
+def _group_is_full(shard: GroupShard, group: Group, joining: Joining, now_ms: int) -> JoinResult:
+    if joining.member_id:
+        shard.remove_member(group, joining.member_id)
+    refusal = JoinGroupResponse(error_code=ErrorCode.GROUP_MAX_SIZE_REACHED, member_id="")
+    return complete_if_all_joined(shard, group, now_ms).with_response(refusal)
+
+
+def _new_dynamic_member(
+    shard: GroupShard, group: Group, joining: Joining, now_ms: int
+) -> JoinResult:
+    member_id = _new_member_id(shard, joining.origin.client_id)
+    if joining.origin.api_version < MEMBER_ID_REQUIRED_VERSION:
+        return _add(shard, group, joining, member_id, now_ms)
+    # A client that gives up and asks again would otherwise leave one member behind each time.
+    while len(group.pending) >= shard.config.pending_members_max:
+        shard.remove_member(group, next(iter(group.pending)))
+    group.pending[member_id] = None
+    deadline_ms = now_ms + joining.session_timeout_ms
+    shard.timers.set(shard.timer(SESSION, group, member_id), deadline_ms)
+    return joining.refused(ErrorCode.MEMBER_ID_REQUIRED, member_id)
+
+
+def _new_member_id(shard: GroupShard, prefix: str) -> str:
+    digits = shard.entropy.uuid().hex()
+    uuid = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+    return f"{prefix}-{uuid}"
+
+
+def _known_member(shard: GroupShard, group: Group, joining: Joining, now_ms: int) -> JoinResult:
+    if joining.member_id in group.pending and joining.instance_id is None:
+        return _add(shard, group, joining, joining.member_id, now_ms)
+    error = validate_member(group, joining.member_id, joining.instance_id)
+    if error is not ErrorCode.NONE:
+        return joining.refused(error, joining.member_id)
+    member = group.members[joining.member_id]
+    unchanged = member.matches(joining.protocols)
+    # The leader's JoinGroup in a stable group asks for a new assignment: topics it knows of have changed, say.
+    answered_by_present_generation = unchanged and (
+        group.state is GroupState.COMPLETING_REBALANCE
+        or (group.state is GroupState.STABLE and not group.is_leader(member.member_id))
+    )
+    if answered_by_present_generation:
+        member.protocols = joining.protocols
+        member.protocols_complete = True
+        shard.reset_session(group, member, now_ms)
+        return Result(current_generation(group, member))
+    deferred = joining.update(shard, member)
+    reason = f"member {member.member_id} joins again: {joining.reason}"
+    return prepare_or_complete(shard, group, reason, now_ms).with_response(deferred)
+
+
+def _add(
+    shard: GroupShard, group: Group, joining: Joining, member_id: str, now_ms: int
+) -> JoinResult:
+    member = joining.new_member(member_id)
+    member.is_new = True
+    if group.rebalance is not None and group.rebalance.initial:
+        group.rebalance.new_member_added = True
+    group.add(member)
+    deferred = joining.update(shard, member)
+    # It has no session yet: it cannot send heartbeats while its first JoinGroup is parked, and a closed connection is
+    # not noticed. This bounds how long one that has gone away takes part.
+    timeout_ms = shard.config.new_member_join_timeout_ms
+    shard.reset_session(group, member, now_ms, timeout_ms=timeout_ms)
+    reason = f"member {member_id} joins: {joining.reason}"
+    return prepare_or_complete(shard, group, reason, now_ms).with_response(deferred)
+
+
+# --- static members (KIP-345) ---
+
+
+def _new_static_member(
+    shard: GroupShard, group: Group, joining: Joining, now_ms: int
+) -> JoinResult:
+    instance_id = joining.instance_id or ""
+    member_id = _new_member_id(shard, instance_id)
+    old_member_id = group.static_members.get(instance_id)
+    if old_member_id is None:
+        return _add(shard, group, joining, member_id, now_ms)
+    if group.state is GroupState.STABLE and _changes_nothing(group, joining, old_member_id):
+        return _take_place(shard, group, joining, (old_member_id, member_id), now_ms)
+    deferred = _replace(shard, group, joining, (old_member_id, member_id), now_ms)
+    if group.state is GroupState.PREPARING_REBALANCE:
+        result = complete_if_all_joined(shard, group, now_ms)
+    else:
+        # In CompletingRebalance the leader may be assigning partitions to the old id at this moment.
+        reason = f"static member {instance_id} joins as {member_id}: {joining.reason}"
+        result = prepare(shard, group, reason, now_ms)
+    return result.with_response(deferred)
+
+
+def _changes_nothing(group: Group, joining: Joining, old_member_id: str) -> bool:
+    """Whether the restarted member would get the assignment that it had."""
+    generation = group.generation
+    substitute = joining.new_member(old_member_id)
+    members = {**group.members, old_member_id: substitute}
+    if select_protocol(members.values()) != generation.protocol_name:
+        return False
+    if generation.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        return True
+    # The metadata of a consumer holds what it owns too, which a restart always changes: only topics count.
+    before = subscribed_topics(group.members[old_member_id].metadata(generation.protocol_name))
+    return before == subscribed_topics(substitute.metadata(generation.protocol_name))
+
+
+def _replace(
+    shard: GroupShard, group: Group, joining: Joining, ids: tuple[str, str], now_ms: int
+) -> Deferred[JoinGroupResponse]:
+    """Let a new member id take an old one's place in the working membership, and park its JoinGroup."""
+    old_member_id, member_id = ids
+    old = group.members[old_member_id]
+    shard.fence(group, old)
+    member = joining.new_member(member_id)
+    member.assignment = old.assignment
+    group.members = {
+        (member_id if key == old_member_id else key): (member if key == old_member_id else value)
+        for key, value in group.members.items()
+    }
+    group.static_members[joining.instance_id or ""] = member_id
+    shard.reset_session(group, member, now_ms)
+    return joining.update(shard, member)
+
+
+def _take_place(
+    shard: GroupShard, group: Group, joining: Joining, ids: tuple[str, str], now_ms: int
+) -> JoinResult:
+    """Write the same generation with the new member id in the old one's place: no rebalance."""
+    old_member_id, member_id = ids
+    generation = group.generation
+    old = group.members[old_member_id]
+    stored = joining.new_member(member_id).stored(generation.protocol_name or "", old.assignment)
+    was_leader = group.is_leader(old_member_id)
+    updated = generation._replace(
+        leader=member_id if was_leader else generation.leader,
+        members=tuple(
+            stored if member.member_id == old_member_id else member for member in generation.members
+        ),
+    )
+    response = JoinGroupResponse(
+        generation_id=updated.number,
+        protocol_type=updated.protocol_type,
+        protocol_name=updated.protocol_name,
+        leader=updated.leader or "",
+        member_id=member_id,
+    )
+    if was_leader and joining.origin.api_version >= SKIP_ASSIGNMENT_VERSION:
+        response.skip_assignment = True
+        response.members = joined_members(updated)
+    elif was_leader:
+        # It must not compute an assignment that would be thrown away, so an older client is named its former id as
+        # the leader and takes itself for a follower.
+        response.leader = old_member_id
+
+    def after(error: ErrorCode) -> None:
+        if error is not ErrorCode.NONE:
+            return
+        shard.fence(group, old)
+        member = group.members[member_id]
+        member.protocols = joining.protocols
+        member.protocols_complete = True
+        shard.reset_session(group, member, now_ms)
+
+    return Result(response, (GroupMetadata(group.group_id, updated),), after)

@@ -1,0 +1,230 @@
+"""OffsetCommit, OffsetFetch, and the end of offsets that nobody needs any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from headrace.core.coordinator.group.classic import CONSUMER_PROTOCOL_TYPE, Group
+from headrace.core.coordinator.group.membership import validate_member
+from headrace.core.coordinator.group.records import (
+    CommittedOffset,
+    GroupMetadata,
+    GroupRecord,
+    OffsetCommit,
+)
+from headrace.core.coordinator.group.shard import GroupShard
+from headrace.core.coordinator.group.states import GroupState
+from headrace.core.coordinator.group.subscription import subscribed_topics
+from headrace.core.coordinator.runtime import Result
+from headrace.errors import ApiError, ErrorCode
+from headrace.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from headrace.protocol.messages.offset_fetch import (
+    OffsetFetchRequestGroup,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+
+NO_COMMITTED_OFFSET = -1
+NO_LEADER_EPOCH = -1
+
+
+# --- commit ---
+
+
+def commit_offsets(
+    shard: GroupShard, request: OffsetCommitRequest, now_ms: int
+) -> Result[OffsetCommitResponse]:
+    """Write the offsets of a commit, all or none; what is wrong with one partition does not stop the others.
+
+    Raises:
+        ApiError: The group does not take commits from this sender now; nothing is written.
+    """
+    group = shard.groups.get(request.group_id)
+    error = _commit_error(group, request)
+    if error is not ErrorCode.NONE:
+        raise ApiError(error)
+    if group is not None and (member := group.members.get(request.member_id)) is not None:
+        shard.reset_session(group, member, now_ms)
+    records = []
+    topics = []
+    for topic in request.topics:
+        partitions = []
+        for partition in topic.partitions:
+            metadata = partition.committed_metadata or ""
+            too_large = len(metadata) > shard.config.offset_metadata_max_bytes
+            code = ErrorCode.OFFSET_METADATA_TOO_LARGE if too_large else ErrorCode.NONE
+            partitions.append(
+                OffsetCommitResponsePartition(
+                    partition_index=partition.partition_index, error_code=code
+                )
+            )
+            if not too_large:
+                committed = _committed(partition, metadata, now_ms)
+                records.append(
+                    OffsetCommit(request.group_id, topic.name, partition.partition_index, committed)
+                )
+        topics.append(OffsetCommitResponseTopic(name=topic.name, partitions=partitions))
+    return Result(OffsetCommitResponse(topics=topics), records)
+
+
+def commit_failed(request: OffsetCommitRequest, error: ErrorCode) -> OffsetCommitResponse:
+    """Return the response that says `error` for every partition of the request."""
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetCommitResponsePartition(
+                        partition_index=partition.partition_index, error_code=error
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _committed(
+    partition: OffsetCommitRequestPartition, metadata: str, now_ms: int
+) -> CommittedOffset:
+    return CommittedOffset(
+        partition.committed_offset, partition.committed_leader_epoch, metadata, now_ms
+    )
+
+
+def _commit_error(group: Group | None, request: OffsetCommitRequest) -> ErrorCode:
+    generation_id = request.generation_id_or_member_epoch
+    if generation_id < 0 and (group is None or group.state is GroupState.EMPTY):
+        # Nobody is subscribed: consumers that manage their partitions themselves, and tools, may commit.
+        return ErrorCode.NONE
+    if group is None:
+        return ErrorCode.ILLEGAL_GENERATION
+    # Without an id, and with members in the group, this is UNKNOWN_MEMBER_ID too.
+    error = validate_member(group, request.member_id, request.group_instance_id)
+    if error is ErrorCode.NONE and generation_id != group.generation.number:
+        error = ErrorCode.ILLEGAL_GENERATION
+    if error is ErrorCode.NONE and group.state is GroupState.COMPLETING_REBALANCE:
+        error = ErrorCode.REBALANCE_IN_PROGRESS
+    return error
+
+
+# --- fetch ---
+
+
+def fetch_offsets(
+    shard: GroupShard, request: OffsetFetchRequestGroup
+) -> Result[OffsetFetchResponseGroup]:
+    """Return committed offsets; -1 without an error where there is none. Null topics ask for all of them."""
+    offsets = shard.offsets.of_group(request.group_id)
+    wanted: Iterable[tuple[str, Iterable[int]]]
+    if request.topics is None:
+        wanted = ((topic, sorted(partitions)) for topic, partitions in sorted(offsets.items()))
+    else:
+        wanted = ((topic.name, topic.partition_indexes) for topic in request.topics)
+    topics = [
+        OffsetFetchResponseTopics(
+            name=topic,
+            partitions=[
+                _fetched(partition, offsets.get(topic, {}).get(partition))
+                for partition in partitions
+            ],
+        )
+        for topic, partitions in wanted
+    ]
+    return Result(OffsetFetchResponseGroup(group_id=request.group_id, topics=topics))
+
+
+def _fetched(partition: int, committed: CommittedOffset | None) -> OffsetFetchResponsePartitions:
+    if committed is None:
+        return OffsetFetchResponsePartitions(
+            partition_index=partition,
+            committed_offset=NO_COMMITTED_OFFSET,
+            committed_leader_epoch=NO_LEADER_EPOCH,
+            metadata="",
+        )
+    return OffsetFetchResponsePartitions(
+        partition_index=partition,
+        committed_offset=committed.offset,
+        committed_leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+    )
+
+
+# --- the end ---
+
+
+def expired(shard: GroupShard, now_ms: int) -> Iterator[list[GroupRecord]]:
+    """Yield, group by group, the tombstones of offsets that have expired and of groups that have nothing left.
+
+    The rule is KIP-211's: the offsets of a group that had members count from the moment it became empty; those of a
+    topic that a stable consumer group is not subscribed to any more, and those of a group that never had members,
+    count from their commit.
+    """
+    for group in list(shard.groups.values()):
+        tombstones: list[GroupRecord] = []
+        offsets = shard.offsets.of_group(group.group_id)
+        kept = 0
+        subscribed = _subscribed(group)
+        for topic, partitions in offsets.items():
+            for partition, committed in partitions.items():
+                if topic not in subscribed and _is_expired(shard, group, committed, now_ms):
+                    tombstones.append(OffsetCommit(group.group_id, topic, partition, None))
+                else:
+                    kept += 1
+        deserted = group.state is GroupState.EMPTY and not group.pending
+        if not kept and deserted and group.is_stored:
+            tombstones.append(GroupMetadata(group.group_id, None))
+        if tombstones:
+            yield tombstones
+
+
+class _Everything:
+    """A set that has every topic in it."""
+
+    def __contains__(self, topic: str) -> bool:
+        return True
+
+
+def _subscribed(group: Group) -> frozenset[str] | _Everything:
+    """Return the topics whose offsets must stay because members use them."""
+    if group.state is GroupState.EMPTY:
+        return frozenset()
+    if group.state is not GroupState.STABLE or group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        return _Everything()
+    topics: frozenset[str] = frozenset()
+    for member in group.generation.members:
+        subscription = subscribed_topics(member.subscription)
+        if subscription is None:
+            return _Everything()
+        topics |= subscription
+    return topics
+
+
+def _is_expired(shard: GroupShard, group: Group, committed: CommittedOffset, now_ms: int) -> bool:
+    if committed.expire_timestamp_ms >= 0:
+        return now_ms >= committed.expire_timestamp_ms
+    since_ms = committed.commit_timestamp_ms
+    became_empty_ms = group.generation.state_timestamp_ms
+    if group.is_stored and group.state is GroupState.EMPTY and became_empty_ms >= 0:
+        since_ms = became_empty_ms
+    return now_ms - since_ms >= shard.config.offsets_retention_ms
+
+
+def of_deleted_topics(shard: GroupShard, topics: Iterable[str]) -> list[GroupRecord]:
+    """Return the tombstones of all offsets committed for these topics.
+
+    A topic of the same name that is created later must not inherit them.
+    """
+    return [
+        OffsetCommit(group_id, topic, partition, None)
+        for topic in topics
+        for group_id, partition in shard.offsets.of_topic(topic)
+    ]

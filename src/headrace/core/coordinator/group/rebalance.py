@@ -1,0 +1,216 @@
+"""From one generation to the next: begin a rebalance, wait for members to join, complete the join phase.
+
+A rebalance in five steps, and what a crash of the coordinator after each leaves:
+
+1. Something changes (a member joins, leaves, expires). The group is PREPARING_REBALANCE, in soft state only; heartbeats
+   tell the members. After a crash the last generation goes on, and the change is noticed again.
+2. Members join; their requests are parked. After a crash they repeat them: the generation's followers learn that it
+   still stands, a joining leader begins the rebalance again, new members are unknown and join anew.
+3. All have joined, or the rebalance timeout has passed. The next generation is written, with no assignments. When it
+   is durable, not before, every member is answered: the same number is never given to two generations.
+   A crash before that is a crash in step 2; after that, members repeat JoinGroup with the metadata they joined with and
+   get the answer they missed, or go on to step 4, without another rebalance.
+4. Members send SyncGroup and are parked; the leader's brings the assignment, which is written.
+5. When that is durable they are answered, and the group is STABLE. After a crash they repeat SyncGroup.
+"""
+
+from __future__ import annotations
+
+from headrace.core.coordinator.group.classic import (
+    Group,
+    Member,
+    Rebalance,
+    select_protocol,
+)
+from headrace.core.coordinator.group.records import Generation, GroupMetadata
+from headrace.core.coordinator.group.shard import JOIN, SESSION, SYNC, GroupShard
+from headrace.core.coordinator.group.states import GroupState
+from headrace.core.coordinator.runtime import NOTHING, Result
+from headrace.errors import ErrorCode
+from headrace.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
+from headrace.protocol.messages.sync_group import SyncGroupResponse
+
+RETRY_MS = 1_000
+"""The least time before a join phase that could not complete is looked at again."""
+
+MAX_GENERATION = 2**31 - 1
+
+
+def prepare_or_complete(shard: GroupShard, group: Group, reason: str, now_ms: int) -> Result[None]:
+    """Begin a rebalance, unless one is being prepared: then complete it if this was what it waited for."""
+    if group.state is GroupState.PREPARING_REBALANCE:
+        return complete_if_all_joined(shard, group, now_ms)
+    return prepare(shard, group, reason, now_ms)
+
+
+def prepare(shard: GroupShard, group: Group, reason: str, now_ms: int) -> Result[None]:
+    """Begin a rebalance."""
+    for member in group.members.values():
+        cancelled = SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
+        if shard.answer_sync(member, cancelled):
+            shard.reset_session(group, member, now_ms)
+    group.pending_sync.clear()
+    shard.timers.cancel(shard.timer(SYNC, group))
+    shard.journal.info(
+        "group_rebalance_began",
+        group=group.group_id,
+        generation=group.generation.number,
+        reason=reason,
+    )
+    if group.state is not GroupState.EMPTY:
+        group.rebalance = Rebalance(initial=False)
+        _set_join_timer(shard, group, now_ms + group.rebalance_timeout_ms)
+        return complete_if_all_joined(shard, group, now_ms)
+    # The group is new or was deserted: members tend to arrive together, so give them time.
+    delay_ms = shard.config.group_initial_rebalance_delay_ms
+    group.rebalance = Rebalance(
+        initial=True,
+        delay_ms=delay_ms,
+        remaining_ms=max(group.rebalance_timeout_ms - delay_ms, 0),
+    )
+    if delay_ms == 0:
+        return complete(shard, group, now_ms)
+    _set_join_timer(shard, group, now_ms + delay_ms)
+    return NOTHING
+
+
+def complete_if_all_joined(shard: GroupShard, group: Group, now_ms: int) -> Result[None]:
+    """Complete the join phase if nobody is waited for; an initial rebalance waits for its delay."""
+    rebalance = group.rebalance
+    if rebalance is None or rebalance.initial or not group.all_joined:
+        return NOTHING
+    return complete(shard, group, now_ms)
+
+
+def join_time_is_up(shard: GroupShard, group: Group, now_ms: int) -> Result[None]:
+    """Complete the join phase with who is there, or extend the initial delay once more."""
+    rebalance = group.rebalance
+    if rebalance is None:
+        return NOTHING
+    if rebalance.initial and rebalance.new_member_added and rebalance.remaining_ms > 0:
+        rebalance.new_member_added = False
+        delay_ms = min(shard.config.group_initial_rebalance_delay_ms, rebalance.remaining_ms)
+        rebalance.remaining_ms = max(rebalance.remaining_ms - rebalance.delay_ms, 0)
+        rebalance.delay_ms = delay_ms
+        _set_join_timer(shard, group, now_ms + delay_ms)
+        return NOTHING
+    return complete(shard, group, now_ms)
+
+
+def complete(shard: GroupShard, group: Group, now_ms: int) -> Result[None]:
+    """Write the next generation, of the members that have joined and of static members."""
+    staying = [
+        member
+        for member in group.members.values()
+        if member.awaiting_join is not None or member.instance_id is not None
+    ]
+    leader = _elect_leader(group, staying)
+    if leader is None and (staying or not group.is_stored):
+        return _nobody_joined(shard, group, now_ms)
+    generation = _next_generation(group, staying, leader, now_ms)
+    missing = [member.member_id for member in group.members.values() if member not in staying]
+
+    def after(error: ErrorCode) -> None:
+        if error is not ErrorCode.NONE:
+            _could_not_complete(shard, group, error, now_ms)
+            return
+        shard.timers.cancel(shard.timer(JOIN, group))
+        for member_id in missing:
+            shard.timers.cancel(shard.timer(SESSION, group, member_id))
+        shard.journal.info(
+            "group_generation_began",
+            group=group.group_id,
+            generation=generation.number,
+            members=len(generation.members),
+            removed=missing,
+        )
+        if generation.members:
+            shard.await_syncs(group, now_ms)
+        for member in group.members.values():
+            shard.reset_session(group, member, now_ms)
+            member.is_new = False
+            shard.answer_join(member, current_generation(group, member))
+
+    return Result(None, (GroupMetadata(group.group_id, generation),), after)
+
+
+def _nobody_joined(shard: GroupShard, group: Group, now_ms: int) -> Result[None]:
+    for member in list(group.members.values()):
+        if member.instance_id is None:
+            shard.remove_member(group, member.member_id)
+    if group.members:
+        # Static members that are away keep their places until their sessions end. Look again later.
+        _set_join_timer(shard, group, now_ms + max(group.rebalance_timeout_ms, RETRY_MS))
+        return NOTHING
+    # All who wanted to found the group have gone: there is nothing to write down.
+    group.rebalance = None
+    shard.timers.cancel(shard.timer(JOIN, group))
+    shard.forget_if_void(group.group_id)
+    return NOTHING
+
+
+def current_generation(group: Group, member: Member) -> JoinGroupResponse:
+    """Return the JoinGroup response for the present generation; the leader's lists the members."""
+    generation = group.generation
+    return JoinGroupResponse(
+        generation_id=generation.number,
+        protocol_type=generation.protocol_type,
+        protocol_name=generation.protocol_name,
+        leader=generation.leader or "",
+        member_id=member.member_id,
+        members=joined_members(generation) if group.is_leader(member.member_id) else [],
+    )
+
+
+def joined_members(generation: Generation) -> list[JoinGroupResponseMember]:
+    """Return what the leader needs to assign partitions."""
+    return [
+        JoinGroupResponseMember(
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            metadata=member.subscription,
+        )
+        for member in generation.members
+    ]
+
+
+def _elect_leader(group: Group, staying: list[Member]) -> str | None:
+    joined = [member.member_id for member in staying if member.awaiting_join is not None]
+    if group.generation.leader in joined:
+        return group.generation.leader
+    return joined[0] if joined else None
+
+
+def _next_generation(
+    group: Group, staying: list[Member], leader: str | None, now_ms: int
+) -> Generation:
+    protocol_name = select_protocol(staying)
+    assert protocol_name is not None or not staying, "members without a common protocol"
+    number = group.generation.number
+    return Generation(
+        number=number + 1 if number < MAX_GENERATION else 1,
+        state=GroupState.COMPLETING_REBALANCE if staying else GroupState.EMPTY,
+        protocol_type=staying[0].protocol_type if staying else group.protocol_type,
+        protocol_name=protocol_name,
+        leader=leader,
+        state_timestamp_ms=now_ms,
+        members=tuple(member.stored(protocol_name or "", b"") for member in staying),
+    )
+
+
+def _could_not_complete(shard: GroupShard, group: Group, error: ErrorCode, now_ms: int) -> None:
+    # Nothing durable has changed. Everybody is told, so that they join again, and it is tried again with whoever does.
+    for member in group.members.values():
+        joined = shard.answer_join(
+            member, JoinGroupResponse(error_code=error, member_id=member.member_id)
+        )
+        if joined:
+            shard.reset_session(group, member, now_ms)
+            member.is_new = False
+    if group.rebalance is not None:
+        group.rebalance.initial = False
+    _set_join_timer(shard, group, now_ms + max(group.rebalance_timeout_ms, RETRY_MS))
+
+
+def _set_join_timer(shard: GroupShard, group: Group, deadline_ms: int) -> None:
+    shard.timers.set(shard.timer(JOIN, group), deadline_ms)

@@ -1,0 +1,252 @@
+"""The records of `__consumer_offsets`: values the group coordinator works with, and Kafka's format of them.
+
+A key begins with two bytes that name its kind: 0 and 1 are OffsetCommitKey, 2 is GroupMetadataKey. A value begins with
+two bytes that are its version. Offsets are written with value version 3, groups with value version 3, as Kafka 4 writes them, so its
+tools can print them. A group whose join phase is complete but whose assignment has not arrived yet is marked with the
+record header `headrace.state`; Kafka has no such record (it keeps that phase in memory only) and ignores the header.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from headrace.core.coordinator.group.states import GroupState
+from headrace.errors import CorruptRecordError, HeadraceError
+from headrace.protocol.codec import Message
+from headrace.protocol.messages.group_metadata_record import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
+)
+from headrace.protocol.messages.offset_commit_record import OffsetCommitKey, OffsetCommitValue
+from headrace.records.builder import build_batch
+from headrace.records.reader import Record, read_records
+from headrace.types import Buffer, FileRange
+
+OFFSET_COMMIT_KIND = 1
+GROUP_METADATA_KIND = 2
+KEY_VERSION = 0
+OFFSET_COMMIT_VALUE_VERSION = 3
+GROUP_METADATA_VALUE_VERSION = 3
+LAST_VALUE_VERSION = 4
+STATE_HEADER = "headrace.state"
+
+
+class CommittedOffset(NamedTuple):
+    """A committed offset of one partition."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_timestamp_ms: int
+    expire_timestamp_ms: int = -1
+    """Only in records of Kafka before 2.1: when this offset expires whatever the retention."""
+
+
+class OffsetCommit(NamedTuple):
+    """Record: the offset of a group for a partition; None forgets it."""
+
+    group_id: str
+    topic: str
+    partition: int
+    committed: CommittedOffset | None
+
+
+class StoredMember(NamedTuple):
+    """A member of a generation."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    """What the member sent for the generation's protocol; opaque but for protocol type "consumer"."""
+    assignment: bytes
+    """What the leader gave it; opaque."""
+
+
+class Generation(NamedTuple):
+    """One generation of a group, the durable part of it."""
+
+    number: int
+    state: GroupState
+    """EMPTY, COMPLETING_REBALANCE or STABLE; the other states are not stored."""
+    protocol_type: str
+    protocol_name: str | None
+    leader: str | None
+    state_timestamp_ms: int
+    members: tuple[StoredMember, ...] = ()
+
+
+class GroupMetadata(NamedTuple):
+    """Record: the current generation of a group; None forgets the group."""
+
+    group_id: str
+    generation: Generation | None
+
+
+GroupRecord = OffsetCommit | GroupMetadata
+
+
+# --- to bytes ---
+
+
+def encode_records(records: Sequence[GroupRecord], now_ms: int) -> bytes:
+    """Return one record batch."""
+    return build_batch([(*_encode(record), now_ms) for record in records])
+
+
+def _encode(record: GroupRecord) -> tuple[bytes, bytes | None, list[tuple[str, bytes | None]]]:
+    if isinstance(record, OffsetCommit):
+        offset_key = OffsetCommitKey(
+            group=record.group_id, topic=record.topic, partition=record.partition
+        )
+        value = None if record.committed is None else _offset_value(record.committed)
+        return _bytes(OFFSET_COMMIT_KIND, KEY_VERSION, offset_key), value, []
+    group_key = GroupMetadataKey(group=record.group_id)
+    value = None if record.generation is None else _group_value(record.generation)
+    return (
+        _bytes(GROUP_METADATA_KIND, KEY_VERSION, group_key),
+        value,
+        _state_headers(record.generation),
+    )
+
+
+def _bytes(prefix: int, version: int, message: Message) -> bytes:
+    payloads = message.encode(version, prefix.to_bytes(2, "big"))
+    return b"".join(payload for payload in payloads if not isinstance(payload, FileRange))
+
+
+def _offset_value(committed: CommittedOffset) -> bytes:
+    value = OffsetCommitValue(
+        offset=committed.offset,
+        leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        commit_timestamp=committed.commit_timestamp_ms,
+    )
+    return _bytes(OFFSET_COMMIT_VALUE_VERSION, OFFSET_COMMIT_VALUE_VERSION, value)
+
+
+def _group_value(generation: Generation) -> bytes:
+    value = GroupMetadataValue(
+        protocol_type=generation.protocol_type,
+        generation=generation.number,
+        protocol=generation.protocol_name,
+        leader=generation.leader,
+        current_state_timestamp=generation.state_timestamp_ms,
+        members=[
+            MemberMetadata(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                rebalance_timeout=member.rebalance_timeout_ms,
+                session_timeout=member.session_timeout_ms,
+                subscription=member.subscription,
+                assignment=member.assignment,
+            )
+            for member in generation.members
+        ],
+    )
+    return _bytes(GROUP_METADATA_VALUE_VERSION, GROUP_METADATA_VALUE_VERSION, value)
+
+
+def _state_headers(generation: Generation | None) -> list[tuple[str, bytes | None]]:
+    if generation is None or generation.state is not GroupState.COMPLETING_REBALANCE:
+        return []
+    return [(STATE_HEADER, generation.state.value.encode())]
+
+
+# --- from bytes ---
+
+
+def decode_records(batches: Buffer) -> Iterator[tuple[int, GroupRecord | None]]:
+    """Yield (offset, record) of every record; None for kinds of record that this version does not know.
+
+    Raises:
+        CorruptRecordError: A key or value is not what its version says.
+    """
+    for record in read_records(batches):
+        try:
+            yield record.offset, _decode(record)
+        except (HeadraceError, ValueError, IndexError) as error:
+            message = f"record at offset {record.offset} of __consumer_offsets: {error}"
+            raise CorruptRecordError(message) from error
+
+
+def _decode(record: Record) -> GroupRecord | None:
+    if record.key is None or len(record.key) < 2:
+        return None
+    key = memoryview(record.key)
+    kind = int.from_bytes(key[:2], "big")
+    if kind <= OFFSET_COMMIT_KIND:
+        offset_key, _ = OffsetCommitKey.decode(key, 2, KEY_VERSION)
+        return OffsetCommit(
+            offset_key.group, offset_key.topic, offset_key.partition, _committed(record.value)
+        )
+    if kind == GROUP_METADATA_KIND:
+        group_key, _ = GroupMetadataKey.decode(key, 2, KEY_VERSION)
+        return GroupMetadata(group_key.group, _generation(record))
+    return None
+
+
+def _value_version(value: Buffer) -> int:
+    version = int.from_bytes(value[:2], "big")
+    if len(value) < 2 or version > LAST_VALUE_VERSION:
+        raise CorruptRecordError(f"value version {version} is not known")
+    return version
+
+
+def _committed(value: Buffer | None) -> CommittedOffset | None:
+    if value is None:
+        return None
+    version = _value_version(value)
+    decoded, _ = OffsetCommitValue.decode(memoryview(value), 2, version)
+    return CommittedOffset(
+        decoded.offset,
+        decoded.leader_epoch,
+        decoded.metadata,
+        decoded.commit_timestamp,
+        decoded.expire_timestamp,
+    )
+
+
+def _generation(record: Record) -> Generation | None:
+    if record.value is None:
+        return None
+    version = _value_version(record.value)
+    value, _ = GroupMetadataValue.decode(memoryview(record.value), 2, version)
+    completing = any(name == STATE_HEADER for name, _ in record.headers)
+    return Generation(
+        number=value.generation,
+        state=_stored_state(members=bool(value.members), completing=completing),
+        protocol_type=value.protocol_type,
+        protocol_name=value.protocol,
+        leader=value.leader,
+        state_timestamp_ms=value.current_state_timestamp,
+        members=tuple(
+            StoredMember(
+                member.member_id,
+                member.group_instance_id,
+                member.client_id,
+                member.client_host,
+                # Version 0 had no rebalance timeout: the session timeout stood for both.
+                member.session_timeout
+                if member.rebalance_timeout < 0
+                else member.rebalance_timeout,
+                member.session_timeout,
+                bytes(member.subscription),
+                bytes(member.assignment),
+            )
+            for member in value.members
+        ),
+    )
+
+
+def _stored_state(*, members: bool, completing: bool) -> GroupState:
+    if not members:
+        return GroupState.EMPTY
+    return GroupState.COMPLETING_REBALANCE if completing else GroupState.STABLE

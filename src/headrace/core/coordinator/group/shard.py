@@ -1,0 +1,217 @@
+"""The groups of one partition of `__consumer_offsets`: the state that is replayed, timers, and parked members."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from headrace.core.coordinator.group.classic import Group, Member
+from headrace.core.coordinator.group.config import GroupConfig
+from headrace.core.coordinator.group.offset_store import OffsetStore
+from headrace.core.coordinator.group.records import (
+    GroupRecord,
+    OffsetCommit,
+    decode_records,
+    encode_records,
+)
+from headrace.core.coordinator.group.states import GroupState
+from headrace.core.coordinator.runtime import CoordinatorLog, Result, Shard, Timer, Timers
+from headrace.core.deferred import Deferred
+from headrace.errors import ErrorCode
+from headrace.ports import Entropy, Journal
+from headrace.protocol.messages.join_group import JoinGroupResponse
+from headrace.protocol.messages.sync_group import SyncGroupResponse
+from headrace.types import Buffer
+
+SESSION = "session"
+JOIN = "join"
+SYNC = "sync"
+
+
+class GroupShard:
+    """State and helpers that the operations on groups share. Operations live in modules of their own.
+
+    Attributes:
+        runtime: The shard's append, replay and park.
+        groups: Every group that exists here, by id; also those that only have offsets or only handed-out ids.
+        offsets: Committed offsets; durable.
+    """
+
+    def __init__(
+        self,
+        partition: int,
+        log: CoordinatorLog,
+        config: GroupConfig,
+        *,
+        timers: Timers,
+        entropy: Entropy,
+        journal: Journal,
+    ) -> None:
+        self.partition = partition
+        self.config = config
+        self.entropy = entropy
+        self.journal = journal
+        self.timers = timers
+        self.groups: dict[str, Group] = {}
+        self.offsets = OffsetStore()
+        self.after_load: Callable[[Group, int], Callable[[], Result[None]] | None] = _nothing
+        """Set by the coordinator: the operation that a freshly loaded group needs, if any."""
+        self.runtime: Shard[GroupRecord] = Shard(
+            partition,
+            log,
+            self,
+            timers=timers,
+            commit_timeout_ms=config.offsets_commit_timeout_ms,
+            journal=journal,
+        )
+
+    # --- durable state ---
+
+    def replay(self, record: GroupRecord) -> None:
+        """Apply one record: the only place where generations and offsets change."""
+        if isinstance(record, OffsetCommit):
+            self.offsets.replay(record)
+            if record.committed is not None:
+                self._group(record.group_id)
+            else:
+                self.forget_if_void(record.group_id)
+        elif record.generation is not None:
+            self._group(record.group_id).replay(record.generation)
+        elif (group := self.groups.pop(record.group_id, None)) is not None:
+            self.cancel_timers(group)
+            if self.offsets.of_group(record.group_id):
+                self._group(record.group_id)
+
+    def encode(self, records: Sequence[GroupRecord], now_ms: int) -> bytes:
+        """Return the records as one batch."""
+        return encode_records(records, now_ms)
+
+    def decode(self, batches: Buffer) -> Iterable[tuple[int, GroupRecord | None]]:
+        """Yield the records of batches."""
+        return decode_records(batches)
+
+    def loaded(self, now_ms: int) -> list[Callable[[], Result[None]]]:
+        """Give every member a full session, and every generation that waits for its assignment its full time."""
+        operations = []
+        for group in self.groups.values():
+            for member in group.members.values():
+                self.reset_session(group, member, now_ms)
+            if group.state is GroupState.COMPLETING_REBALANCE:
+                self.await_syncs(group, now_ms)
+            if (operation := self.after_load(group, now_ms)) is not None:
+                operations.append(operation)
+        return operations
+
+    def unloaded(self, error: ErrorCode) -> None:
+        """Answer all parked members and forget everything."""
+        groups, self.groups = self.groups, {}
+        self.offsets = OffsetStore()
+        for group in groups.values():
+            self.cancel_timers(group)
+            for member in group.members.values():
+                self.answer_join(member, JoinGroupResponse(error_code=error, member_id=""))
+                self.answer_sync(member, SyncGroupResponse(error_code=error))
+
+    def _group(self, group_id: str) -> Group:
+        group = self.groups.get(group_id)
+        if group is None:
+            group = self.groups[group_id] = Group(group_id)
+        return group
+
+    def forget_if_void(self, group_id: str) -> None:
+        """Drop a group of which nothing is left, in the log or in memory."""
+        group = self.groups.get(group_id)
+        if group is not None and group.is_void and not self.offsets.of_group(group_id):
+            del self.groups[group_id]
+
+    def create_group(self, group_id: str) -> Group:
+        """Return the group, created in soft state if it does not exist."""
+        return self._group(group_id)
+
+    # --- timers ---
+
+    def reset_session(
+        self, group: Group, member: Member, now_ms: int, *, timeout_ms: int | None = None
+    ) -> None:
+        """Give a member a full session, or `timeout_ms`."""
+        timeout_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
+        self.timers.set(self.timer(SESSION, group, member.member_id), now_ms + timeout_ms)
+
+    def await_syncs(self, group: Group, now_ms: int) -> None:
+        """Begin to wait for every member's SyncGroup."""
+        group.pending_sync = set(group.members)
+        self.timers.set(self.timer(SYNC, group), now_ms + group.rebalance_timeout_ms)
+
+    def synced(self, group: Group, member: Member) -> None:
+        """Note that a member has sent SyncGroup."""
+        group.pending_sync.discard(member.member_id)
+        if not group.pending_sync:
+            self.timers.cancel(self.timer(SYNC, group))
+
+    def timer(self, kind: str, group: Group, member_id: str = "") -> Timer:
+        """Return the key of one of the group's timers."""
+        return Timer(kind, self.partition, group.group_id, member_id)
+
+    def cancel_timers(self, group: Group) -> None:
+        """Forget all timers of a group."""
+        for kind in (JOIN, SYNC):
+            self.timers.cancel(self.timer(kind, group))
+        for member_id in [*group.members, *group.pending]:
+            self.timers.cancel(self.timer(SESSION, group, member_id))
+
+    # --- parked members ---
+
+    def answer_join(self, member: Member, response: JoinGroupResponse) -> bool:
+        """Answer a member's parked JoinGroup, if there is one."""
+        deferred, member.awaiting_join = member.awaiting_join, None
+        if deferred is None:
+            return False
+        self.runtime.answer(
+            deferred,
+            response,
+            lambda error: JoinGroupResponse(error_code=error, member_id=response.member_id),
+        )
+        return True
+
+    def answer_sync(self, member: Member, response: SyncGroupResponse) -> bool:
+        """Answer a member's parked SyncGroup, if there is one."""
+        deferred, member.awaiting_sync = member.awaiting_sync, None
+        if deferred is None:
+            return False
+        self.runtime.answer(deferred, response, lambda error: SyncGroupResponse(error_code=error))
+        return True
+
+    def park_join(self, member: Member, deferred: Deferred[JoinGroupResponse]) -> None:
+        """Park a JoinGroup; one that the same member sent before is told to try again."""
+        self.answer_join(
+            member,
+            JoinGroupResponse(
+                error_code=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id
+            ),
+        )
+        member.awaiting_join = deferred
+
+    def park_sync(self, member: Member, deferred: Deferred[SyncGroupResponse]) -> None:
+        """Park a SyncGroup; one that the same member sent before is told to try again."""
+        self.answer_sync(member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
+        member.awaiting_sync = deferred
+
+    def remove_member(self, group: Group, member_id: str) -> None:
+        """Take a member or a handed-out id out of the working membership, answering what it has parked."""
+        self.timers.cancel(self.timer(SESSION, group, member_id))
+        member = group.remove(member_id)
+        if member is not None:
+            # A new member may still be waiting for its first generation: this lets it try again under a new id.
+            error = ErrorCode.UNKNOWN_MEMBER_ID
+            self.answer_join(member, JoinGroupResponse(error_code=error, member_id=""))
+            self.answer_sync(member, SyncGroupResponse(error_code=error))
+
+    def fence(self, group: Group, member: Member) -> None:
+        """Tell a static member whose place was taken, if it waits, that it is not the one any more."""
+        self.timers.cancel(self.timer(SESSION, group, member.member_id))
+        error = ErrorCode.FENCED_INSTANCE_ID
+        self.answer_join(member, JoinGroupResponse(error_code=error, member_id=member.member_id))
+        self.answer_sync(member, SyncGroupResponse(error_code=error))
+
+
+def _nothing(_group: Group, _now_ms: int) -> None:
+    return None

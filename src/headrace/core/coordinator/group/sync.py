@@ -1,0 +1,96 @@
+"""SyncGroup: the leader hands in the assignment, everybody fetches its part of it."""
+
+from __future__ import annotations
+
+from headrace.core.coordinator.group.classic import Group, Member
+from headrace.core.coordinator.group.membership import validate_member
+from headrace.core.coordinator.group.records import GroupMetadata
+from headrace.core.coordinator.group.shard import GroupShard
+from headrace.core.coordinator.group.states import GroupState
+from headrace.core.coordinator.runtime import Result
+from headrace.core.deferred import Deferred
+from headrace.errors import ErrorCode
+from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+SyncResult = Result[SyncGroupResponse]
+
+
+def sync_group(shard: GroupShard, request: SyncGroupRequest, now_ms: int) -> SyncResult:
+    """Handle a SyncGroup whose group id has been checked."""
+    group = shard.groups.get(request.group_id)
+    if group is None:
+        return Result(SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
+    error = _error(group, request)
+    if error is not ErrorCode.NONE:
+        return Result(SyncGroupResponse(error_code=error))
+    member = group.members[request.member_id]
+    if group.state is GroupState.STABLE:
+        shard.synced(group, member)
+        shard.reset_session(group, member, now_ms)
+        return Result(_assignment(group, member))
+    deferred: Deferred[SyncGroupResponse] = Deferred()
+    shard.park_sync(member, deferred)
+    shard.synced(group, member)
+    if not group.is_leader(member.member_id):
+        return Result(deferred)
+    return _store_assignment(shard, group, request, now_ms).with_response(deferred)
+
+
+def _error(group: Group, request: SyncGroupRequest) -> ErrorCode:
+    error = validate_member(group, request.member_id, request.group_instance_id)
+    if error is not ErrorCode.NONE:
+        return error
+    generation = group.generation
+    if request.generation_id != generation.number:
+        return ErrorCode.ILLEGAL_GENERATION
+    if request.protocol_type not in {None, generation.protocol_type} or (
+        request.protocol_name not in {None, generation.protocol_name}
+    ):
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    if group.state is GroupState.PREPARING_REBALANCE:
+        return ErrorCode.REBALANCE_IN_PROGRESS
+    return ErrorCode.NONE
+
+
+def _store_assignment(
+    shard: GroupShard, group: Group, request: SyncGroupRequest, now_ms: int
+) -> Result[None]:
+    assignments = {entry.member_id: bytes(entry.assignment) for entry in request.assignments}
+    generation = group.generation
+    stable = generation._replace(
+        state=GroupState.STABLE,
+        state_timestamp_ms=now_ms,
+        members=tuple(
+            member._replace(assignment=assignments.get(member.member_id, b""))
+            for member in generation.members
+        ),
+    )
+    unassigned = [m.member_id for m in generation.members if m.member_id not in assignments]
+
+    def after(error: ErrorCode) -> None:
+        if error is ErrorCode.NONE and unassigned:
+            shard.journal.warning(
+                "group_members_without_assignment", group=group.group_id, members=unassigned
+            )
+        for member in group.members.values():
+            response = (
+                _assignment(group, member)
+                if error is ErrorCode.NONE
+                else SyncGroupResponse(error_code=error)
+            )
+            if shard.answer_sync(member, response):
+                shard.reset_session(group, member, now_ms)
+        if error is not ErrorCode.NONE:
+            # The generation still waits for its assignment; it gets its full time again.
+            shard.await_syncs(group, now_ms)
+
+    return Result(None, (GroupMetadata(group.group_id, stable),), after)
+
+
+def _assignment(group: Group, member: Member) -> SyncGroupResponse:
+    generation = group.generation
+    return SyncGroupResponse(
+        protocol_type=generation.protocol_type,
+        protocol_name=generation.protocol_name,
+        assignment=member.assignment,
+    )

@@ -1,0 +1,370 @@
+"""The runtime of a coordinator: one shard for each partition of its internal topic.
+
+The contract, in four points:
+
+1. An operation looks at the state and returns a `Result`: records, and a response. It may move soft state (who is
+   waiting for what, timers), which a crash is allowed to lose. It does not touch durable state.
+2. The records are appended to the partition as one batch, then replayed. Replay is the only thing that changes durable
+   state, and loading a shard is nothing but replaying its partition from the start. When the append fails, nothing is
+   replayed, so nothing has changed.
+3. A response leaves when the high watermark has passed everything that was appended before it was made, its own records
+   included. This holds for every response, reads too (a *read barrier*): nobody learns of a commit, a generation or an
+   assignment that a crash could still take back. With the records of a partition already synced it costs nothing.
+4. When the partition is lost, or an append ended in a way that leaves its outcome unknown, the shard is dropped with
+   `unload`: whoever waits gets NOT_COORDINATOR, and the next `load` starts from the log. There is no repair in place.
+
+Deferreds are resolved only at the end of the outermost operation, never in the middle of one: a resolved response may
+make the server hand in the connection's next request at once, and that must not find a half-changed state.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from headrace.core.deadlines import Deadlines
+from headrace.core.deferred import Deferred
+from headrace.errors import ApiError, CorruptRecordError, ErrorCode
+from headrace.ports import Journal
+from headrace.types import Buffer
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+Reply: TypeAlias = T | Deferred[T]
+"""A response, or one that is not ready yet."""
+
+
+class CoordinatorLog(Protocol):
+    """The internal topic as a coordinator sees it; the broker implements it over its partition logs."""
+
+    @property
+    def partitions_count(self) -> int:
+        """Partitions of the topic, 0 while it does not exist. Never changes once it does."""
+
+    def append(self, partition: int, batch: bytes, now_ms: int) -> int:
+        """Append one record batch and return the log end offset after it.
+
+        May call back into `high_watermark_advanced` before it returns.
+
+        Raises:
+            ApiError: Nothing was appended.
+        """
+
+    def high_watermark(self, partition: int) -> int:
+        """Return the offset up to which records survive a crash."""
+
+    def read_from_start(self, partition: int) -> Iterator[Buffer]:
+        """Yield all record batches of the partition, in order, in pieces that hold whole batches."""
+
+
+class Timer(NamedTuple):
+    """The key of a deadline. `group_id` and `member_id` stay empty where a timer has none."""
+
+    kind: str
+    partition: int
+    group_id: str = ""
+    member_id: str = ""
+
+
+Timers = Deadlines[Timer]
+
+
+@dataclass(frozen=True, slots=True)
+class Result(Generic[R]):
+    """What an operation decided.
+
+    Attributes:
+        response: The response, or a deferred one when it depends on something that has not happened yet; the shard's
+            `answer` resolves it then.
+        records: What to append and replay, as one atomic batch.
+        after: Called once with NONE when the records are replayed, or with the error when they could not be appended.
+            Answers to others who were waiting for this belong here.
+    """
+
+    response: R | Deferred[R]
+    records: Sequence[object] = ()
+    after: Callable[[ErrorCode], None] | None = None
+
+    def with_response(self, response: Reply[T]) -> Result[T]:
+        """Return the same decision with another response."""
+        return replace(self, response=response)  # type: ignore[return-value, arg-type]  # replace() cannot change R
+
+
+NOTHING: Result[None] = Result(None)
+"""An operation that neither writes nor answers anything."""
+
+
+class StateMachine(Protocol[R]):
+    """What a shard drives: a state that only `replay` changes, and the format of its records."""
+
+    def replay(self, record: R) -> None:
+        """Apply one record to the durable state."""
+
+    def encode(self, records: Sequence[R], now_ms: int) -> bytes:
+        """Return one record batch."""
+
+    def decode(self, batches: Buffer) -> Iterable[tuple[int, R | None]]:
+        """Yield (offset, record) of each record in the batches; None for a record of a kind it does not know."""
+
+    def loaded(self, now_ms: int) -> Iterable[Callable[[], Result[None]]]:
+        """Rebuild soft state and timers after loading; return operations to run first."""
+
+    def unloaded(self, error: ErrorCode) -> None:
+        """Answer everybody who waits with `error` and forget everything."""
+
+
+class ShardState(Enum):
+    """Whether a shard may be asked."""
+
+    INITIAL = "Initial"
+    LOADING = "Loading"
+    ACTIVE = "Active"
+    FAILED = "Failed"
+
+
+class Parked(NamedTuple):
+    """A response that waits for the high watermark to reach `end_offset`, or for its deadline."""
+
+    end_offset: int
+    deadline_ms: int
+    resolve: Callable[[ErrorCode], None]
+
+
+APPEND_ERRORS: dict[ErrorCode, ErrorCode] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+"""What a client of the coordinator is told when the internal topic answers an append with an error."""
+
+
+class Shard(Generic[R]):
+    """One partition: its state machine, its end of the log, and the responses that wait for the high watermark."""
+
+    def __init__(
+        self,
+        partition: int,
+        log: CoordinatorLog,
+        machine: StateMachine[R],
+        *,
+        timers: Timers,
+        commit_timeout_ms: int,
+        journal: Journal,
+    ) -> None:
+        self.partition = partition
+        self.state = ShardState.INITIAL
+        self.end_offset = 0
+        self.high_watermark = 0
+        self._log = log
+        self._machine = machine
+        self._timers = timers
+        self._commit_timeout_ms = commit_timeout_ms
+        self._journal = journal
+        self._parked: deque[Parked] = deque()
+        self._postponed: deque[Callable[[int], None]] = deque()
+        self._depth = 0
+        self._now_ms = 0
+
+    # --- operations ---
+
+    def execute(
+        self, operation: Callable[[], Result[T]], on_error: Callable[[ErrorCode], T], now_ms: int
+    ) -> Reply[T]:
+        """Run one operation: decide, append, replay, answer.
+
+        Args:
+            operation: Returns the decision; an ApiError it raises becomes the response, and nothing is written.
+            on_error: Builds the response for an error code.
+            now_ms: The time.
+        """
+        if self._depth:
+            # Appending woke somebody up (a fetch on the internal topic, say) whose connection had the next request
+            # ready. It is decided after the operation that is under way, on the state that this one leaves behind.
+            return self._postpone(lambda at_ms: self.execute(operation, on_error, at_ms))
+        if self.state is not ShardState.ACTIVE:
+            return on_error(self._unavailable())
+        self._depth += 1
+        self._now_ms = now_ms
+        try:
+            reply = self._run(operation, on_error, now_ms)
+        finally:
+            self._depth -= 1
+        self._release()
+        while self._postponed and not self._depth:
+            self._postponed.popleft()(now_ms)
+        # What could be answered at once has been: the caller needs no deferred for it.
+        return reply.value if isinstance(reply, Deferred) and reply.done else reply
+
+    def answer(
+        self, deferred: Deferred[T], response: T, on_error: Callable[[ErrorCode], T]
+    ) -> None:
+        """Resolve `deferred` once everything appended so far is below the high watermark."""
+
+        def resolve(error: ErrorCode) -> None:
+            deferred.resolve(response if error is ErrorCode.NONE else on_error(error))
+
+        if not self._parked:
+            self._timers.set(
+                Timer("parked", self.partition), self._now_ms + self._commit_timeout_ms
+            )
+        self._parked.append(
+            Parked(self.end_offset, self._now_ms + self._commit_timeout_ms, resolve)
+        )
+
+    def high_watermark_advanced(self, high_watermark: int) -> None:
+        """Let go of the responses that waited for it. Never moves backwards."""
+        self.high_watermark = max(self.high_watermark, high_watermark)
+        self._release()
+
+    def expire_parked(self, now_ms: int) -> None:
+        """Answer with an error what has waited too long; its records may still become durable."""
+        while self._parked and self._parked[0].deadline_ms <= now_ms:
+            self._parked.popleft().resolve(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if self._parked:
+            self._timers.set(Timer("parked", self.partition), self._parked[0].deadline_ms)
+
+    def _postpone(self, run: Callable[[int], Reply[T]]) -> Deferred[T]:
+        deferred: Deferred[T] = Deferred()
+
+        def run_now(now_ms: int) -> None:
+            reply = run(now_ms)
+            if isinstance(reply, Deferred):
+                reply.on_done(deferred.resolve)
+            else:
+                deferred.resolve(reply)
+
+        self._postponed.append(run_now)
+        return deferred
+
+    def _unavailable(self) -> ErrorCode:
+        loading = self.state in {ShardState.INITIAL, ShardState.LOADING}
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NOT_COORDINATOR
+
+    def _run(
+        self, operation: Callable[[], Result[T]], on_error: Callable[[ErrorCode], T], now_ms: int
+    ) -> Reply[T]:
+        try:
+            result = operation()
+        except ApiError as error:
+            return self._park(on_error(error.code), on_error)
+        code = self._append(result.records, now_ms)
+        if result.after is not None:
+            result.after(code)
+        if isinstance(result.response, Deferred):
+            return result.response
+        response = result.response if code is ErrorCode.NONE else on_error(code)
+        return self._park(response, on_error)
+
+    def _append(self, records: Sequence[object], now_ms: int) -> ErrorCode:
+        if not records:
+            return ErrorCode.NONE
+        typed: Sequence[R] = records  # type: ignore[assignment]  # a Result carries its own machine's records
+        try:
+            self.end_offset = self._log.append(
+                self.partition, self._machine.encode(typed, now_ms), now_ms
+            )
+        except ApiError as error:
+            self._journal.warning(
+                "coordinator_append_failed", partition=self.partition, error=str(error)
+            )
+            return APPEND_ERRORS.get(error.code, error.code)
+        for record in typed:
+            self._machine.replay(record)
+        self.high_watermark = max(self.high_watermark, self._log.high_watermark(self.partition))
+        return ErrorCode.NONE
+
+    def _park(self, response: T, on_error: Callable[[ErrorCode], T]) -> Reply[T]:
+        if self.high_watermark >= self.end_offset:
+            return response
+        deferred: Deferred[T] = Deferred()
+        self.answer(deferred, response, on_error)
+        return deferred
+
+    def _release(self) -> None:
+        if self._depth:
+            return
+        while self._parked and self._parked[0].end_offset <= self.high_watermark:
+            self._parked.popleft().resolve(ErrorCode.NONE)
+        if not self._parked:
+            self._timers.cancel(Timer("parked", self.partition))
+
+    # --- life ---
+
+    def load(self, now_ms: int) -> None:
+        """Replay the partition from its start and become active.
+
+        Raises:
+            StorageError: A record cannot be read. The shard refuses service rather than forget a commit.
+        """
+        if self.state is ShardState.ACTIVE:
+            self.unload()
+        self.state = ShardState.LOADING
+        self.end_offset = 0
+        unknown = 0
+        try:
+            for batches in self._log.read_from_start(self.partition):
+                for offset, record in self._machine.decode(batches):
+                    self.end_offset = offset + 1
+                    if record is None:
+                        unknown += 1
+                    else:
+                        self._machine.replay(record)
+        except (CorruptRecordError, ApiError) as error:
+            self._journal.error(
+                "coordinator_load_failed", partition=self.partition, error=str(error)
+            )
+            self.unload(ErrorCode.NOT_COORDINATOR)
+            raise
+        if unknown:
+            self._journal.warning(
+                "coordinator_unknown_records", partition=self.partition, count=unknown
+            )
+        self.high_watermark = self._log.high_watermark(self.partition)
+        self.state = ShardState.ACTIVE
+        for operation in self._machine.loaded(now_ms):
+            self.execute(operation, lambda _: None, now_ms)
+
+    def unload(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
+        """Drop all state; everybody who waits is answered with `error`."""
+        self.state = ShardState.FAILED
+        self._machine.unloaded(error)
+        parked, self._parked = self._parked, deque()
+        self._timers.cancel(Timer("parked", self.partition))
+        for waiting in parked:
+            waiting.resolve(error)
+
+
+def gather(replies: Sequence[Reply[T]]) -> list[T] | Deferred[list[T]]:
+    """Return the values of all replies, in order, once the last of them is there."""
+    values: list[T | None] = [None] * len(replies)
+    missing = 0
+    gathered: Deferred[list[T]] = Deferred()
+
+    def arrived(index: int, value: T) -> None:
+        nonlocal missing
+        values[index] = value
+        missing -= 1
+        if missing == 0:
+            gathered.resolve(values)  # type: ignore[arg-type]  # none is missing any more
+
+    pending: list[tuple[int, Deferred[T]]] = []
+    for index, reply in enumerate(replies):
+        if isinstance(reply, Deferred):
+            pending.append((index, reply))
+        else:
+            values[index] = reply
+    if not pending:
+        return values  # type: ignore[return-value]  # every value was at hand
+    missing = len(pending)
+    for index, deferred in pending:
+        deferred.on_done(lambda value, index=index: arrived(index, value))  # type: ignore[misc]  # default binds the index
+    return gathered
