@@ -147,6 +147,7 @@ class BlockingProducer:
             TransportError: No broker answered, or no room appeared in the buffer, within `max.block.ms`.
         """
         count = self._partitions_count.get(topic) or self._learn_topic(topic)
+        sticks = partition is None and key is None
         if partition is None:
             if key is None:
                 partition = self._sticky.partition(topic, count)
@@ -160,9 +161,19 @@ class BlockingProducer:
             timestamp_ms = time.time_ns() // 1_000_000
         batch = queue.open
         if batch is None or not batch.builder.append(key, value, headers, timestamp_ms):  # type: ignore[union-attr]  # an open batch has its builder
+            if batch is not None:
+                self._close_full(queue)
+                if sticks:
+                    return self.send(
+                        topic,
+                        None,
+                        value,
+                        headers=headers,
+                        timestamp_ms=timestamp_ms,
+                        on_delivery=on_delivery,
+                    )
             batch = self._new_batch(queue, now)
             self._append_first(batch, key, value, headers, timestamp_ms)
-            partition = queue.topic_partition.partition
         if on_delivery is not None:
             assert batch.builder is not None, "an open batch has its builder"
             batch.callbacks.append((len(batch.builder) - 1, on_delivery))
@@ -242,12 +253,13 @@ class BlockingProducer:
         self._sender.queues[topic_partition] = self._queues[topic_partition] = queue
         return queue
 
+    def _close_full(self, queue: PartitionQueue) -> None:
+        """Hand a full batch over, and wait while too much is on its way."""
+        self._sender.close_open(queue)
+        self._sender.work(0.0)
+        self._wait_for_room()
+
     def _new_batch(self, queue: PartitionQueue, now: float) -> Batch:
-        """Close the open batch, if any, and open another."""
-        if queue.open is not None:
-            self._sender.close_open(queue)
-            self._sender.work(0.0)
-            self._wait_for_room()
         builder = BatchBuilder(self._compression, max_bytes=self.config.batch_size)
         batch = Batch(queue.topic_partition, builder, now)
         self._sender.open_batch(queue, batch)
