@@ -170,7 +170,7 @@ class DecoderGenerator(BodyGenerator):
         self.lines.add("stop = position + n - 1" if self.flexible else "stop = position + n")
         slice_ = "view[position:stop]"
         value = {
-            "string": f'str({slice_}, "utf-8")',
+            "string": f"{slice_}.tobytes().decode()",
             "bytes": f"bytes({slice_})",
             "records": slice_,
         }[f.type]

@@ -202,7 +202,7 @@ class AlterConfigsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "resource_name")
             stop = position + n - 1
-            alter_configs_resource.resource_name = str(view[position:stop], "utf-8")
+            alter_configs_resource.resource_name = view[position:stop].tobytes().decode()
             position = stop
             n = view[position]
             position += 1
@@ -219,7 +219,7 @@ class AlterConfigsRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "name")
                 stop = position + n - 1
-                alterable_config.name = str(view[position:stop], "utf-8")
+                alterable_config.name = view[position:stop].tobytes().decode()
                 position = stop
                 n = view[position]
                 position += 1
@@ -227,7 +227,7 @@ class AlterConfigsRequest(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     stop = position + n - 1
-                    alterable_config.value = str(view[position:stop], "utf-8")
+                    alterable_config.value = view[position:stop].tobytes().decode()
                     position = stop
                 else:
                     alterable_config.value = None
@@ -265,7 +265,7 @@ class AlterConfigsRequest(Message):
             if n < 0:
                 fail_null("resource_name")
             stop = position + n
-            alter_configs_resource.resource_name = str(view[position:stop], "utf-8")
+            alter_configs_resource.resource_name = view[position:stop].tobytes().decode()
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
@@ -279,13 +279,13 @@ class AlterConfigsRequest(Message):
                 if n < 0:
                     fail_null("name")
                 stop = position + n
-                alterable_config.name = str(view[position:stop], "utf-8")
+                alterable_config.name = view[position:stop].tobytes().decode()
                 position = stop
                 (n,) = _unpack_h(view, position)
                 position += 2
                 if n >= 0:
                     stop = position + n
-                    alterable_config.value = str(view[position:stop], "utf-8")
+                    alterable_config.value = view[position:stop].tobytes().decode()
                     position = stop
                 elif n == -1:
                     alterable_config.value = None
@@ -425,7 +425,7 @@ class AlterConfigsResponse(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                alter_configs_resource_response.error_message = str(view[position:stop], "utf-8")
+                alter_configs_resource_response.error_message = view[position:stop].tobytes().decode()
                 position = stop
             else:
                 alter_configs_resource_response.error_message = None
@@ -434,7 +434,7 @@ class AlterConfigsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "resource_name")
             stop = position + n - 1
-            alter_configs_resource_response.resource_name = str(view[position:stop], "utf-8")
+            alter_configs_resource_response.resource_name = view[position:stop].tobytes().decode()
             position = stop
             n = view[position]
             position += 1
@@ -463,7 +463,7 @@ class AlterConfigsResponse(Message):
             position += 4
             if n >= 0:
                 stop = position + n
-                alter_configs_resource_response.error_message = str(view[position:stop], "utf-8")
+                alter_configs_resource_response.error_message = view[position:stop].tobytes().decode()
                 position = stop
             elif n == -1:
                 alter_configs_resource_response.error_message = None
@@ -474,7 +474,7 @@ class AlterConfigsResponse(Message):
             if n < 0:
                 fail_null("resource_name")
             stop = position + n
-            alter_configs_resource_response.resource_name = str(view[position:stop], "utf-8")
+            alter_configs_resource_response.resource_name = view[position:stop].tobytes().decode()
             position = stop
             responses_items.append(alter_configs_resource_response)
         message.responses = responses_items

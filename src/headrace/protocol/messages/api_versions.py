@@ -114,14 +114,14 @@ class ApiVersionsRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "client_software_name")
         stop = position + n - 1
-        message.client_software_name = str(view[position:stop], "utf-8")
+        message.client_software_name = view[position:stop].tobytes().decode()
         position = stop
         n = view[position]
         position += 1
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "client_software_version")
         stop = position + n - 1
-        message.client_software_version = str(view[position:stop], "utf-8")
+        message.client_software_version = view[position:stop].tobytes().decode()
         position = stop
         n = view[position]
         position += 1
@@ -375,7 +375,7 @@ class ApiVersionsResponse(Message):
                         if not 0 < n < 128:
                             n, position = length_tail(view, position, n, "name")
                         stop = position + n - 1
-                        supported_feature_key.name = str(view[position:stop], "utf-8")
+                        supported_feature_key.name = view[position:stop].tobytes().decode()
                         position = stop
                         (
                             supported_feature_key.min_version,
@@ -406,7 +406,7 @@ class ApiVersionsResponse(Message):
                         if not 0 < n < 128:
                             n, position = length_tail(view, position, n, "name")
                         stop = position + n - 1
-                        finalized_feature_key.name = str(view[position:stop], "utf-8")
+                        finalized_feature_key.name = view[position:stop].tobytes().decode()
                         position = stop
                         (
                             finalized_feature_key.max_version_level,

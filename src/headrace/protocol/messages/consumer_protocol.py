@@ -128,7 +128,7 @@ class ConsumerProtocolSubscription(Message):
             if n < 0:
                 fail_null("topics")
             stop = position + n
-            topics_items.append(str(view[position:stop], "utf-8"))
+            topics_items.append(view[position:stop].tobytes().decode())
             position = stop
         message.topics = topics_items
         (n,) = _unpack_i(view, position)
@@ -154,7 +154,7 @@ class ConsumerProtocolSubscription(Message):
                 if n < 0:
                     fail_null("topic")
                 stop = position + n
-                consumer_protocol_subscription_topic_partition.topic = str(view[position:stop], "utf-8")
+                consumer_protocol_subscription_topic_partition.topic = view[position:stop].tobytes().decode()
                 position = stop
                 (n,) = _unpack_i(view, position)
                 position += 4
@@ -176,7 +176,7 @@ class ConsumerProtocolSubscription(Message):
             position += 2
             if n >= 0:
                 stop = position + n
-                message.rack_id = str(view[position:stop], "utf-8")
+                message.rack_id = view[position:stop].tobytes().decode()
                 position = stop
             elif n == -1:
                 message.rack_id = None
@@ -253,7 +253,7 @@ class ConsumerProtocolAssignment(Message):
             if n < 0:
                 fail_null("topic")
             stop = position + n
-            consumer_protocol_assignment_topic_partition.topic = str(view[position:stop], "utf-8")
+            consumer_protocol_assignment_topic_partition.topic = view[position:stop].tobytes().decode()
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4

@@ -186,7 +186,7 @@ class CreatePartitionsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "name")
             stop = position + n - 1
-            create_partitions_topic.name = str(view[position:stop], "utf-8")
+            create_partitions_topic.name = view[position:stop].tobytes().decode()
             position = stop
             create_partitions_topic.count, n = _unpack_iB(view, position)
             position += 5
@@ -244,7 +244,7 @@ class CreatePartitionsRequest(Message):
             if n < 0:
                 fail_null("name")
             stop = position + n
-            create_partitions_topic.name = str(view[position:stop], "utf-8")
+            create_partitions_topic.name = view[position:stop].tobytes().decode()
             position = stop
             create_partitions_topic.count, n = _unpack_ii(view, position)
             position += 8
@@ -393,7 +393,7 @@ class CreatePartitionsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "name")
             stop = position + n - 1
-            create_partitions_topic_result.name = str(view[position:stop], "utf-8")
+            create_partitions_topic_result.name = view[position:stop].tobytes().decode()
             position = stop
             create_partitions_topic_result.error_code, n = _unpack_hB(view, position)
             position += 3
@@ -401,7 +401,7 @@ class CreatePartitionsResponse(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                create_partitions_topic_result.error_message = str(view[position:stop], "utf-8")
+                create_partitions_topic_result.error_message = view[position:stop].tobytes().decode()
                 position = stop
             else:
                 create_partitions_topic_result.error_message = None
@@ -433,13 +433,13 @@ class CreatePartitionsResponse(Message):
             if n < 0:
                 fail_null("name")
             stop = position + n
-            create_partitions_topic_result.name = str(view[position:stop], "utf-8")
+            create_partitions_topic_result.name = view[position:stop].tobytes().decode()
             position = stop
             create_partitions_topic_result.error_code, n = _unpack_hh(view, position)
             position += 4
             if n >= 0:
                 stop = position + n
-                create_partitions_topic_result.error_message = str(view[position:stop], "utf-8")
+                create_partitions_topic_result.error_message = view[position:stop].tobytes().decode()
                 position = stop
             elif n == -1:
                 create_partitions_topic_result.error_message = None

@@ -254,7 +254,7 @@ class CreateTopicsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "name")
             stop = position + n - 1
-            creatable_topic.name = str(view[position:stop], "utf-8")
+            creatable_topic.name = view[position:stop].tobytes().decode()
             position = stop
             (
                 creatable_topic.num_partitions,
@@ -300,7 +300,7 @@ class CreateTopicsRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "name")
                 stop = position + n - 1
-                creatable_topic_config.name = str(view[position:stop], "utf-8")
+                creatable_topic_config.name = view[position:stop].tobytes().decode()
                 position = stop
                 n = view[position]
                 position += 1
@@ -308,7 +308,7 @@ class CreateTopicsRequest(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     stop = position + n - 1
-                    creatable_topic_config.value = str(view[position:stop], "utf-8")
+                    creatable_topic_config.value = view[position:stop].tobytes().decode()
                     position = stop
                 else:
                     creatable_topic_config.value = None
@@ -346,7 +346,7 @@ class CreateTopicsRequest(Message):
             if n < 0:
                 fail_null("name")
             stop = position + n
-            creatable_topic.name = str(view[position:stop], "utf-8")
+            creatable_topic.name = view[position:stop].tobytes().decode()
             position = stop
             (
                 creatable_topic.num_partitions,
@@ -379,13 +379,13 @@ class CreateTopicsRequest(Message):
                 if n < 0:
                     fail_null("name")
                 stop = position + n
-                creatable_topic_config.name = str(view[position:stop], "utf-8")
+                creatable_topic_config.name = view[position:stop].tobytes().decode()
                 position = stop
                 (n,) = _unpack_h(view, position)
                 position += 2
                 if n >= 0:
                     stop = position + n
-                    creatable_topic_config.value = str(view[position:stop], "utf-8")
+                    creatable_topic_config.value = view[position:stop].tobytes().decode()
                     position = stop
                 elif n == -1:
                     creatable_topic_config.value = None
@@ -622,7 +622,7 @@ class CreateTopicsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "name")
             stop = position + n - 1
-            creatable_topic_result.name = str(view[position:stop], "utf-8")
+            creatable_topic_result.name = view[position:stop].tobytes().decode()
             position = stop
             if version >= 7:
                 (
@@ -639,7 +639,7 @@ class CreateTopicsResponse(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                creatable_topic_result.error_message = str(view[position:stop], "utf-8")
+                creatable_topic_result.error_message = view[position:stop].tobytes().decode()
                 position = stop
             else:
                 creatable_topic_result.error_message = None
@@ -663,7 +663,7 @@ class CreateTopicsResponse(Message):
                     if not 0 < n < 128:
                         n, position = length_tail(view, position, n, "name")
                     stop = position + n - 1
-                    creatable_topic_configs.name = str(view[position:stop], "utf-8")
+                    creatable_topic_configs.name = view[position:stop].tobytes().decode()
                     position = stop
                     n = view[position]
                     position += 1
@@ -671,7 +671,7 @@ class CreateTopicsResponse(Message):
                         n, position = varint_tail(view, position, n)
                     if n:
                         stop = position + n - 1
-                        creatable_topic_configs.value = str(view[position:stop], "utf-8")
+                        creatable_topic_configs.value = view[position:stop].tobytes().decode()
                         position = stop
                     else:
                         creatable_topic_configs.value = None
@@ -731,13 +731,13 @@ class CreateTopicsResponse(Message):
             if n < 0:
                 fail_null("name")
             stop = position + n
-            creatable_topic_result.name = str(view[position:stop], "utf-8")
+            creatable_topic_result.name = view[position:stop].tobytes().decode()
             position = stop
             creatable_topic_result.error_code, n = _unpack_hh(view, position)
             position += 4
             if n >= 0:
                 stop = position + n
-                creatable_topic_result.error_message = str(view[position:stop], "utf-8")
+                creatable_topic_result.error_message = view[position:stop].tobytes().decode()
                 position = stop
             elif n == -1:
                 creatable_topic_result.error_message = None

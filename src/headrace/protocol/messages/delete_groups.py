@@ -108,7 +108,7 @@ class DeleteGroupsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "groups_names")
             stop = position + n - 1
-            groups_names_items.append(str(view[position:stop], "utf-8"))
+            groups_names_items.append(view[position:stop].tobytes().decode())
             position = stop
         message.groups_names = groups_names_items
         n = view[position]
@@ -132,7 +132,7 @@ class DeleteGroupsRequest(Message):
             if n < 0:
                 fail_null("groups_names")
             stop = position + n
-            groups_names_items.append(str(view[position:stop], "utf-8"))
+            groups_names_items.append(view[position:stop].tobytes().decode())
             position = stop
         message.groups_names = groups_names_items
         return message, position
@@ -231,7 +231,7 @@ class DeleteGroupsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "group_id")
             stop = position + n - 1
-            deletable_group_result.group_id = str(view[position:stop], "utf-8")
+            deletable_group_result.group_id = view[position:stop].tobytes().decode()
             position = stop
             deletable_group_result.error_code, n = _unpack_hB(view, position)
             position += 3
@@ -261,7 +261,7 @@ class DeleteGroupsResponse(Message):
             if n < 0:
                 fail_null("group_id")
             stop = position + n
-            deletable_group_result.group_id = str(view[position:stop], "utf-8")
+            deletable_group_result.group_id = view[position:stop].tobytes().decode()
             position = stop
             (deletable_group_result.error_code,) = _unpack_h(view, position)
             position += 2

@@ -165,7 +165,7 @@ class DeleteRecordsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "name")
             stop = position + n - 1
-            delete_records_topic.name = str(view[position:stop], "utf-8")
+            delete_records_topic.name = view[position:stop].tobytes().decode()
             position = stop
             n = view[position]
             position += 1
@@ -215,7 +215,7 @@ class DeleteRecordsRequest(Message):
             if n < 0:
                 fail_null("name")
             stop = position + n
-            delete_records_topic.name = str(view[position:stop], "utf-8")
+            delete_records_topic.name = view[position:stop].tobytes().decode()
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
@@ -374,7 +374,7 @@ class DeleteRecordsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "name")
             stop = position + n - 1
-            delete_records_topic_result.name = str(view[position:stop], "utf-8")
+            delete_records_topic_result.name = view[position:stop].tobytes().decode()
             position = stop
             n = view[position]
             position += 1
@@ -425,7 +425,7 @@ class DeleteRecordsResponse(Message):
             if n < 0:
                 fail_null("name")
             stop = position + n
-            delete_records_topic_result.name = str(view[position:stop], "utf-8")
+            delete_records_topic_result.name = view[position:stop].tobytes().decode()
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4

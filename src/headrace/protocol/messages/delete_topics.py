@@ -161,7 +161,7 @@ class DeleteTopicsRequest(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     stop = position + n - 1
-                    delete_topic_state.name = str(view[position:stop], "utf-8")
+                    delete_topic_state.name = view[position:stop].tobytes().decode()
                     position = stop
                 else:
                     delete_topic_state.name = None
@@ -188,7 +188,7 @@ class DeleteTopicsRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "topic_names")
                 stop = position + n - 1
-                topic_names_items.append(str(view[position:stop], "utf-8"))
+                topic_names_items.append(view[position:stop].tobytes().decode())
                 position = stop
             message.topic_names = topic_names_items
         else:
@@ -215,7 +215,7 @@ class DeleteTopicsRequest(Message):
             if n < 0:
                 fail_null("topic_names")
             stop = position + n
-            topic_names_items.append(str(view[position:stop], "utf-8"))
+            topic_names_items.append(view[position:stop].tobytes().decode())
             position = stop
         message.topic_names = topic_names_items
         (message.timeout_ms,) = _unpack_i(view, position)
@@ -357,7 +357,7 @@ class DeleteTopicsResponse(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                deletable_topic_result.name = str(view[position:stop], "utf-8")
+                deletable_topic_result.name = view[position:stop].tobytes().decode()
                 position = stop
             elif version == 6:
                 deletable_topic_result.name = None
@@ -380,7 +380,7 @@ class DeleteTopicsResponse(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     stop = position + n - 1
-                    deletable_topic_result.error_message = str(view[position:stop], "utf-8")
+                    deletable_topic_result.error_message = view[position:stop].tobytes().decode()
                     position = stop
                 else:
                     deletable_topic_result.error_message = None
@@ -416,7 +416,7 @@ class DeleteTopicsResponse(Message):
             if n < 0:
                 fail_null("name")
             stop = position + n
-            deletable_topic_result.name = str(view[position:stop], "utf-8")
+            deletable_topic_result.name = view[position:stop].tobytes().decode()
             position = stop
             (deletable_topic_result.error_code,) = _unpack_h(view, position)
             position += 2

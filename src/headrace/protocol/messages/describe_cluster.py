@@ -252,7 +252,7 @@ class DescribeClusterResponse(Message):
             n, position = varint_tail(view, position, n)
         if n:
             stop = position + n - 1
-            message.error_message = str(view[position:stop], "utf-8")
+            message.error_message = view[position:stop].tobytes().decode()
             position = stop
         else:
             message.error_message = None
@@ -266,7 +266,7 @@ class DescribeClusterResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "cluster_id")
         stop = position + n - 1
-        message.cluster_id = str(view[position:stop], "utf-8")
+        message.cluster_id = view[position:stop].tobytes().decode()
         position = stop
         message.controller_id, n = _unpack_iB(view, position)
         position += 5
@@ -283,7 +283,7 @@ class DescribeClusterResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "host")
             stop = position + n - 1
-            describe_cluster_broker.host = str(view[position:stop], "utf-8")
+            describe_cluster_broker.host = view[position:stop].tobytes().decode()
             position = stop
             describe_cluster_broker.port, n = _unpack_iB(view, position)
             position += 5
@@ -291,7 +291,7 @@ class DescribeClusterResponse(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                describe_cluster_broker.rack = str(view[position:stop], "utf-8")
+                describe_cluster_broker.rack = view[position:stop].tobytes().decode()
                 position = stop
             else:
                 describe_cluster_broker.rack = None

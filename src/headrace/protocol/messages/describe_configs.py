@@ -194,7 +194,7 @@ class DescribeConfigsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "resource_name")
             stop = position + n - 1
-            describe_configs_resource.resource_name = str(view[position:stop], "utf-8")
+            describe_configs_resource.resource_name = view[position:stop].tobytes().decode()
             position = stop
             n = view[position]
             position += 1
@@ -211,7 +211,7 @@ class DescribeConfigsRequest(Message):
                     if not 0 < n < 128:
                         n, position = length_tail(view, position, n, "configuration_keys")
                     stop = position + n - 1
-                    configuration_keys_items.append(str(view[position:stop], "utf-8"))
+                    configuration_keys_items.append(view[position:stop].tobytes().decode())
                     position = stop
                 describe_configs_resource.configuration_keys = configuration_keys_items
             else:
@@ -244,7 +244,7 @@ class DescribeConfigsRequest(Message):
             if n < 0:
                 fail_null("resource_name")
             stop = position + n
-            describe_configs_resource.resource_name = str(view[position:stop], "utf-8")
+            describe_configs_resource.resource_name = view[position:stop].tobytes().decode()
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
@@ -258,7 +258,7 @@ class DescribeConfigsRequest(Message):
                     if n < 0:
                         fail_null("configuration_keys")
                     stop = position + n
-                    configuration_keys_items.append(str(view[position:stop], "utf-8"))
+                    configuration_keys_items.append(view[position:stop].tobytes().decode())
                     position = stop
                 describe_configs_resource.configuration_keys = configuration_keys_items
             elif n == -1:
@@ -572,7 +572,7 @@ class DescribeConfigsResponse(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                describe_configs_result.error_message = str(view[position:stop], "utf-8")
+                describe_configs_result.error_message = view[position:stop].tobytes().decode()
                 position = stop
             else:
                 describe_configs_result.error_message = None
@@ -581,7 +581,7 @@ class DescribeConfigsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "resource_name")
             stop = position + n - 1
-            describe_configs_result.resource_name = str(view[position:stop], "utf-8")
+            describe_configs_result.resource_name = view[position:stop].tobytes().decode()
             position = stop
             n = view[position]
             position += 1
@@ -598,7 +598,7 @@ class DescribeConfigsResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "name")
                 stop = position + n - 1
-                describe_configs_resource_result.name = str(view[position:stop], "utf-8")
+                describe_configs_resource_result.name = view[position:stop].tobytes().decode()
                 position = stop
                 n = view[position]
                 position += 1
@@ -606,7 +606,7 @@ class DescribeConfigsResponse(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     stop = position + n - 1
-                    describe_configs_resource_result.value = str(view[position:stop], "utf-8")
+                    describe_configs_resource_result.value = view[position:stop].tobytes().decode()
                     position = stop
                 else:
                     describe_configs_resource_result.value = None
@@ -630,7 +630,7 @@ class DescribeConfigsResponse(Message):
                     if not 0 < n < 128:
                         n, position = length_tail(view, position, n, "name")
                     stop = position + n - 1
-                    describe_configs_synonym.name = str(view[position:stop], "utf-8")
+                    describe_configs_synonym.name = view[position:stop].tobytes().decode()
                     position = stop
                     n = view[position]
                     position += 1
@@ -638,7 +638,7 @@ class DescribeConfigsResponse(Message):
                         n, position = varint_tail(view, position, n)
                     if n:
                         stop = position + n - 1
-                        describe_configs_synonym.value = str(view[position:stop], "utf-8")
+                        describe_configs_synonym.value = view[position:stop].tobytes().decode()
                         position = stop
                     else:
                         describe_configs_synonym.value = None
@@ -654,7 +654,7 @@ class DescribeConfigsResponse(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     stop = position + n - 1
-                    describe_configs_resource_result.documentation = str(view[position:stop], "utf-8")
+                    describe_configs_resource_result.documentation = view[position:stop].tobytes().decode()
                     position = stop
                 else:
                     describe_configs_resource_result.documentation = None
@@ -691,7 +691,7 @@ class DescribeConfigsResponse(Message):
             position += 4
             if n >= 0:
                 stop = position + n
-                describe_configs_result.error_message = str(view[position:stop], "utf-8")
+                describe_configs_result.error_message = view[position:stop].tobytes().decode()
                 position = stop
             elif n == -1:
                 describe_configs_result.error_message = None
@@ -702,7 +702,7 @@ class DescribeConfigsResponse(Message):
             if n < 0:
                 fail_null("resource_name")
             stop = position + n
-            describe_configs_result.resource_name = str(view[position:stop], "utf-8")
+            describe_configs_result.resource_name = view[position:stop].tobytes().decode()
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
@@ -716,13 +716,13 @@ class DescribeConfigsResponse(Message):
                 if n < 0:
                     fail_null("name")
                 stop = position + n
-                describe_configs_resource_result.name = str(view[position:stop], "utf-8")
+                describe_configs_resource_result.name = view[position:stop].tobytes().decode()
                 position = stop
                 (n,) = _unpack_h(view, position)
                 position += 2
                 if n >= 0:
                     stop = position + n
-                    describe_configs_resource_result.value = str(view[position:stop], "utf-8")
+                    describe_configs_resource_result.value = view[position:stop].tobytes().decode()
                     position = stop
                 elif n == -1:
                     describe_configs_resource_result.value = None
@@ -745,13 +745,13 @@ class DescribeConfigsResponse(Message):
                     if n < 0:
                         fail_null("name")
                     stop = position + n
-                    describe_configs_synonym.name = str(view[position:stop], "utf-8")
+                    describe_configs_synonym.name = view[position:stop].tobytes().decode()
                     position = stop
                     (n,) = _unpack_h(view, position)
                     position += 2
                     if n >= 0:
                         stop = position + n
-                        describe_configs_synonym.value = str(view[position:stop], "utf-8")
+                        describe_configs_synonym.value = view[position:stop].tobytes().decode()
                         position = stop
                     elif n == -1:
                         describe_configs_synonym.value = None
@@ -771,7 +771,7 @@ class DescribeConfigsResponse(Message):
                     position += 2
                     if n >= 0:
                         stop = position + n
-                        describe_configs_resource_result.documentation = str(view[position:stop], "utf-8")
+                        describe_configs_resource_result.documentation = view[position:stop].tobytes().decode()
                         position = stop
                     elif n == -1:
                         describe_configs_resource_result.documentation = None

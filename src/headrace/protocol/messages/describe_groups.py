@@ -126,7 +126,7 @@ class DescribeGroupsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "groups")
             stop = position + n - 1
-            groups_items.append(str(view[position:stop], "utf-8"))
+            groups_items.append(view[position:stop].tobytes().decode())
             position = stop
         message.groups = groups_items
         message.include_authorized_operations, n = _unpack_oB(view, position)
@@ -150,7 +150,7 @@ class DescribeGroupsRequest(Message):
             if n < 0:
                 fail_null("groups")
             stop = position + n
-            groups_items.append(str(view[position:stop], "utf-8"))
+            groups_items.append(view[position:stop].tobytes().decode())
             position = stop
         message.groups = groups_items
         if version >= 3:
@@ -443,7 +443,7 @@ class DescribeGroupsResponse(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     stop = position + n - 1
-                    described_group.error_message = str(view[position:stop], "utf-8")
+                    described_group.error_message = view[position:stop].tobytes().decode()
                     position = stop
                 else:
                     described_group.error_message = None
@@ -454,28 +454,28 @@ class DescribeGroupsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "group_id")
             stop = position + n - 1
-            described_group.group_id = str(view[position:stop], "utf-8")
+            described_group.group_id = view[position:stop].tobytes().decode()
             position = stop
             n = view[position]
             position += 1
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "group_state")
             stop = position + n - 1
-            described_group.group_state = str(view[position:stop], "utf-8")
+            described_group.group_state = view[position:stop].tobytes().decode()
             position = stop
             n = view[position]
             position += 1
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "protocol_type")
             stop = position + n - 1
-            described_group.protocol_type = str(view[position:stop], "utf-8")
+            described_group.protocol_type = view[position:stop].tobytes().decode()
             position = stop
             n = view[position]
             position += 1
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "protocol_data")
             stop = position + n - 1
-            described_group.protocol_data = str(view[position:stop], "utf-8")
+            described_group.protocol_data = view[position:stop].tobytes().decode()
             position = stop
             n = view[position]
             position += 1
@@ -492,7 +492,7 @@ class DescribeGroupsResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "member_id")
                 stop = position + n - 1
-                described_group_member.member_id = str(view[position:stop], "utf-8")
+                described_group_member.member_id = view[position:stop].tobytes().decode()
                 position = stop
                 n = view[position]
                 position += 1
@@ -500,7 +500,7 @@ class DescribeGroupsResponse(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     stop = position + n - 1
-                    described_group_member.group_instance_id = str(view[position:stop], "utf-8")
+                    described_group_member.group_instance_id = view[position:stop].tobytes().decode()
                     position = stop
                 else:
                     described_group_member.group_instance_id = None
@@ -509,14 +509,14 @@ class DescribeGroupsResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "client_id")
                 stop = position + n - 1
-                described_group_member.client_id = str(view[position:stop], "utf-8")
+                described_group_member.client_id = view[position:stop].tobytes().decode()
                 position = stop
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "client_host")
                 stop = position + n - 1
-                described_group_member.client_host = str(view[position:stop], "utf-8")
+                described_group_member.client_host = view[position:stop].tobytes().decode()
                 position = stop
                 n = view[position]
                 position += 1
@@ -572,28 +572,28 @@ class DescribeGroupsResponse(Message):
             if n < 0:
                 fail_null("group_id")
             stop = position + n
-            described_group.group_id = str(view[position:stop], "utf-8")
+            described_group.group_id = view[position:stop].tobytes().decode()
             position = stop
             (n,) = _unpack_h(view, position)
             position += 2
             if n < 0:
                 fail_null("group_state")
             stop = position + n
-            described_group.group_state = str(view[position:stop], "utf-8")
+            described_group.group_state = view[position:stop].tobytes().decode()
             position = stop
             (n,) = _unpack_h(view, position)
             position += 2
             if n < 0:
                 fail_null("protocol_type")
             stop = position + n
-            described_group.protocol_type = str(view[position:stop], "utf-8")
+            described_group.protocol_type = view[position:stop].tobytes().decode()
             position = stop
             (n,) = _unpack_h(view, position)
             position += 2
             if n < 0:
                 fail_null("protocol_data")
             stop = position + n
-            described_group.protocol_data = str(view[position:stop], "utf-8")
+            described_group.protocol_data = view[position:stop].tobytes().decode()
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
@@ -607,14 +607,14 @@ class DescribeGroupsResponse(Message):
                 if n < 0:
                     fail_null("member_id")
                 stop = position + n
-                described_group_member.member_id = str(view[position:stop], "utf-8")
+                described_group_member.member_id = view[position:stop].tobytes().decode()
                 position = stop
                 if version == 4:
                     (n,) = _unpack_h(view, position)
                     position += 2
                     if n >= 0:
                         stop = position + n
-                        described_group_member.group_instance_id = str(view[position:stop], "utf-8")
+                        described_group_member.group_instance_id = view[position:stop].tobytes().decode()
                         position = stop
                     elif n == -1:
                         described_group_member.group_instance_id = None
@@ -627,14 +627,14 @@ class DescribeGroupsResponse(Message):
                 if n < 0:
                     fail_null("client_id")
                 stop = position + n
-                described_group_member.client_id = str(view[position:stop], "utf-8")
+                described_group_member.client_id = view[position:stop].tobytes().decode()
                 position = stop
                 (n,) = _unpack_h(view, position)
                 position += 2
                 if n < 0:
                     fail_null("client_host")
                 stop = position + n
-                described_group_member.client_host = str(view[position:stop], "utf-8")
+                described_group_member.client_host = view[position:stop].tobytes().decode()
                 position = stop
                 (n,) = _unpack_i(view, position)
                 position += 4

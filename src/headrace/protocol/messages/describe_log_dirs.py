@@ -153,7 +153,7 @@ class DescribeLogDirsRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "topic")
                 stop = position + n - 1
-                describable_log_dir_topic.topic = str(view[position:stop], "utf-8")
+                describable_log_dir_topic.topic = view[position:stop].tobytes().decode()
                 position = stop
                 n = view[position]
                 position += 1
@@ -195,7 +195,7 @@ class DescribeLogDirsRequest(Message):
                 if n < 0:
                     fail_null("topic")
                 stop = position + n
-                describable_log_dir_topic.topic = str(view[position:stop], "utf-8")
+                describable_log_dir_topic.topic = view[position:stop].tobytes().decode()
                 position = stop
                 (n,) = _unpack_i(view, position)
                 position += 4
@@ -426,7 +426,7 @@ class DescribeLogDirsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "log_dir")
             stop = position + n - 1
-            describe_log_dirs_result.log_dir = str(view[position:stop], "utf-8")
+            describe_log_dirs_result.log_dir = view[position:stop].tobytes().decode()
             position = stop
             n = view[position]
             position += 1
@@ -443,7 +443,7 @@ class DescribeLogDirsResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "name")
                 stop = position + n - 1
-                describe_log_dirs_topic.name = str(view[position:stop], "utf-8")
+                describe_log_dirs_topic.name = view[position:stop].tobytes().decode()
                 position = stop
                 n = view[position]
                 position += 1
@@ -525,7 +525,7 @@ class DescribeLogDirsResponse(Message):
             if n < 0:
                 fail_null("log_dir")
             stop = position + n
-            describe_log_dirs_result.log_dir = str(view[position:stop], "utf-8")
+            describe_log_dirs_result.log_dir = view[position:stop].tobytes().decode()
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
@@ -539,7 +539,7 @@ class DescribeLogDirsResponse(Message):
                 if n < 0:
                     fail_null("name")
                 stop = position + n
-                describe_log_dirs_topic.name = str(view[position:stop], "utf-8")
+                describe_log_dirs_topic.name = view[position:stop].tobytes().decode()
                 position = stop
                 (n,) = _unpack_i(view, position)
                 position += 4

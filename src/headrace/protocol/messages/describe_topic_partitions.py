@@ -148,7 +148,7 @@ class DescribeTopicPartitionsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "name")
             stop = position + n - 1
-            topic_request.name = str(view[position:stop], "utf-8")
+            topic_request.name = view[position:stop].tobytes().decode()
             position = stop
             n = view[position]
             position += 1
@@ -167,7 +167,7 @@ class DescribeTopicPartitionsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "topic_name")
             stop = position + n - 1
-            describe_topic_partitions_request_cursor.topic_name = str(view[position:stop], "utf-8")
+            describe_topic_partitions_request_cursor.topic_name = view[position:stop].tobytes().decode()
             position = stop
             describe_topic_partitions_request_cursor.partition_index, n = _unpack_iB(view, position)
             position += 5
@@ -392,7 +392,7 @@ class DescribeTopicPartitionsResponse(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                describe_topic_partitions_response_topic.name = str(view[position:stop], "utf-8")
+                describe_topic_partitions_response_topic.name = view[position:stop].tobytes().decode()
                 position = stop
             else:
                 describe_topic_partitions_response_topic.name = None
@@ -493,7 +493,7 @@ class DescribeTopicPartitionsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "topic_name")
             stop = position + n - 1
-            describe_topic_partitions_response_cursor.topic_name = str(view[position:stop], "utf-8")
+            describe_topic_partitions_response_cursor.topic_name = view[position:stop].tobytes().decode()
             position = stop
             (
                 describe_topic_partitions_response_cursor.partition_index,

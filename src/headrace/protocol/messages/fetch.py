@@ -490,7 +490,7 @@ class FetchRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "topic")
                 stop = position + n - 1
-                fetch_topic.topic = str(view[position:stop], "utf-8")
+                fetch_topic.topic = view[position:stop].tobytes().decode()
                 position = stop
             else:
                 fetch_topic.topic = ""
@@ -559,7 +559,7 @@ class FetchRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "topic")
                 stop = position + n - 1
-                forgotten_topic.topic = str(view[position:stop], "utf-8")
+                forgotten_topic.topic = view[position:stop].tobytes().decode()
                 position = stop
             else:
                 forgotten_topic.topic = ""
@@ -588,7 +588,7 @@ class FetchRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "rack_id")
         stop = position + n - 1
-        message.rack_id = str(view[position:stop], "utf-8")
+        message.rack_id = view[position:stop].tobytes().decode()
         position = stop
         n = view[position]
         position += 1
@@ -606,7 +606,7 @@ class FetchRequest(Message):
                         n, position = varint_tail(view, position, n)
                     if n:
                         stop = position + n - 1
-                        message.cluster_id = str(view[position:stop], "utf-8")
+                        message.cluster_id = view[position:stop].tobytes().decode()
                         position = stop
                     else:
                         message.cluster_id = None
@@ -667,7 +667,7 @@ class FetchRequest(Message):
             if n < 0:
                 fail_null("topic")
             stop = position + n
-            fetch_topic.topic = str(view[position:stop], "utf-8")
+            fetch_topic.topic = view[position:stop].tobytes().decode()
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
@@ -724,7 +724,7 @@ class FetchRequest(Message):
                 if n < 0:
                     fail_null("topic")
                 stop = position + n
-                forgotten_topic.topic = str(view[position:stop], "utf-8")
+                forgotten_topic.topic = view[position:stop].tobytes().decode()
                 position = stop
                 (n,) = _unpack_i(view, position)
                 position += 4
@@ -742,7 +742,7 @@ class FetchRequest(Message):
             if n < 0:
                 fail_null("rack_id")
             stop = position + n
-            message.rack_id = str(view[position:stop], "utf-8")
+            message.rack_id = view[position:stop].tobytes().decode()
             position = stop
         else:
             message.rack_id = ""
@@ -1148,7 +1148,7 @@ class FetchResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "topic")
                 stop = position + n - 1
-                fetchable_topic_response.topic = str(view[position:stop], "utf-8")
+                fetchable_topic_response.topic = view[position:stop].tobytes().decode()
                 position = stop
             else:
                 fetchable_topic_response.topic = ""
@@ -1285,7 +1285,7 @@ class FetchResponse(Message):
                         if not 0 < n < 128:
                             n, position = length_tail(view, position, n, "host")
                         stop = position + n - 1
-                        node_endpoint.host = str(view[position:stop], "utf-8")
+                        node_endpoint.host = view[position:stop].tobytes().decode()
                         position = stop
                         node_endpoint.port, n = _unpack_iB(view, position)
                         position += 5
@@ -1293,7 +1293,7 @@ class FetchResponse(Message):
                             n, position = varint_tail(view, position, n)
                         if n:
                             stop = position + n - 1
-                            node_endpoint.rack = str(view[position:stop], "utf-8")
+                            node_endpoint.rack = view[position:stop].tobytes().decode()
                             position = stop
                         else:
                             node_endpoint.rack = None
@@ -1337,7 +1337,7 @@ class FetchResponse(Message):
             if n < 0:
                 fail_null("topic")
             stop = position + n
-            fetchable_topic_response.topic = str(view[position:stop], "utf-8")
+            fetchable_topic_response.topic = view[position:stop].tobytes().decode()
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4

@@ -123,7 +123,7 @@ class FindCoordinatorRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "key")
             stop = position + n - 1
-            message.key = str(view[position:stop], "utf-8")
+            message.key = view[position:stop].tobytes().decode()
             position = stop
         else:
             message.key = ""
@@ -144,7 +144,7 @@ class FindCoordinatorRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "coordinator_keys")
                 stop = position + n - 1
-                coordinator_keys_items.append(str(view[position:stop], "utf-8"))
+                coordinator_keys_items.append(view[position:stop].tobytes().decode())
                 position = stop
             message.coordinator_keys = coordinator_keys_items
         else:
@@ -164,7 +164,7 @@ class FindCoordinatorRequest(Message):
         if n < 0:
             fail_null("key")
         stop = position + n
-        message.key = str(view[position:stop], "utf-8")
+        message.key = view[position:stop].tobytes().decode()
         position = stop
         if version >= 1:
             (message.key_type,) = _unpack_b(view, position)
@@ -368,7 +368,7 @@ class FindCoordinatorResponse(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                message.error_message = str(view[position:stop], "utf-8")
+                message.error_message = view[position:stop].tobytes().decode()
                 position = stop
             else:
                 message.error_message = None
@@ -385,7 +385,7 @@ class FindCoordinatorResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "host")
             stop = position + n - 1
-            message.host = str(view[position:stop], "utf-8")
+            message.host = view[position:stop].tobytes().decode()
             position = stop
         else:
             message.host = ""
@@ -410,14 +410,14 @@ class FindCoordinatorResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "key")
                 stop = position + n - 1
-                coordinator.key = str(view[position:stop], "utf-8")
+                coordinator.key = view[position:stop].tobytes().decode()
                 position = stop
                 coordinator.node_id, n = _unpack_iB(view, position)
                 position += 5
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "host")
                 stop = position + n - 1
-                coordinator.host = str(view[position:stop], "utf-8")
+                coordinator.host = view[position:stop].tobytes().decode()
                 position = stop
                 coordinator.port, coordinator.error_code, n = _unpack_ihB(view, position)
                 position += 7
@@ -425,7 +425,7 @@ class FindCoordinatorResponse(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     stop = position + n - 1
-                    coordinator.error_message = str(view[position:stop], "utf-8")
+                    coordinator.error_message = view[position:stop].tobytes().decode()
                     position = stop
                 else:
                     coordinator.error_message = None
@@ -459,7 +459,7 @@ class FindCoordinatorResponse(Message):
             position += 2
             if n >= 0:
                 stop = position + n
-                message.error_message = str(view[position:stop], "utf-8")
+                message.error_message = view[position:stop].tobytes().decode()
                 position = stop
             elif n == -1:
                 message.error_message = None
@@ -472,7 +472,7 @@ class FindCoordinatorResponse(Message):
         if n < 0:
             fail_null("host")
         stop = position + n
-        message.host = str(view[position:stop], "utf-8")
+        message.host = view[position:stop].tobytes().decode()
         position = stop
         (message.port,) = _unpack_i(view, position)
         position += 4

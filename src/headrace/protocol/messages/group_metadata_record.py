@@ -78,7 +78,7 @@ class GroupMetadataKey(Message):
         if n < 0:
             fail_null("group")
         stop = position + n
-        message.group = str(view[position:stop], "utf-8")
+        message.group = view[position:stop].tobytes().decode()
         position = stop
         return message, position
 
@@ -330,7 +330,7 @@ class GroupMetadataValue(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "protocol_type")
         stop = position + n - 1
-        message.protocol_type = str(view[position:stop], "utf-8")
+        message.protocol_type = view[position:stop].tobytes().decode()
         position = stop
         message.generation, n = _unpack_iB(view, position)
         position += 5
@@ -338,7 +338,7 @@ class GroupMetadataValue(Message):
             n, position = varint_tail(view, position, n)
         if n:
             stop = position + n - 1
-            message.protocol = str(view[position:stop], "utf-8")
+            message.protocol = view[position:stop].tobytes().decode()
             position = stop
         else:
             message.protocol = None
@@ -348,7 +348,7 @@ class GroupMetadataValue(Message):
             n, position = varint_tail(view, position, n)
         if n:
             stop = position + n - 1
-            message.leader = str(view[position:stop], "utf-8")
+            message.leader = view[position:stop].tobytes().decode()
             position = stop
         else:
             message.leader = None
@@ -367,7 +367,7 @@ class GroupMetadataValue(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "member_id")
             stop = position + n - 1
-            member_metadata.member_id = str(view[position:stop], "utf-8")
+            member_metadata.member_id = view[position:stop].tobytes().decode()
             position = stop
             n = view[position]
             position += 1
@@ -375,7 +375,7 @@ class GroupMetadataValue(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                member_metadata.group_instance_id = str(view[position:stop], "utf-8")
+                member_metadata.group_instance_id = view[position:stop].tobytes().decode()
                 position = stop
             else:
                 member_metadata.group_instance_id = None
@@ -384,14 +384,14 @@ class GroupMetadataValue(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "client_id")
             stop = position + n - 1
-            member_metadata.client_id = str(view[position:stop], "utf-8")
+            member_metadata.client_id = view[position:stop].tobytes().decode()
             position = stop
             n = view[position]
             position += 1
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "client_host")
             stop = position + n - 1
-            member_metadata.client_host = str(view[position:stop], "utf-8")
+            member_metadata.client_host = view[position:stop].tobytes().decode()
             position = stop
             (
                 member_metadata.rebalance_timeout,
@@ -432,13 +432,13 @@ class GroupMetadataValue(Message):
         if n < 0:
             fail_null("protocol_type")
         stop = position + n
-        message.protocol_type = str(view[position:stop], "utf-8")
+        message.protocol_type = view[position:stop].tobytes().decode()
         position = stop
         message.generation, n = _unpack_ih(view, position)
         position += 6
         if n >= 0:
             stop = position + n
-            message.protocol = str(view[position:stop], "utf-8")
+            message.protocol = view[position:stop].tobytes().decode()
             position = stop
         elif n == -1:
             message.protocol = None
@@ -448,7 +448,7 @@ class GroupMetadataValue(Message):
         position += 2
         if n >= 0:
             stop = position + n
-            message.leader = str(view[position:stop], "utf-8")
+            message.leader = view[position:stop].tobytes().decode()
             position = stop
         elif n == -1:
             message.leader = None
@@ -471,14 +471,14 @@ class GroupMetadataValue(Message):
             if n < 0:
                 fail_null("member_id")
             stop = position + n
-            member_metadata.member_id = str(view[position:stop], "utf-8")
+            member_metadata.member_id = view[position:stop].tobytes().decode()
             position = stop
             if version == 3:
                 (n,) = _unpack_h(view, position)
                 position += 2
                 if n >= 0:
                     stop = position + n
-                    member_metadata.group_instance_id = str(view[position:stop], "utf-8")
+                    member_metadata.group_instance_id = view[position:stop].tobytes().decode()
                     position = stop
                 elif n == -1:
                     member_metadata.group_instance_id = None
@@ -491,14 +491,14 @@ class GroupMetadataValue(Message):
             if n < 0:
                 fail_null("client_id")
             stop = position + n
-            member_metadata.client_id = str(view[position:stop], "utf-8")
+            member_metadata.client_id = view[position:stop].tobytes().decode()
             position = stop
             (n,) = _unpack_h(view, position)
             position += 2
             if n < 0:
                 fail_null("client_host")
             stop = position + n
-            member_metadata.client_host = str(view[position:stop], "utf-8")
+            member_metadata.client_host = view[position:stop].tobytes().decode()
             position = stop
             if version >= 1:
                 (

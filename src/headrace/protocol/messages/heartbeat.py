@@ -130,14 +130,14 @@ class HeartbeatRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "group_id")
         stop = position + n - 1
-        message.group_id = str(view[position:stop], "utf-8")
+        message.group_id = view[position:stop].tobytes().decode()
         position = stop
         message.generation_id, n = _unpack_iB(view, position)
         position += 5
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "member_id")
         stop = position + n - 1
-        message.member_id = str(view[position:stop], "utf-8")
+        message.member_id = view[position:stop].tobytes().decode()
         position = stop
         n = view[position]
         position += 1
@@ -145,7 +145,7 @@ class HeartbeatRequest(Message):
             n, position = varint_tail(view, position, n)
         if n:
             stop = position + n - 1
-            message.group_instance_id = str(view[position:stop], "utf-8")
+            message.group_instance_id = view[position:stop].tobytes().decode()
             position = stop
         else:
             message.group_instance_id = None
@@ -163,21 +163,21 @@ class HeartbeatRequest(Message):
         if n < 0:
             fail_null("group_id")
         stop = position + n
-        message.group_id = str(view[position:stop], "utf-8")
+        message.group_id = view[position:stop].tobytes().decode()
         position = stop
         message.generation_id, n = _unpack_ih(view, position)
         position += 6
         if n < 0:
             fail_null("member_id")
         stop = position + n
-        message.member_id = str(view[position:stop], "utf-8")
+        message.member_id = view[position:stop].tobytes().decode()
         position = stop
         if version == 3:
             (n,) = _unpack_h(view, position)
             position += 2
             if n >= 0:
                 stop = position + n
-                message.group_instance_id = str(view[position:stop], "utf-8")
+                message.group_instance_id = view[position:stop].tobytes().decode()
                 position = stop
             elif n == -1:
                 message.group_instance_id = None

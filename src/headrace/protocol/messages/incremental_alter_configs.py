@@ -212,7 +212,7 @@ class IncrementalAlterConfigsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "resource_name")
             stop = position + n - 1
-            alter_configs_resource.resource_name = str(view[position:stop], "utf-8")
+            alter_configs_resource.resource_name = view[position:stop].tobytes().decode()
             position = stop
             n = view[position]
             position += 1
@@ -229,7 +229,7 @@ class IncrementalAlterConfigsRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "name")
                 stop = position + n - 1
-                alterable_config.name = str(view[position:stop], "utf-8")
+                alterable_config.name = view[position:stop].tobytes().decode()
                 position = stop
                 alterable_config.config_operation, n = _unpack_bB(view, position)
                 position += 2
@@ -237,7 +237,7 @@ class IncrementalAlterConfigsRequest(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     stop = position + n - 1
-                    alterable_config.value = str(view[position:stop], "utf-8")
+                    alterable_config.value = view[position:stop].tobytes().decode()
                     position = stop
                 else:
                     alterable_config.value = None
@@ -275,7 +275,7 @@ class IncrementalAlterConfigsRequest(Message):
             if n < 0:
                 fail_null("resource_name")
             stop = position + n
-            alter_configs_resource.resource_name = str(view[position:stop], "utf-8")
+            alter_configs_resource.resource_name = view[position:stop].tobytes().decode()
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
@@ -289,13 +289,13 @@ class IncrementalAlterConfigsRequest(Message):
                 if n < 0:
                     fail_null("name")
                 stop = position + n
-                alterable_config.name = str(view[position:stop], "utf-8")
+                alterable_config.name = view[position:stop].tobytes().decode()
                 position = stop
                 alterable_config.config_operation, n = _unpack_bh(view, position)
                 position += 3
                 if n >= 0:
                     stop = position + n
-                    alterable_config.value = str(view[position:stop], "utf-8")
+                    alterable_config.value = view[position:stop].tobytes().decode()
                     position = stop
                 elif n == -1:
                     alterable_config.value = None
@@ -435,7 +435,7 @@ class IncrementalAlterConfigsResponse(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                alter_configs_resource_response.error_message = str(view[position:stop], "utf-8")
+                alter_configs_resource_response.error_message = view[position:stop].tobytes().decode()
                 position = stop
             else:
                 alter_configs_resource_response.error_message = None
@@ -444,7 +444,7 @@ class IncrementalAlterConfigsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "resource_name")
             stop = position + n - 1
-            alter_configs_resource_response.resource_name = str(view[position:stop], "utf-8")
+            alter_configs_resource_response.resource_name = view[position:stop].tobytes().decode()
             position = stop
             n = view[position]
             position += 1
@@ -473,7 +473,7 @@ class IncrementalAlterConfigsResponse(Message):
             position += 4
             if n >= 0:
                 stop = position + n
-                alter_configs_resource_response.error_message = str(view[position:stop], "utf-8")
+                alter_configs_resource_response.error_message = view[position:stop].tobytes().decode()
                 position = stop
             elif n == -1:
                 alter_configs_resource_response.error_message = None
@@ -484,7 +484,7 @@ class IncrementalAlterConfigsResponse(Message):
             if n < 0:
                 fail_null("resource_name")
             stop = position + n
-            alter_configs_resource_response.resource_name = str(view[position:stop], "utf-8")
+            alter_configs_resource_response.resource_name = view[position:stop].tobytes().decode()
             position = stop
             responses_items.append(alter_configs_resource_response)
         message.responses = responses_items

@@ -141,7 +141,7 @@ class InitProducerIdRequest(Message):
             n, position = varint_tail(view, position, n)
         if n:
             stop = position + n - 1
-            message.transactional_id = str(view[position:stop], "utf-8")
+            message.transactional_id = view[position:stop].tobytes().decode()
             position = stop
         else:
             message.transactional_id = None
@@ -187,7 +187,7 @@ class InitProducerIdRequest(Message):
         position += 2
         if n >= 0:
             stop = position + n
-            message.transactional_id = str(view[position:stop], "utf-8")
+            message.transactional_id = view[position:stop].tobytes().decode()
             position = stop
         elif n == -1:
             message.transactional_id = None

@@ -236,14 +236,14 @@ class JoinGroupRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "group_id")
         stop = position + n - 1
-        message.group_id = str(view[position:stop], "utf-8")
+        message.group_id = view[position:stop].tobytes().decode()
         position = stop
         message.session_timeout_ms, message.rebalance_timeout_ms, n = _unpack_iiB(view, position)
         position += 9
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "member_id")
         stop = position + n - 1
-        message.member_id = str(view[position:stop], "utf-8")
+        message.member_id = view[position:stop].tobytes().decode()
         position = stop
         n = view[position]
         position += 1
@@ -251,7 +251,7 @@ class JoinGroupRequest(Message):
             n, position = varint_tail(view, position, n)
         if n:
             stop = position + n - 1
-            message.group_instance_id = str(view[position:stop], "utf-8")
+            message.group_instance_id = view[position:stop].tobytes().decode()
             position = stop
         else:
             message.group_instance_id = None
@@ -260,7 +260,7 @@ class JoinGroupRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "protocol_type")
         stop = position + n - 1
-        message.protocol_type = str(view[position:stop], "utf-8")
+        message.protocol_type = view[position:stop].tobytes().decode()
         position = stop
         n = view[position]
         position += 1
@@ -277,7 +277,7 @@ class JoinGroupRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "name")
             stop = position + n - 1
-            join_group_request_protocol.name = str(view[position:stop], "utf-8")
+            join_group_request_protocol.name = view[position:stop].tobytes().decode()
             position = stop
             n = view[position]
             position += 1
@@ -299,7 +299,7 @@ class JoinGroupRequest(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                message.reason = str(view[position:stop], "utf-8")
+                message.reason = view[position:stop].tobytes().decode()
                 position = stop
             else:
                 message.reason = None
@@ -321,7 +321,7 @@ class JoinGroupRequest(Message):
         if n < 0:
             fail_null("group_id")
         stop = position + n
-        message.group_id = str(view[position:stop], "utf-8")
+        message.group_id = view[position:stop].tobytes().decode()
         position = stop
         if version >= 1:
             (
@@ -337,14 +337,14 @@ class JoinGroupRequest(Message):
         if n < 0:
             fail_null("member_id")
         stop = position + n
-        message.member_id = str(view[position:stop], "utf-8")
+        message.member_id = view[position:stop].tobytes().decode()
         position = stop
         if version == 5:
             (n,) = _unpack_h(view, position)
             position += 2
             if n >= 0:
                 stop = position + n
-                message.group_instance_id = str(view[position:stop], "utf-8")
+                message.group_instance_id = view[position:stop].tobytes().decode()
                 position = stop
             elif n == -1:
                 message.group_instance_id = None
@@ -357,7 +357,7 @@ class JoinGroupRequest(Message):
         if n < 0:
             fail_null("protocol_type")
         stop = position + n
-        message.protocol_type = str(view[position:stop], "utf-8")
+        message.protocol_type = view[position:stop].tobytes().decode()
         position = stop
         (n,) = _unpack_i(view, position)
         position += 4
@@ -371,7 +371,7 @@ class JoinGroupRequest(Message):
             if n < 0:
                 fail_null("name")
             stop = position + n
-            join_group_request_protocol.name = str(view[position:stop], "utf-8")
+            join_group_request_protocol.name = view[position:stop].tobytes().decode()
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
@@ -599,7 +599,7 @@ class JoinGroupResponse(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                message.protocol_type = str(view[position:stop], "utf-8")
+                message.protocol_type = view[position:stop].tobytes().decode()
                 position = stop
             else:
                 message.protocol_type = None
@@ -611,7 +611,7 @@ class JoinGroupResponse(Message):
             n, position = varint_tail(view, position, n)
         if n:
             stop = position + n - 1
-            message.protocol_name = str(view[position:stop], "utf-8")
+            message.protocol_name = view[position:stop].tobytes().decode()
             position = stop
         elif version >= 7:
             message.protocol_name = None
@@ -622,7 +622,7 @@ class JoinGroupResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "leader")
         stop = position + n - 1
-        message.leader = str(view[position:stop], "utf-8")
+        message.leader = view[position:stop].tobytes().decode()
         position = stop
         if version >= 9:
             message.skip_assignment, n = _unpack_oB(view, position)
@@ -634,7 +634,7 @@ class JoinGroupResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "member_id")
         stop = position + n - 1
-        message.member_id = str(view[position:stop], "utf-8")
+        message.member_id = view[position:stop].tobytes().decode()
         position = stop
         n = view[position]
         position += 1
@@ -651,7 +651,7 @@ class JoinGroupResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "member_id")
             stop = position + n - 1
-            join_group_response_member.member_id = str(view[position:stop], "utf-8")
+            join_group_response_member.member_id = view[position:stop].tobytes().decode()
             position = stop
             n = view[position]
             position += 1
@@ -659,7 +659,7 @@ class JoinGroupResponse(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                join_group_response_member.group_instance_id = str(view[position:stop], "utf-8")
+                join_group_response_member.group_instance_id = view[position:stop].tobytes().decode()
                 position = stop
             else:
                 join_group_response_member.group_instance_id = None
@@ -703,21 +703,21 @@ class JoinGroupResponse(Message):
         if n < 0:
             fail_null("protocol_name")
         stop = position + n
-        message.protocol_name = str(view[position:stop], "utf-8")
+        message.protocol_name = view[position:stop].tobytes().decode()
         position = stop
         (n,) = _unpack_h(view, position)
         position += 2
         if n < 0:
             fail_null("leader")
         stop = position + n
-        message.leader = str(view[position:stop], "utf-8")
+        message.leader = view[position:stop].tobytes().decode()
         position = stop
         (n,) = _unpack_h(view, position)
         position += 2
         if n < 0:
             fail_null("member_id")
         stop = position + n
-        message.member_id = str(view[position:stop], "utf-8")
+        message.member_id = view[position:stop].tobytes().decode()
         position = stop
         (n,) = _unpack_i(view, position)
         position += 4
@@ -731,14 +731,14 @@ class JoinGroupResponse(Message):
             if n < 0:
                 fail_null("member_id")
             stop = position + n
-            join_group_response_member.member_id = str(view[position:stop], "utf-8")
+            join_group_response_member.member_id = view[position:stop].tobytes().decode()
             position = stop
             if version == 5:
                 (n,) = _unpack_h(view, position)
                 position += 2
                 if n >= 0:
                     stop = position + n
-                    join_group_response_member.group_instance_id = str(view[position:stop], "utf-8")
+                    join_group_response_member.group_instance_id = view[position:stop].tobytes().decode()
                     position = stop
                 elif n == -1:
                     join_group_response_member.group_instance_id = None

@@ -180,7 +180,7 @@ class LeaveGroupRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "group_id")
         stop = position + n - 1
-        message.group_id = str(view[position:stop], "utf-8")
+        message.group_id = view[position:stop].tobytes().decode()
         position = stop
         n = view[position]
         position += 1
@@ -197,7 +197,7 @@ class LeaveGroupRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "member_id")
             stop = position + n - 1
-            member_identity.member_id = str(view[position:stop], "utf-8")
+            member_identity.member_id = view[position:stop].tobytes().decode()
             position = stop
             n = view[position]
             position += 1
@@ -205,7 +205,7 @@ class LeaveGroupRequest(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                member_identity.group_instance_id = str(view[position:stop], "utf-8")
+                member_identity.group_instance_id = view[position:stop].tobytes().decode()
                 position = stop
             else:
                 member_identity.group_instance_id = None
@@ -216,7 +216,7 @@ class LeaveGroupRequest(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     stop = position + n - 1
-                    member_identity.reason = str(view[position:stop], "utf-8")
+                    member_identity.reason = view[position:stop].tobytes().decode()
                     position = stop
                 else:
                     member_identity.reason = None
@@ -243,7 +243,7 @@ class LeaveGroupRequest(Message):
         if n < 0:
             fail_null("group_id")
         stop = position + n
-        message.group_id = str(view[position:stop], "utf-8")
+        message.group_id = view[position:stop].tobytes().decode()
         position = stop
         if version <= 2:
             (n,) = _unpack_h(view, position)
@@ -251,7 +251,7 @@ class LeaveGroupRequest(Message):
             if n < 0:
                 fail_null("member_id")
             stop = position + n
-            message.member_id = str(view[position:stop], "utf-8")
+            message.member_id = view[position:stop].tobytes().decode()
             position = stop
         else:
             message.member_id = ""
@@ -269,13 +269,13 @@ class LeaveGroupRequest(Message):
                 if n < 0:
                     fail_null("member_id")
                 stop = position + n
-                member_identity.member_id = str(view[position:stop], "utf-8")
+                member_identity.member_id = view[position:stop].tobytes().decode()
                 position = stop
                 (n,) = _unpack_h(view, position)
                 position += 2
                 if n >= 0:
                     stop = position + n
-                    member_identity.group_instance_id = str(view[position:stop], "utf-8")
+                    member_identity.group_instance_id = view[position:stop].tobytes().decode()
                     position = stop
                 elif n == -1:
                     member_identity.group_instance_id = None
@@ -415,7 +415,7 @@ class LeaveGroupResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "member_id")
             stop = position + n - 1
-            member_response.member_id = str(view[position:stop], "utf-8")
+            member_response.member_id = view[position:stop].tobytes().decode()
             position = stop
             n = view[position]
             position += 1
@@ -423,7 +423,7 @@ class LeaveGroupResponse(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                member_response.group_instance_id = str(view[position:stop], "utf-8")
+                member_response.group_instance_id = view[position:stop].tobytes().decode()
                 position = stop
             else:
                 member_response.group_instance_id = None
@@ -463,13 +463,13 @@ class LeaveGroupResponse(Message):
                 if n < 0:
                     fail_null("member_id")
                 stop = position + n
-                member_response.member_id = str(view[position:stop], "utf-8")
+                member_response.member_id = view[position:stop].tobytes().decode()
                 position = stop
                 (n,) = _unpack_h(view, position)
                 position += 2
                 if n >= 0:
                     stop = position + n
-                    member_response.group_instance_id = str(view[position:stop], "utf-8")
+                    member_response.group_instance_id = view[position:stop].tobytes().decode()
                     position = stop
                 elif n == -1:
                     member_response.group_instance_id = None

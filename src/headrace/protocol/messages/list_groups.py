@@ -125,7 +125,7 @@ class ListGroupsRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "states_filter")
                 stop = position + n - 1
-                states_filter_items.append(str(view[position:stop], "utf-8"))
+                states_filter_items.append(view[position:stop].tobytes().decode())
                 position = stop
             message.states_filter = states_filter_items
         else:
@@ -145,7 +145,7 @@ class ListGroupsRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "types_filter")
                 stop = position + n - 1
-                types_filter_items.append(str(view[position:stop], "utf-8"))
+                types_filter_items.append(view[position:stop].tobytes().decode())
                 position = stop
             message.types_filter = types_filter_items
         else:
@@ -299,14 +299,14 @@ class ListGroupsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "group_id")
             stop = position + n - 1
-            listed_group.group_id = str(view[position:stop], "utf-8")
+            listed_group.group_id = view[position:stop].tobytes().decode()
             position = stop
             n = view[position]
             position += 1
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "protocol_type")
             stop = position + n - 1
-            listed_group.protocol_type = str(view[position:stop], "utf-8")
+            listed_group.protocol_type = view[position:stop].tobytes().decode()
             position = stop
             if version >= 4:
                 n = view[position]
@@ -314,7 +314,7 @@ class ListGroupsResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "group_state")
                 stop = position + n - 1
-                listed_group.group_state = str(view[position:stop], "utf-8")
+                listed_group.group_state = view[position:stop].tobytes().decode()
                 position = stop
             else:
                 listed_group.group_state = ""
@@ -324,7 +324,7 @@ class ListGroupsResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "group_type")
                 stop = position + n - 1
-                listed_group.group_type = str(view[position:stop], "utf-8")
+                listed_group.group_type = view[position:stop].tobytes().decode()
                 position = stop
             else:
                 listed_group.group_type = ""
@@ -363,14 +363,14 @@ class ListGroupsResponse(Message):
             if n < 0:
                 fail_null("group_id")
             stop = position + n
-            listed_group.group_id = str(view[position:stop], "utf-8")
+            listed_group.group_id = view[position:stop].tobytes().decode()
             position = stop
             (n,) = _unpack_h(view, position)
             position += 2
             if n < 0:
                 fail_null("protocol_type")
             stop = position + n
-            listed_group.protocol_type = str(view[position:stop], "utf-8")
+            listed_group.protocol_type = view[position:stop].tobytes().decode()
             position = stop
             groups_items.append(listed_group)
         message.groups = groups_items

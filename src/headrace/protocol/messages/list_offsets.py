@@ -206,7 +206,7 @@ class ListOffsetsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "name")
             stop = position + n - 1
-            list_offsets_topic.name = str(view[position:stop], "utf-8")
+            list_offsets_topic.name = view[position:stop].tobytes().decode()
             position = stop
             n = view[position]
             position += 1
@@ -268,7 +268,7 @@ class ListOffsetsRequest(Message):
             if n < 0:
                 fail_null("name")
             stop = position + n
-            list_offsets_topic.name = str(view[position:stop], "utf-8")
+            list_offsets_topic.name = view[position:stop].tobytes().decode()
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
@@ -455,7 +455,7 @@ class ListOffsetsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "name")
             stop = position + n - 1
-            list_offsets_topic_response.name = str(view[position:stop], "utf-8")
+            list_offsets_topic_response.name = view[position:stop].tobytes().decode()
             position = stop
             n = view[position]
             position += 1
@@ -513,7 +513,7 @@ class ListOffsetsResponse(Message):
             if n < 0:
                 fail_null("name")
             stop = position + n
-            list_offsets_topic_response.name = str(view[position:stop], "utf-8")
+            list_offsets_topic_response.name = view[position:stop].tobytes().decode()
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4

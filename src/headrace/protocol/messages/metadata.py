@@ -222,7 +222,7 @@ class MetadataRequest(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     stop = position + n - 1
-                    metadata_request_topic.name = str(view[position:stop], "utf-8")
+                    metadata_request_topic.name = view[position:stop].tobytes().decode()
                     position = stop
                 elif version >= 10:
                     metadata_request_topic.name = None
@@ -274,7 +274,7 @@ class MetadataRequest(Message):
                 if n < 0:
                     fail_null("name")
                 stop = position + n
-                metadata_request_topic.name = str(view[position:stop], "utf-8")
+                metadata_request_topic.name = view[position:stop].tobytes().decode()
                 position = stop
                 topics_items.append(metadata_request_topic)
             message.topics = topics_items
@@ -641,7 +641,7 @@ class MetadataResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "host")
             stop = position + n - 1
-            metadata_response_broker.host = str(view[position:stop], "utf-8")
+            metadata_response_broker.host = view[position:stop].tobytes().decode()
             position = stop
             metadata_response_broker.port, n = _unpack_iB(view, position)
             position += 5
@@ -649,7 +649,7 @@ class MetadataResponse(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                metadata_response_broker.rack = str(view[position:stop], "utf-8")
+                metadata_response_broker.rack = view[position:stop].tobytes().decode()
                 position = stop
             else:
                 metadata_response_broker.rack = None
@@ -665,7 +665,7 @@ class MetadataResponse(Message):
             n, position = varint_tail(view, position, n)
         if n:
             stop = position + n - 1
-            message.cluster_id = str(view[position:stop], "utf-8")
+            message.cluster_id = view[position:stop].tobytes().decode()
             position = stop
         else:
             message.cluster_id = None
@@ -685,7 +685,7 @@ class MetadataResponse(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                metadata_response_topic.name = str(view[position:stop], "utf-8")
+                metadata_response_topic.name = view[position:stop].tobytes().decode()
                 position = stop
             elif version >= 12:
                 metadata_response_topic.name = None
@@ -794,7 +794,7 @@ class MetadataResponse(Message):
             if n < 0:
                 fail_null("host")
             stop = position + n
-            metadata_response_broker.host = str(view[position:stop], "utf-8")
+            metadata_response_broker.host = view[position:stop].tobytes().decode()
             position = stop
             (metadata_response_broker.port,) = _unpack_i(view, position)
             position += 4
@@ -803,7 +803,7 @@ class MetadataResponse(Message):
                 position += 2
                 if n >= 0:
                     stop = position + n
-                    metadata_response_broker.rack = str(view[position:stop], "utf-8")
+                    metadata_response_broker.rack = view[position:stop].tobytes().decode()
                     position = stop
                 elif n == -1:
                     metadata_response_broker.rack = None
@@ -818,7 +818,7 @@ class MetadataResponse(Message):
             position += 2
             if n >= 0:
                 stop = position + n
-                message.cluster_id = str(view[position:stop], "utf-8")
+                message.cluster_id = view[position:stop].tobytes().decode()
                 position = stop
             elif n == -1:
                 message.cluster_id = None
@@ -844,7 +844,7 @@ class MetadataResponse(Message):
             if n < 0:
                 fail_null("name")
             stop = position + n
-            metadata_response_topic.name = str(view[position:stop], "utf-8")
+            metadata_response_topic.name = view[position:stop].tobytes().decode()
             position = stop
             if version >= 1:
                 metadata_response_topic.is_internal, n = _unpack_oi(view, position)

@@ -283,14 +283,14 @@ class OffsetCommitRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "group_id")
         stop = position + n - 1
-        message.group_id = str(view[position:stop], "utf-8")
+        message.group_id = view[position:stop].tobytes().decode()
         position = stop
         message.generation_id_or_member_epoch, n = _unpack_iB(view, position)
         position += 5
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "member_id")
         stop = position + n - 1
-        message.member_id = str(view[position:stop], "utf-8")
+        message.member_id = view[position:stop].tobytes().decode()
         position = stop
         n = view[position]
         position += 1
@@ -298,7 +298,7 @@ class OffsetCommitRequest(Message):
             n, position = varint_tail(view, position, n)
         if n:
             stop = position + n - 1
-            message.group_instance_id = str(view[position:stop], "utf-8")
+            message.group_instance_id = view[position:stop].tobytes().decode()
             position = stop
         else:
             message.group_instance_id = None
@@ -318,7 +318,7 @@ class OffsetCommitRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "name")
                 stop = position + n - 1
-                offset_commit_request_topic.name = str(view[position:stop], "utf-8")
+                offset_commit_request_topic.name = view[position:stop].tobytes().decode()
                 position = stop
             else:
                 offset_commit_request_topic.name = ""
@@ -348,7 +348,7 @@ class OffsetCommitRequest(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     stop = position + n - 1
-                    offset_commit_request_partition.committed_metadata = str(view[position:stop], "utf-8")
+                    offset_commit_request_partition.committed_metadata = view[position:stop].tobytes().decode()
                     position = stop
                 else:
                     offset_commit_request_partition.committed_metadata = None
@@ -379,21 +379,21 @@ class OffsetCommitRequest(Message):
         if n < 0:
             fail_null("group_id")
         stop = position + n
-        message.group_id = str(view[position:stop], "utf-8")
+        message.group_id = view[position:stop].tobytes().decode()
         position = stop
         message.generation_id_or_member_epoch, n = _unpack_ih(view, position)
         position += 6
         if n < 0:
             fail_null("member_id")
         stop = position + n
-        message.member_id = str(view[position:stop], "utf-8")
+        message.member_id = view[position:stop].tobytes().decode()
         position = stop
         if version == 7:
             (n,) = _unpack_h(view, position)
             position += 2
             if n >= 0:
                 stop = position + n
-                message.group_instance_id = str(view[position:stop], "utf-8")
+                message.group_instance_id = view[position:stop].tobytes().decode()
                 position = stop
             elif n == -1:
                 message.group_instance_id = None
@@ -419,7 +419,7 @@ class OffsetCommitRequest(Message):
             if n < 0:
                 fail_null("name")
             stop = position + n
-            offset_commit_request_topic.name = str(view[position:stop], "utf-8")
+            offset_commit_request_topic.name = view[position:stop].tobytes().decode()
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
@@ -446,7 +446,7 @@ class OffsetCommitRequest(Message):
                     position += 14
                 if n >= 0:
                     stop = position + n
-                    offset_commit_request_partition.committed_metadata = str(view[position:stop], "utf-8")
+                    offset_commit_request_partition.committed_metadata = view[position:stop].tobytes().decode()
                     position = stop
                 elif n == -1:
                     offset_commit_request_partition.committed_metadata = None
@@ -595,7 +595,7 @@ class OffsetCommitResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "name")
                 stop = position + n - 1
-                offset_commit_response_topic.name = str(view[position:stop], "utf-8")
+                offset_commit_response_topic.name = view[position:stop].tobytes().decode()
                 position = stop
             else:
                 offset_commit_response_topic.name = ""
@@ -658,7 +658,7 @@ class OffsetCommitResponse(Message):
             if n < 0:
                 fail_null("name")
             stop = position + n
-            offset_commit_response_topic.name = str(view[position:stop], "utf-8")
+            offset_commit_response_topic.name = view[position:stop].tobytes().decode()
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4

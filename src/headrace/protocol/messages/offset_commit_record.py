@@ -85,14 +85,14 @@ class OffsetCommitKey(Message):
         if n < 0:
             fail_null("group")
         stop = position + n
-        message.group = str(view[position:stop], "utf-8")
+        message.group = view[position:stop].tobytes().decode()
         position = stop
         (n,) = _unpack_h(view, position)
         position += 2
         if n < 0:
             fail_null("topic")
         stop = position + n
-        message.topic = str(view[position:stop], "utf-8")
+        message.topic = view[position:stop].tobytes().decode()
         position = stop
         (message.partition,) = _unpack_i(view, position)
         position += 4
@@ -196,7 +196,7 @@ class OffsetCommitValue(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "metadata")
         stop = position + n - 1
-        message.metadata = str(view[position:stop], "utf-8")
+        message.metadata = view[position:stop].tobytes().decode()
         position = stop
         message.commit_timestamp, n = _unpack_qB(view, position)
         position += 9
@@ -228,7 +228,7 @@ class OffsetCommitValue(Message):
         if n < 0:
             fail_null("metadata")
         stop = position + n
-        message.metadata = str(view[position:stop], "utf-8")
+        message.metadata = view[position:stop].tobytes().decode()
         position = stop
         if version >= 2:
             message.expire_timestamp = -1

@@ -113,7 +113,7 @@ class OffsetDeleteRequest(Message):
         if n < 0:
             fail_null("group_id")
         stop = position + n
-        message.group_id = str(view[position:stop], "utf-8")
+        message.group_id = view[position:stop].tobytes().decode()
         position = stop
         (n,) = _unpack_i(view, position)
         position += 4
@@ -127,7 +127,7 @@ class OffsetDeleteRequest(Message):
             if n < 0:
                 fail_null("name")
             stop = position + n
-            offset_delete_request_topic.name = str(view[position:stop], "utf-8")
+            offset_delete_request_topic.name = view[position:stop].tobytes().decode()
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
@@ -231,7 +231,7 @@ class OffsetDeleteResponse(Message):
             if n < 0:
                 fail_null("name")
             stop = position + n
-            offset_delete_response_topic.name = str(view[position:stop], "utf-8")
+            offset_delete_response_topic.name = view[position:stop].tobytes().decode()
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4

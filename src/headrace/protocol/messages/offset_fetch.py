@@ -273,7 +273,7 @@ class OffsetFetchRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "group_id")
             stop = position + n - 1
-            message.group_id = str(view[position:stop], "utf-8")
+            message.group_id = view[position:stop].tobytes().decode()
             position = stop
         else:
             message.group_id = ""
@@ -294,7 +294,7 @@ class OffsetFetchRequest(Message):
                     if not 0 < n < 128:
                         n, position = length_tail(view, position, n, "name")
                     stop = position + n - 1
-                    offset_fetch_request_topic.name = str(view[position:stop], "utf-8")
+                    offset_fetch_request_topic.name = view[position:stop].tobytes().decode()
                     position = stop
                     n = view[position]
                     position += 1
@@ -331,7 +331,7 @@ class OffsetFetchRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "group_id")
                 stop = position + n - 1
-                offset_fetch_request_group.group_id = str(view[position:stop], "utf-8")
+                offset_fetch_request_group.group_id = view[position:stop].tobytes().decode()
                 position = stop
                 if version >= 9:
                     n = view[position]
@@ -340,7 +340,7 @@ class OffsetFetchRequest(Message):
                         n, position = varint_tail(view, position, n)
                     if n:
                         stop = position + n - 1
-                        offset_fetch_request_group.member_id = str(view[position:stop], "utf-8")
+                        offset_fetch_request_group.member_id = view[position:stop].tobytes().decode()
                         position = stop
                     else:
                         offset_fetch_request_group.member_id = None
@@ -368,7 +368,7 @@ class OffsetFetchRequest(Message):
                             if not 0 < n < 128:
                                 n, position = length_tail(view, position, n, "name")
                             stop = position + n - 1
-                            offset_fetch_request_topics.name = str(view[position:stop], "utf-8")
+                            offset_fetch_request_topics.name = view[position:stop].tobytes().decode()
                             position = stop
                         else:
                             offset_fetch_request_topics.name = ""
@@ -424,7 +424,7 @@ class OffsetFetchRequest(Message):
         if n < 0:
             fail_null("group_id")
         stop = position + n
-        message.group_id = str(view[position:stop], "utf-8")
+        message.group_id = view[position:stop].tobytes().decode()
         position = stop
         (n,) = _unpack_i(view, position)
         position += 4
@@ -439,7 +439,7 @@ class OffsetFetchRequest(Message):
                 if n < 0:
                     fail_null("name")
                 stop = position + n
-                offset_fetch_request_topic.name = str(view[position:stop], "utf-8")
+                offset_fetch_request_topic.name = view[position:stop].tobytes().decode()
                 position = stop
                 (n,) = _unpack_i(view, position)
                 position += 4
@@ -779,7 +779,7 @@ class OffsetFetchResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "name")
                 stop = position + n - 1
-                offset_fetch_response_topic.name = str(view[position:stop], "utf-8")
+                offset_fetch_response_topic.name = view[position:stop].tobytes().decode()
                 position = stop
                 n = view[position]
                 position += 1
@@ -802,7 +802,7 @@ class OffsetFetchResponse(Message):
                         n, position = varint_tail(view, position, n)
                     if n:
                         stop = position + n - 1
-                        offset_fetch_response_partition.metadata = str(view[position:stop], "utf-8")
+                        offset_fetch_response_partition.metadata = view[position:stop].tobytes().decode()
                         position = stop
                     else:
                         offset_fetch_response_partition.metadata = None
@@ -841,7 +841,7 @@ class OffsetFetchResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "group_id")
                 stop = position + n - 1
-                offset_fetch_response_group.group_id = str(view[position:stop], "utf-8")
+                offset_fetch_response_group.group_id = view[position:stop].tobytes().decode()
                 position = stop
                 n = view[position]
                 position += 1
@@ -859,7 +859,7 @@ class OffsetFetchResponse(Message):
                         if not 0 < n < 128:
                             n, position = length_tail(view, position, n, "name")
                         stop = position + n - 1
-                        offset_fetch_response_topics.name = str(view[position:stop], "utf-8")
+                        offset_fetch_response_topics.name = view[position:stop].tobytes().decode()
                         position = stop
                     else:
                         offset_fetch_response_topics.name = ""
@@ -889,7 +889,7 @@ class OffsetFetchResponse(Message):
                             n, position = varint_tail(view, position, n)
                         if n:
                             stop = position + n - 1
-                            offset_fetch_response_partitions.metadata = str(view[position:stop], "utf-8")
+                            offset_fetch_response_partitions.metadata = view[position:stop].tobytes().decode()
                             position = stop
                         else:
                             offset_fetch_response_partitions.metadata = None
@@ -941,7 +941,7 @@ class OffsetFetchResponse(Message):
             if n < 0:
                 fail_null("name")
             stop = position + n
-            offset_fetch_response_topic.name = str(view[position:stop], "utf-8")
+            offset_fetch_response_topic.name = view[position:stop].tobytes().decode()
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
@@ -968,7 +968,7 @@ class OffsetFetchResponse(Message):
                     position += 14
                 if n >= 0:
                     stop = position + n
-                    offset_fetch_response_partition.metadata = str(view[position:stop], "utf-8")
+                    offset_fetch_response_partition.metadata = view[position:stop].tobytes().decode()
                     position = stop
                 elif n == -1:
                     offset_fetch_response_partition.metadata = None

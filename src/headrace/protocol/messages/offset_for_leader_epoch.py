@@ -182,7 +182,7 @@ class OffsetForLeaderEpochRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "topic")
             stop = position + n - 1
-            offset_for_leader_topic.topic = str(view[position:stop], "utf-8")
+            offset_for_leader_topic.topic = view[position:stop].tobytes().decode()
             position = stop
             n = view[position]
             position += 1
@@ -238,7 +238,7 @@ class OffsetForLeaderEpochRequest(Message):
             if n < 0:
                 fail_null("topic")
             stop = position + n
-            offset_for_leader_topic.topic = str(view[position:stop], "utf-8")
+            offset_for_leader_topic.topic = view[position:stop].tobytes().decode()
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
@@ -396,7 +396,7 @@ class OffsetForLeaderEpochResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "topic")
             stop = position + n - 1
-            offset_for_leader_topic_result.topic = str(view[position:stop], "utf-8")
+            offset_for_leader_topic_result.topic = view[position:stop].tobytes().decode()
             position = stop
             n = view[position]
             position += 1
@@ -448,7 +448,7 @@ class OffsetForLeaderEpochResponse(Message):
             if n < 0:
                 fail_null("topic")
             stop = position + n
-            offset_for_leader_topic_result.topic = str(view[position:stop], "utf-8")
+            offset_for_leader_topic_result.topic = view[position:stop].tobytes().decode()
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4

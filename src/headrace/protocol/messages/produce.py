@@ -227,7 +227,7 @@ class ProduceRequest(Message):
             n, position = varint_tail(view, position, n)
         if n:
             stop = position + n - 1
-            message.transactional_id = str(view[position:stop], "utf-8")
+            message.transactional_id = view[position:stop].tobytes().decode()
             position = stop
         else:
             message.transactional_id = None
@@ -247,7 +247,7 @@ class ProduceRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "name")
                 stop = position + n - 1
-                topic_produce_data.name = str(view[position:stop], "utf-8")
+                topic_produce_data.name = view[position:stop].tobytes().decode()
                 position = stop
             else:
                 topic_produce_data.name = ""
@@ -302,7 +302,7 @@ class ProduceRequest(Message):
         position += 2
         if n >= 0:
             stop = position + n
-            message.transactional_id = str(view[position:stop], "utf-8")
+            message.transactional_id = view[position:stop].tobytes().decode()
             position = stop
         elif n == -1:
             message.transactional_id = None
@@ -321,7 +321,7 @@ class ProduceRequest(Message):
             if n < 0:
                 fail_null("name")
             stop = position + n
-            topic_produce_data.name = str(view[position:stop], "utf-8")
+            topic_produce_data.name = view[position:stop].tobytes().decode()
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
@@ -681,7 +681,7 @@ class ProduceResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "name")
                 stop = position + n - 1
-                topic_produce_response.name = str(view[position:stop], "utf-8")
+                topic_produce_response.name = view[position:stop].tobytes().decode()
                 position = stop
             else:
                 topic_produce_response.name = ""
@@ -723,7 +723,7 @@ class ProduceResponse(Message):
                         n, position = varint_tail(view, position, n)
                     if n:
                         stop = position + n - 1
-                        batch_index_and_error_message.batch_index_error_message = str(view[position:stop], "utf-8")
+                        batch_index_and_error_message.batch_index_error_message = view[position:stop].tobytes().decode()
                         position = stop
                     else:
                         batch_index_and_error_message.batch_index_error_message = None
@@ -739,7 +739,7 @@ class ProduceResponse(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     stop = position + n - 1
-                    partition_produce_response.error_message = str(view[position:stop], "utf-8")
+                    partition_produce_response.error_message = view[position:stop].tobytes().decode()
                     position = stop
                 else:
                     partition_produce_response.error_message = None
@@ -797,7 +797,7 @@ class ProduceResponse(Message):
                         if not 0 < n < 128:
                             n, position = length_tail(view, position, n, "host")
                         stop = position + n - 1
-                        node_endpoint.host = str(view[position:stop], "utf-8")
+                        node_endpoint.host = view[position:stop].tobytes().decode()
                         position = stop
                         node_endpoint.port, n = _unpack_iB(view, position)
                         position += 5
@@ -805,7 +805,7 @@ class ProduceResponse(Message):
                             n, position = varint_tail(view, position, n)
                         if n:
                             stop = position + n - 1
-                            node_endpoint.rack = str(view[position:stop], "utf-8")
+                            node_endpoint.rack = view[position:stop].tobytes().decode()
                             position = stop
                         else:
                             node_endpoint.rack = None
@@ -838,7 +838,7 @@ class ProduceResponse(Message):
             if n < 0:
                 fail_null("name")
             stop = position + n
-            topic_produce_response.name = str(view[position:stop], "utf-8")
+            topic_produce_response.name = view[position:stop].tobytes().decode()
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
@@ -878,7 +878,7 @@ class ProduceResponse(Message):
                         position += 6
                         if n >= 0:
                             stop = position + n
-                            batch_index_and_error_message.batch_index_error_message = str(view[position:stop], "utf-8")
+                            batch_index_and_error_message.batch_index_error_message = view[position:stop].tobytes().decode()
                             position = stop
                         elif n == -1:
                             batch_index_and_error_message.batch_index_error_message = None
@@ -893,7 +893,7 @@ class ProduceResponse(Message):
                     position += 2
                     if n >= 0:
                         stop = position + n
-                        partition_produce_response.error_message = str(view[position:stop], "utf-8")
+                        partition_produce_response.error_message = view[position:stop].tobytes().decode()
                         position = stop
                     elif n == -1:
                         partition_produce_response.error_message = None

@@ -193,7 +193,7 @@ class SaslAuthenticateResponse(Message):
             n, position = varint_tail(view, position, n)
         if n:
             stop = position + n - 1
-            message.error_message = str(view[position:stop], "utf-8")
+            message.error_message = view[position:stop].tobytes().decode()
             position = stop
         else:
             message.error_message = None
@@ -217,7 +217,7 @@ class SaslAuthenticateResponse(Message):
         position += 4
         if n >= 0:
             stop = position + n
-            message.error_message = str(view[position:stop], "utf-8")
+            message.error_message = view[position:stop].tobytes().decode()
             position = stop
         elif n == -1:
             message.error_message = None

@@ -59,7 +59,7 @@ class SaslHandshakeRequest(Message):
         if n < 0:
             fail_null("mechanism")
         stop = position + n
-        message.mechanism = str(view[position:stop], "utf-8")
+        message.mechanism = view[position:stop].tobytes().decode()
         position = stop
         return message, position
 
@@ -104,7 +104,7 @@ class SaslHandshakeResponse(Message):
             if n < 0:
                 fail_null("mechanisms")
             stop = position + n
-            mechanisms_items.append(str(view[position:stop], "utf-8"))
+            mechanisms_items.append(view[position:stop].tobytes().decode())
             position = stop
         message.mechanisms = mechanisms_items
         return message, position

@@ -220,14 +220,14 @@ class SyncGroupRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "group_id")
         stop = position + n - 1
-        message.group_id = str(view[position:stop], "utf-8")
+        message.group_id = view[position:stop].tobytes().decode()
         position = stop
         message.generation_id, n = _unpack_iB(view, position)
         position += 5
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "member_id")
         stop = position + n - 1
-        message.member_id = str(view[position:stop], "utf-8")
+        message.member_id = view[position:stop].tobytes().decode()
         position = stop
         n = view[position]
         position += 1
@@ -235,7 +235,7 @@ class SyncGroupRequest(Message):
             n, position = varint_tail(view, position, n)
         if n:
             stop = position + n - 1
-            message.group_instance_id = str(view[position:stop], "utf-8")
+            message.group_instance_id = view[position:stop].tobytes().decode()
             position = stop
         else:
             message.group_instance_id = None
@@ -246,7 +246,7 @@ class SyncGroupRequest(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                message.protocol_type = str(view[position:stop], "utf-8")
+                message.protocol_type = view[position:stop].tobytes().decode()
                 position = stop
             else:
                 message.protocol_type = None
@@ -259,7 +259,7 @@ class SyncGroupRequest(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                message.protocol_name = str(view[position:stop], "utf-8")
+                message.protocol_name = view[position:stop].tobytes().decode()
                 position = stop
             else:
                 message.protocol_name = None
@@ -280,7 +280,7 @@ class SyncGroupRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "member_id")
             stop = position + n - 1
-            sync_group_request_assignment.member_id = str(view[position:stop], "utf-8")
+            sync_group_request_assignment.member_id = view[position:stop].tobytes().decode()
             position = stop
             n = view[position]
             position += 1
@@ -312,21 +312,21 @@ class SyncGroupRequest(Message):
         if n < 0:
             fail_null("group_id")
         stop = position + n
-        message.group_id = str(view[position:stop], "utf-8")
+        message.group_id = view[position:stop].tobytes().decode()
         position = stop
         message.generation_id, n = _unpack_ih(view, position)
         position += 6
         if n < 0:
             fail_null("member_id")
         stop = position + n
-        message.member_id = str(view[position:stop], "utf-8")
+        message.member_id = view[position:stop].tobytes().decode()
         position = stop
         if version == 3:
             (n,) = _unpack_h(view, position)
             position += 2
             if n >= 0:
                 stop = position + n
-                message.group_instance_id = str(view[position:stop], "utf-8")
+                message.group_instance_id = view[position:stop].tobytes().decode()
                 position = stop
             elif n == -1:
                 message.group_instance_id = None
@@ -346,7 +346,7 @@ class SyncGroupRequest(Message):
             if n < 0:
                 fail_null("member_id")
             stop = position + n
-            sync_group_request_assignment.member_id = str(view[position:stop], "utf-8")
+            sync_group_request_assignment.member_id = view[position:stop].tobytes().decode()
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
@@ -457,7 +457,7 @@ class SyncGroupResponse(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                message.protocol_type = str(view[position:stop], "utf-8")
+                message.protocol_type = view[position:stop].tobytes().decode()
                 position = stop
             else:
                 message.protocol_type = None
@@ -470,7 +470,7 @@ class SyncGroupResponse(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                message.protocol_name = str(view[position:stop], "utf-8")
+                message.protocol_name = view[position:stop].tobytes().decode()
                 position = stop
             else:
                 message.protocol_name = None
