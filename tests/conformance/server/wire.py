@@ -34,6 +34,7 @@ from headrace.protocol.messages.produce import (
     TopicProduceData,
 )
 from headrace.records.reader import Record, read_records
+from headrace.types import FileRange
 
 M = TypeVar("M", bound=Message)
 
@@ -174,9 +175,9 @@ class WireClient:
             part = self.fetch(topic, partition, offset)
             assert part.error_code == 0, part.error_code
             assert part.high_watermark >= offset
-            records = [
-                record for record in read_records(part.records or b"") if record.offset >= offset  # type: ignore[arg-type]
-            ]
+            raw = part.records or b""
+            assert not isinstance(raw, FileRange), "what was received is bytes"
+            records = [record for record in read_records(raw) if record.offset >= offset]
             yield from records
             if not records:
                 assert offset == part.high_watermark, "the log has a hole"
