@@ -86,14 +86,16 @@ class LeaderEpochCache:
         self._starts[0] = start_offset
         return True
 
-    def encode(self) -> bytes:
-        """Return the content of the checkpoint file."""
-        return encode_checkpoint(_KIND, (f"{epoch} {start}" for epoch, start in self.entries))
+    def encode(self, end_offset: int) -> bytes:
+        """Return the content of the checkpoint file; it speaks for the log below `end_offset`."""
+        lines = (f"{epoch} {start}" for epoch, start in self.entries)
+        return encode_checkpoint(_KIND, (str(end_offset), *lines))
 
     @classmethod
-    def decode(cls, content: bytes | None) -> LeaderEpochCache | None:
-        """Read the checkpoint file; None when it is absent or damaged, so that the log is to be searched."""
+    def decode(cls, content: bytes | None) -> tuple[LeaderEpochCache, int]:
+        """Return the checkpoint file's epochs and the offset below which they are complete: 0 if it is unusable."""
         lines = decode_checkpoint(_KIND, content)
-        if lines is None:
-            return None
-        return cls([(int(epoch), int(start)) for epoch, start in map(str.split, lines)])
+        if not lines:
+            return cls(), 0
+        entries = [(int(epoch), int(start)) for epoch, start in map(str.split, lines[1:])]
+        return cls(entries), int(lines[0])

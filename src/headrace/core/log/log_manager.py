@@ -138,7 +138,7 @@ class LogManager:
                     "directory of an unknown partition left alone", directory=name
                 )
         self._loaded = True
-        self._clean = True  # what is opened from now on is new
+        self._clean = False  # of what is opened from now on, nothing is known
         self._next_checkpoint_ms = now_ms + CHECKPOINT_INTERVAL_MS
         self._next_retention_ms = now_ms
 
@@ -253,7 +253,7 @@ class LogManager:
             return []
         for log, task in batch.entries:
             log.finish_sync(task)
-        return [log for log, _ in batch.entries]
+        return [log for log, task in batch.entries if not task.abandoned]
 
     def fail(self, error: OSError) -> None:
         """Take the whole directory out of service: after an error nobody knows what is on the disk."""
@@ -292,17 +292,24 @@ class LogManager:
             raise
 
     def _maintain(self, now_ms: int) -> None:
+        shortened: list[PartitionLog] = []
         for log in self._logs.values():
             log.maybe_roll(now_ms)
             log.expire_producers(now_ms)
             deleted = log.delete_old_segments(now_ms)
             if deleted:
+                shortened.append(log)
                 self._journal.info(
                     "old segments deleted",
                     partition=str(log.topic_partition),
                     segments=len(deleted),
                     log_start_offset=log.log_start_offset,
                 )
+
+        if shortened:
+            self.write_checkpoints()
+            for log in shortened:
+                log.purge()
 
     def write_checkpoints(self) -> None:
         """Write how far logs are synced and where they start, if it changed."""

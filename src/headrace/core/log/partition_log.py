@@ -9,7 +9,6 @@ What a crash may lose is what was appended after the last finished sync, and not
 from __future__ import annotations
 
 import struct
-from bisect import bisect_right
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -18,13 +17,13 @@ from headrace.core.log.leader_epochs import LeaderEpochCache
 from headrace.core.log.producer_state import SEQUENCE_MASK, BatchEntry, ProducerState
 from headrace.core.log.recovery import (
     EPOCHS_FILE,
-    SNAPSHOT_SUFFIX,
     LoadedLog,
     LogLoader,
     RecoveryReport,
 )
 from headrace.core.log.retention import count_deletable
-from headrace.core.log.segment import Segment, segment_path, write_cache
+from headrace.core.log.segment import Segment, write_cache
+from headrace.core.log.segments import Segments
 from headrace.core.log.sync import SyncTask
 from headrace.core.log.time_lookup import TimestampOffset, find_in_segment
 from headrace.core.log.validation import validate_batch, with_log_append_time
@@ -36,9 +35,7 @@ from headrace.types import NO_TIMESTAMP, Buffer, FileRange, TopicPartition
 _HEAD: Final = struct.Struct(">qii")
 """Base offset, batch length, leader epoch: what an append writes in place of the producer's."""
 _MAX_OFFSET_SPAN: Final = 2**31 - 1
-_OPEN_SEALED_SEGMENTS: Final = 3
 _MAX_UNSYNCED_FILES: Final = 16
-_SNAPSHOTS_KEPT: Final = 8
 
 
 class AppendInfo(NamedTuple):
@@ -51,27 +48,24 @@ class AppendInfo(NamedTuple):
 
 
 class PartitionLog:
-    """The log of one partition. Open it with `PartitionLog.open`."""
+    """The log of one partition. Open it with `PartitionLog.open`; `config` may be replaced at any time."""
 
     __slots__ = (
-        "_active",
-        "_bases",
-        "_config",
+        "_cached_end_offset",
         "_created",
         "_directory",
         "_directory_dirty",
         "_dirty",
         "_epochs",
-        "_epochs_dirty",
         "_failure",
         "_files",
         "_metadata",
-        "_open_sealed",
         "_producers",
         "_segments",
         "_snapshots",
         "_task",
         "_unsynced",
+        "config",
         "high_watermark",
         "log_end_offset",
         "log_start_offset",
@@ -96,17 +90,12 @@ class PartitionLog:
         """Take over what was loaded; callers use `open`."""
         self._files = files
         self._directory = directory
-        self._config = config
+        self.config = config
         self._metadata = metadata
-        self._segments = loaded.segments
         self._created = bool(loaded.segments)
-        if not self._segments:
-            self._segments = [self._new_segment(log_start_offset, now_ms)]
-        self._bases = [segment.base_offset for segment in self._segments]
-        self._active = self._segments[-1]
-        self._open_sealed: list[Segment] = []
+        segments = loaded.segments or [self._new_segment(log_start_offset, now_ms)]
+        self._segments = Segments(segments)
         self._epochs: LeaderEpochCache = loaded.epochs
-        self._epochs_dirty = False
         self._producers: ProducerState = loaded.producers
         self._snapshots = loaded.snapshots
         self._unsynced: list[File] = []
@@ -116,8 +105,12 @@ class PartitionLog:
         self._failure: OSError | None = None
         self.topic_partition = topic_partition
         self.recovery: RecoveryReport = loaded.report
-        self.log_end_offset = self._active.end_offset
-        self.log_start_offset = min(max(log_start_offset, self._bases[0]), self.log_end_offset)
+        self.log_end_offset = self._segments.active.end_offset
+        self.log_start_offset = min(
+            max(log_start_offset, self._segments.start_offset), self.log_end_offset
+        )
+        self._epochs.truncate_to_start(self.log_start_offset)
+        self._cached_end_offset = self.log_end_offset if loaded.caches_current else None
         self.synced_offset = self.log_end_offset
         self.high_watermark = self.log_end_offset
         self.on_dirty: Callable[[PartitionLog], object] | None = None
@@ -155,7 +148,13 @@ class PartitionLog:
             StorageError: Data below the recovery point is missing or damaged.
         """
         loaded = LogLoader(
-            files, directory, config, now_ms=now_ms, clean=clean, recovery_point=recovery_point
+            files,
+            directory,
+            config,
+            now_ms=now_ms,
+            clean=clean,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
         ).load()
         if loaded.report.reason and journal is not None:
             journal.warning(
@@ -184,15 +183,6 @@ class PartitionLog:
         )
 
     # What it knows
-
-    @property
-    def config(self) -> LogConfig:
-        """The topic's settings; assign to change them."""
-        return self._config
-
-    @config.setter
-    def config(self, config: LogConfig) -> None:
-        self._config = config
 
     @property
     def directory(self) -> str:
@@ -249,7 +239,7 @@ class PartitionLog:
         """
         if self._failure is not None:
             raise self._failed()
-        config = self._config
+        config = self.config
         fields = (
             validate_batch(records, config.max_message_bytes, config.message_timestamp_type)
             if validate
@@ -269,7 +259,7 @@ class PartitionLog:
         offset = self.log_end_offset
         last_offset = offset + delta
         size = length + 12
-        segment = self._active
+        segment = self._segments.active
         if (
             segment.size + size > config.segment_bytes
             or segment.file is None
@@ -303,7 +293,7 @@ class PartitionLog:
         self, size: int, max_timestamp: int, last_offset: int, now_ms: int
     ) -> Segment:
         """Return the segment for the next batch, after looking more closely than `append` does."""
-        config, segment = self._config, self._active
+        config, segment = self.config, self._segments.active
         if size > config.segment_bytes:
             message = f"the batch has {size} bytes, segment.bytes is {config.segment_bytes}"
             raise ApiError.for_code(ErrorCode.RECORD_LIST_TOO_LARGE, message)
@@ -315,19 +305,19 @@ class PartitionLog:
             or self._is_old(segment, max_timestamp, now_ms)
         ):
             self.roll(now_ms)
-        return self._active
+        return self._segments.active
 
     def _is_old(self, segment: Segment, max_timestamp: int, now_ms: int) -> bool:
         if segment.first_timestamp < 0 or max_timestamp < 0:
-            return now_ms - segment.created_ms > self._config.segment_ms
-        return max_timestamp - segment.first_timestamp > self._config.segment_ms
+            return now_ms - segment.created_ms > self.config.segment_ms
+        return max_timestamp - segment.first_timestamp > self.config.segment_ms
 
     def _new_segment(self, base_offset: int, now_ms: int) -> Segment:
         return Segment(
             self._files,
             self._directory,
             base_offset,
-            interval=self._config.index_interval_bytes,
+            interval=self.config.index_interval_bytes,
             created_ms=now_ms,
         )
 
@@ -346,28 +336,33 @@ class PartitionLog:
         Raises:
             OSError: The next segment could not be created; the log is as before.
         """
-        sealed = self._active
+        sealed = self._segments.active
         if not sealed.size:
             return
         segment = self._new_segment(self.log_end_offset, now_ms)
         self._create_segment(segment)
-        self._segments.append(segment)
-        self._bases.append(segment.base_offset)
-        self._active = segment
         assert sealed.file is not None
         if self.synced_offset < sealed.end_offset:
             self._unsynced.append(sealed.file)
-        sealed.write_index()
-        self._keep_open(sealed)
-        self._write_snapshot()
+        self._write_caches(sealed)
+        self._segments.add(segment)
         if len(self._unsynced) > _MAX_UNSYNCED_FILES:
             # Nobody syncs this log (durability `os`), so its descriptors would pile up.
             self._unsynced.pop(0).sync()
 
+    def _write_caches(self, segment: Segment) -> None:
+        """Write what spares the next opening from reading up to the log's end."""
+        end_offset = self.log_end_offset
+        segment.write_index()
+        self._snapshots.write(self._producers, end_offset)
+        path = f"{self._directory}/{EPOCHS_FILE}"
+        write_cache(self._files, path, self._epochs.encode(end_offset))
+        self._cached_end_offset = end_offset
+
     def maybe_roll(self, now_ms: int) -> bool:
         """Roll the active segment if it has had data for longer than `segment.ms`; returns whether it did."""
-        segment = self._active
-        if not segment.size or now_ms - segment.created_ms <= self._config.segment_ms:
+        segment = self._segments.active
+        if not segment.size or now_ms - segment.created_ms <= self.config.segment_ms:
             return False
         self.roll(now_ms)
         return True
@@ -400,32 +395,18 @@ class PartitionLog:
             )
         if offset >= up_to or offset == self.log_end_offset:
             return None
-        if offset >= self._active.base_offset:
-            return self._active.read(
+        if offset >= self._segments.active.base_offset:
+            return self._segments.active.read(
                 offset, max_bytes=max_bytes, up_to=up_to, minimum_one=minimum_one
             )
-        first = bisect_right(self._bases, offset) - 1
-        for segment in self._segments[max(first, 0) :]:
+        for segment in self._segments.since(offset):
             if segment.base_offset >= up_to:
                 break
-            self._keep_open(segment)
+            self._segments.keep_open(segment)
             found = segment.read(offset, max_bytes=max_bytes, up_to=up_to, minimum_one=minimum_one)
             if found is not None or segment.end_offset > offset:
                 return found
         return None
-
-    def _keep_open(self, segment: Segment) -> None:
-        """Keep a sealed segment open, and the least recently used one of the others no longer."""
-        if segment is self._active:
-            return
-        recent = self._open_sealed
-        if recent and recent[-1] is segment:
-            return
-        if segment in recent:
-            recent.remove(segment)
-        recent.append(segment)
-        if len(recent) > _OPEN_SEALED_SEGMENTS:
-            recent.pop(0).unload()
 
     def offset_for_timestamp(
         self, timestamp: int, *, up_to: int | None = None
@@ -441,7 +422,7 @@ class PartitionLog:
             if segment.end_offset <= self.log_start_offset or not segment.size:
                 continue
             if segment.max_timestamp >= timestamp:
-                self._keep_open(segment)
+                self._segments.keep_open(segment)
                 found = find_in_segment(segment, timestamp, self.log_start_offset)
                 if found is not None:
                     return found if found.offset < limit else None
@@ -457,13 +438,14 @@ class PartitionLog:
     def become_leader(self, epoch: int) -> None:
         """Begin a leader epoch at the log's end; nothing happens if it is the current one.
 
+        It becomes durable with the first batch that carries it.
+
         Raises:
             ValueError: A newer epoch is known: the caller's fencing failed.
         """
         if epoch < self._epochs.latest:
             raise ValueError(f"leader epoch {epoch} after {self._epochs.latest}")
-        if self._epochs.assign(epoch, self.log_end_offset):
-            self._epochs_dirty = True
+        self._epochs.assign(epoch, self.log_end_offset)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """Return (epoch, end offset) as OffsetForLeaderEpoch answers; see `LeaderEpochCache.end_offset_for`."""
@@ -489,23 +471,16 @@ class PartitionLog:
         One task at a time: `finish_sync` (or `fail`) comes before the next. In between, appends go on.
         """
         self._dirty = False
-        file = self._active.file
-        if (
-            self.log_end_offset == self.synced_offset
-            and not self._unsynced
-            and not self._epochs_dirty
-        ):
+        file = self._segments.active.file
+        if self.log_end_offset == self.synced_offset and not self._unsynced:
             return None
         if file is None:
             return None  # nothing was ever written
         file_list, self._unsynced = [*self._unsynced, file], []
         directory = self._directory if self._directory_dirty else None
-        epochs = None
-        if self._epochs_dirty:
-            epochs = (f"{self._directory}/{EPOCHS_FILE}", self._epochs.encode())
-        self._directory_dirty = self._epochs_dirty = False
-        self._active.remember_end()
-        self._task = SyncTask(self._files, file_list, directory, epochs, self.log_end_offset)
+        self._directory_dirty = False
+        self._segments.active.remember_end()
+        self._task = SyncTask(self._files, file_list, directory, self.log_end_offset)
         return self._task
 
     def finish_sync(self, task: SyncTask) -> None:
@@ -535,13 +510,14 @@ class PartitionLog:
     def delete_old_segments(self, now_ms: int) -> list[int]:
         """Delete what retention allows and return the base offsets of the deleted segments.
 
-        Ranges that readers hold stay readable. When even the active segment has expired, a new one is begun first.
+        The log start offset moves at once; the files stay until `purge`, before which the caller makes the new start
+        durable. When even the active segment has expired, a new one is begun first.
         """
         if self._failure is not None:
             return []
         count = count_deletable(
-            self._segments,
-            self._config,
+            self._segments.all,
+            self.config,
             now_ms=now_ms,
             log_start_offset=self.log_start_offset,
             limit=self.high_watermark,
@@ -552,14 +528,18 @@ class PartitionLog:
             self.roll(now_ms)
             # The new segment's name carries the log end offset: it must be safe before the others go.
             self._files.sync_directory(self._directory)
-        deleted, self._segments = self._segments[:count], self._segments[count:]
-        del self._bases[:count]
-        for segment in deleted:
-            if segment in self._open_sealed:
-                self._open_sealed.remove(segment)
-            segment.remove()
-        self._start_at(self._bases[0])
+        deleted = self._segments.drop_oldest(count)
+        self._start_at(self._segments.start_offset)
         return [segment.base_offset for segment in deleted]
+
+    def purge(self) -> None:
+        """Remove the files of deleted segments; ranges that readers hold stay readable.
+
+        A crash before or in between leaves segments below the log start offset, which the next opening removes, if
+        it is told that offset.
+        """
+        self._segments.purge()
+        self._snapshots.remove_below(self._segments.start_offset)
 
     def advance_log_start_offset(self, offset: int) -> None:
         """Delete the records below an offset: at once for readers, on disk when whole segments are below it.
@@ -572,32 +552,15 @@ class PartitionLog:
         self._start_at(offset)
 
     def _start_at(self, offset: int) -> None:
-        if offset <= self.log_start_offset:
-            return
-        self.log_start_offset = offset
-        if self._epochs.truncate_to_start(offset):
-            self._epochs_dirty = True
-        while len(self._snapshots) > 1 and self._snapshots[1] <= self._bases[0]:
-            self._remove_oldest_snapshot()
+        if offset > self.log_start_offset:
+            self.log_start_offset = offset
+            self._epochs.truncate_to_start(offset)
 
     # Producers
 
     def expire_producers(self, now_ms: int) -> None:
         """Forget producers that have not written for `producer.id.expiration.ms`."""
-        self._producers.expire(now_ms, self._config.producer_id_expiration_ms)
-
-    def _write_snapshot(self) -> None:
-        offset = self.log_end_offset
-        path = segment_path(self._directory, offset, SNAPSHOT_SUFFIX)
-        write_cache(self._files, path, self._producers.encode(offset))
-        if offset not in self._snapshots:
-            self._snapshots.append(offset)
-        while len(self._snapshots) > _SNAPSHOTS_KEPT:
-            self._remove_oldest_snapshot()
-
-    def _remove_oldest_snapshot(self) -> None:
-        oldest = self._snapshots.pop(0)
-        self._files.remove(segment_path(self._directory, oldest, SNAPSHOT_SUFFIX))
+        self._producers.expire(now_ms, self.config.producer_id_expiration_ms)
 
     # End
 
@@ -608,16 +571,14 @@ class PartitionLog:
             OSError: Not everything could be synced: the log is not closed clean.
         """
         self.expire_producers(now_ms)
-        if self._failure is None and self._active.file is not None:
+        if self._failure is None and self._segments.active.file is not None:
             task = self.start_sync()
             if task is not None:
                 task.run()
                 self.finish_sync(task)
-            self._active.write_index()
-            self._write_snapshot()
-        for segment in (self._active, *self._open_sealed):
-            segment.unload()
-        self._open_sealed.clear()
+            if self._cached_end_offset != self.log_end_offset:
+                self._write_caches(self._segments.active)
+        self._segments.unload()
         if self._failure is not None:
             raise self._failure
         self._failure = OSError("the log is closed")
@@ -627,8 +588,6 @@ class PartitionLog:
         if self._task is not None:
             self._task.abandoned = True
             self._task = None
-        for segment in self._segments:
-            segment.unload()
-        self._open_sealed.clear()
+        self._segments.unload()
         self._unsynced.clear()
         self._failure = OSError("the log was deleted")

@@ -22,7 +22,8 @@ from headrace.core.log.config import LogConfig
 from headrace.core.log.index import SparseIndex
 from headrace.core.log.leader_epochs import LeaderEpochCache
 from headrace.core.log.producer_state import SEQUENCE_MASK, BatchEntry, ProducerState
-from headrace.core.log.segment import Segment, segment_path
+from headrace.core.log.segment import Segment
+from headrace.core.log.snapshots import ProducerSnapshots
 from headrace.errors import StorageError
 from headrace.ports import File, FileSystem
 from headrace.records.batch import (
@@ -36,7 +37,6 @@ from headrace.records.batch import (
 )
 from headrace.types import NO_TIMESTAMP
 
-SNAPSHOT_SUFFIX: Final = ".snapshot"
 EPOCHS_FILE: Final = "leader-epoch-checkpoint"
 
 _NAMED: Final = re.compile(r"(\d{20})\.(log|index|snapshot)")
@@ -64,7 +64,8 @@ class LoadedLog:
     epochs: LeaderEpochCache
     producers: ProducerState
     end_offset: int
-    snapshots: list[int]
+    snapshots: ProducerSnapshots
+    caches_current: bool
     report: RecoveryReport = field(default_factory=RecoveryReport)
 
 
@@ -89,6 +90,7 @@ class LogLoader:
         now_ms: int,
         clean: bool,
         recovery_point: int,
+        log_start_offset: int = 0,
     ) -> None:
         self._files = files
         self._directory = directory
@@ -96,10 +98,11 @@ class LogLoader:
         self._now_ms = now_ms
         self._clean = clean
         self._recovery_point = recovery_point
+        self._log_start_offset = log_start_offset
         self._report = RecoveryReport()
         self._producers = ProducerState(config.max_producer_ids)
         self._epochs = LeaderEpochCache()
-        self._snapshots: list[int] = []
+        self._snapshots = ProducerSnapshots(files, directory)
 
     def load(self) -> LoadedLog:
         """Open, check and repair the log.
@@ -109,49 +112,57 @@ class LogLoader:
         """
         segments = self._find_segments()
         first_scanned = self._first_to_scan(segments)
-        self._load_epochs(segments[:first_scanned])
-        self._load_producers(segments, first_scanned)
+        unscanned = segments[:first_scanned]
+        self._load_epochs(unscanned)
+        self._load_producers(unscanned, unscanned[-1].end_offset if unscanned else 0)
         kept = self._scan(segments, first_scanned)
         end_offset = kept[-1].end_offset if kept else 0
         if end_offset < self._recovery_point:
             raise self._lost(end_offset)
         self._tidy(kept, first_scanned, end_offset)
         return LoadedLog(
-            kept, self._epochs, self._producers, end_offset, self._snapshots, self._report
+            kept,
+            self._epochs,
+            self._producers,
+            end_offset,
+            self._snapshots,
+            caches_current=self._clean and first_scanned == len(segments),
+            report=self._report,
         )
 
     # What is there
 
     def _find_segments(self) -> list[Segment]:
         bases: list[int] = []
-        caches: list[tuple[int, str]] = []
+        snapshots: list[int] = []
+        indexes: list[int] = []
+        by_kind = {"log": bases, "snapshot": snapshots, "index": indexes}
         for name in self._files.list(self._directory):
             match = _NAMED.fullmatch(name)
-            if match is None:
-                if name.endswith(_LEFTOVERS):
-                    self._files.remove(f"{self._directory}/{name}")
-            elif match[2] == "log":
-                bases.append(int(match[1]))
-            elif match[2] == "snapshot":
-                self._snapshots.append(int(match[1]))
-            else:
-                caches.append((int(match[1]), name))
-        for base, name in caches:
-            if base not in bases:
+            if match is not None:
+                by_kind[match[2]].append(int(match[1]))
+            elif name.endswith(_LEFTOVERS):
                 self._files.remove(f"{self._directory}/{name}")
-        segments = [
-            Segment(
-                self._files,
-                self._directory,
-                base,
-                interval=self._config.index_interval_bytes,
-                created_ms=self._now_ms,
-            )
-            for base in bases
-        ]
+        self._snapshots = ProducerSnapshots(self._files, self._directory, snapshots)
+        segments = [self._segment(base) for base in bases]
+        for base in set(indexes).difference(bases):
+            self._files.remove(self._segment(base).index_path)
+        while len(bases) > 1 and bases[1] <= self._log_start_offset:
+            # A deletion was under way: the log start offset is written first, then the files go.
+            segments.pop(0).remove()
+            del bases[0]
         for segment, following in zip(segments, bases[1:], strict=False):
             segment.measure(following)
         return segments
+
+    def _segment(self, base_offset: int) -> Segment:
+        return Segment(
+            self._files,
+            self._directory,
+            base_offset,
+            interval=self._config.index_interval_bytes,
+            created_ms=self._now_ms,
+        )
 
     def _first_to_scan(self, segments: list[Segment]) -> int:
         """Return the number of the first segment to read through; `len(segments)` for none."""
@@ -172,33 +183,20 @@ class LogLoader:
     def _load_epochs(self, unscanned: list[Segment]) -> None:
         """Restore the epochs before the scan; the scan finds the others, and the checkpoint may have them wrong."""
         content = self._files.read_file(f"{self._directory}/{EPOCHS_FILE}")
-        epochs = LeaderEpochCache.decode(content)
-        if epochs is None:
-            epochs = LeaderEpochCache()
-            for segment in unscanned:
+        self._epochs, covered = LeaderEpochCache.decode(content)
+        self._epochs.truncate_to_end(unscanned[-1].end_offset if unscanned else 0)
+        for segment in unscanned:
+            if segment.end_offset > covered:
                 for header in _headers(segment):
-                    epochs.assign(header[2], header[0])
-        epochs.truncate_to_end(unscanned[-1].end_offset if unscanned else 0)
-        self._epochs = epochs
+                    self._epochs.assign(header[2], header[0])
 
-    def _load_producers(self, segments: list[Segment], first_scanned: int) -> None:
+    def _load_producers(self, unscanned: list[Segment], offset: int) -> None:
         """Restore the state at the start of the scan: the newest sound snapshot, then the headers after it."""
-        if first_scanned < len(segments):
-            offset = segments[first_scanned].base_offset
-        else:
-            offset = segments[-1].end_offset if segments else 0
-        replay_from = -1
-        for snapshot in sorted(self._snapshots, reverse=True):
-            path = segment_path(self._directory, snapshot, SNAPSHOT_SUFFIX)
-            if snapshot <= offset and self._producers.restore(
-                self._files.read_file(path), snapshot
-            ):
-                replay_from = snapshot
-                break
-        for segment in segments[:first_scanned]:
-            if segment.end_offset > replay_from and replay_from < offset:
+        snapshot = self._snapshots.restore(self._producers, offset)
+        for segment in unscanned:
+            if snapshot is None or segment.end_offset > snapshot:
                 for header in _headers(segment):
-                    if header[0] >= replay_from:
+                    if snapshot is None or header[0] >= snapshot:
                         self._replay_producer(header)
 
     def _replay_producer(self, header: tuple[int, ...]) -> None:
@@ -298,10 +296,7 @@ class LogLoader:
     def _tidy(self, segments: list[Segment], first_scanned: int, end_offset: int) -> None:
         """Make the checked data durable and drop what describes offsets that are gone."""
         self._epochs.truncate_to_end(end_offset)
-        stale = [snapshot for snapshot in self._snapshots if snapshot > end_offset]
-        for snapshot in stale:
-            self._files.remove(segment_path(self._directory, snapshot, SNAPSHOT_SUFFIX))
-        self._snapshots = sorted(set(self._snapshots).difference(stale))
+        stale = self._snapshots.remove_above(end_offset)
         if self._clean:
             return
         for number, segment in enumerate(segments[first_scanned:], first_scanned):
@@ -342,10 +337,13 @@ def _checked_headers(
         if reason := _header_fault(header, expected, size - position):
             yield position, empty, reason
             return
-        if at + batch_size > len(chunk):
-            read_size = max(batch_size, _SCAN_CHUNK)
-            chunk, chunk_start, at = memoryview(file.read(position, read_size)), position, 0
-        if crc32c(chunk[at + CRC_START : at + batch_size]) != header[4]:
+        if at + batch_size > len(chunk) and batch_size <= _SCAN_CHUNK:
+            chunk, chunk_start, at = memoryview(file.read(position, _SCAN_CHUNK)), position, 0
+        if batch_size <= _SCAN_CHUNK:
+            crc = crc32c(chunk[at + CRC_START : at + batch_size])
+        else:
+            crc = _crc_of(file, position + CRC_START, position + batch_size)
+        if crc != header[4]:
             yield position, empty, "the CRC does not match"
             return
         if header[2] < epochs.latest:
@@ -354,6 +352,16 @@ def _checked_headers(
         yield position, header, ""
         position += batch_size
         expected = header[0] + header[6] + 1
+
+
+def _crc_of(file: File, position: int, end: int) -> int:
+    # In pieces: a batch length is only believed once the CRC has been found right.
+    crc = 0
+    while position < end:
+        piece = file.read(position, min(_SCAN_CHUNK, end - position))
+        crc = crc32c(piece, crc)
+        position += len(piece)
+    return crc
 
 
 def _header_fault(header: tuple[int, ...], expected: int, remaining: int) -> str:

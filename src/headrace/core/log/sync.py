@@ -10,14 +10,13 @@ from headrace.ports import File, FileSystem
 class SyncTask:
     """Files of one log that are to be made durable. `run` does only that, and may run in another thread."""
 
-    __slots__ = ("_directory", "_epochs", "_file_list", "_files", "abandoned", "end_offset")
+    __slots__ = ("_directory", "_file_list", "_files", "abandoned", "end_offset")
 
     def __init__(
         self,
         files: FileSystem,
         file_list: Sequence[File],
         directory: str | None,
-        epochs: tuple[str, bytes] | None,
         end_offset: int,
     ) -> None:
         """Collect what `run` needs.
@@ -26,13 +25,11 @@ class SyncTask:
             files: The file system of the log.
             file_list: Segment files with data that is not synced.
             directory: The log's directory, if it has entries that are not synced.
-            epochs: Path and content of the leader epoch checkpoint, if it is to be written.
             end_offset: What is durable once `run` has returned.
         """
         self._files = files
         self._file_list = file_list
         self._directory = directory
-        self._epochs = epochs
         self.abandoned = False
         self.end_offset = end_offset
 
@@ -43,8 +40,6 @@ class SyncTask:
             OSError: Something is not on stable storage and never will be; the log must take no more appends.
         """
         try:
-            if self._epochs is not None:
-                self._files.write_file(*self._epochs)
             for file in self._file_list:
                 file.sync()
             if self._directory is not None:

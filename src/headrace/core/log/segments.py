@@ -1,0 +1,88 @@
+"""The segments of one log, oldest first, the active one last; and which sealed ones are open."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Final
+
+from headrace.core.log.segment import Segment
+
+_OPEN_SEALED: Final = 3
+"""Sealed segments of a log that keep file and index open, the most recently used ones."""
+
+
+class Segments:
+    """A list of segments that always has an active one."""
+
+    __slots__ = ("_bases", "_doomed", "_open", "_segments", "active")
+
+    def __init__(self, segments: list[Segment]) -> None:
+        self._segments = segments
+        self._bases = [segment.base_offset for segment in segments]
+        self._open: list[Segment] = []
+        self._doomed: list[Segment] = []
+        self.active = segments[-1]
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._segments)
+
+    @property
+    def all(self) -> list[Segment]:
+        """The segments themselves, not to be changed."""
+        return self._segments
+
+    @property
+    def start_offset(self) -> int:
+        """Base offset of the oldest segment."""
+        return self._bases[0]
+
+    def since(self, offset: int) -> Iterator[Segment]:
+        """Yield the segment that holds an offset, and those after it."""
+        first = max(bisect_right(self._bases, offset) - 1, 0)
+        for number in range(first, len(self._segments)):
+            yield self._segments[number]
+
+    def add(self, segment: Segment) -> None:
+        """Make a new segment the active one; the one before it is sealed."""
+        sealed = self.active
+        self._segments.append(segment)
+        self._bases.append(segment.base_offset)
+        self.active = segment
+        self.keep_open(sealed)
+
+    def keep_open(self, segment: Segment) -> None:
+        """Note that a segment is used: it stays open, and the least recently used sealed one closes."""
+        recent = self._open
+        if segment is self.active or (recent and recent[-1] is segment):
+            return
+        if segment in recent:
+            recent.remove(segment)
+        recent.append(segment)
+        if len(recent) > _OPEN_SEALED:
+            recent.pop(0).unload()
+
+    def drop_oldest(self, count: int) -> list[Segment]:
+        """Take the oldest segments out; their files stay until `purge`."""
+        dropped, self._segments = self._segments[:count], self._segments[count:]
+        del self._bases[:count]
+        self._doomed += dropped
+        return dropped
+
+    def purge(self) -> None:
+        """Remove the files of dropped segments, oldest first."""
+        while self._doomed:
+            segment = self._doomed[0]
+            if segment in self._open:
+                self._open.remove(segment)
+            segment.remove()
+            del self._doomed[0]
+
+    def unload(self) -> None:
+        """Close all files; ranges that were handed out keep theirs."""
+        for segment in (self.active, *self._open, *self._doomed):
+            segment.unload()
+        self._open.clear()
