@@ -28,6 +28,7 @@ ROUNDS = 5
 
 
 def main() -> None:
+    """Measure and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--directory", help="where files go (default: a temporary directory)")
     parser.add_argument("--profile", action="store_true", help="profile small appends in memory")
@@ -58,6 +59,7 @@ def main() -> None:
 
 
 def measure(files: FileSystem, size: int) -> tuple[float, ...]:
+    """Return the costs (us) for batches of one record of `size` bytes."""
     count = max(20, min(5000, (32 << 20) // size))
     batch = build_batch([(None, b"x" * size, (), 1_700_000_000_000)])
     log = open_log(files, "plain-0")
@@ -73,6 +75,7 @@ def measure(files: FileSystem, size: int) -> tuple[float, ...]:
 
 
 def open_log(files: FileSystem, directory: str) -> PartitionLog:
+    """Begin an empty log."""
     config = LogConfig(max_message_bytes=2 << 20)
     return PartitionLog.open(
         files, directory, config, topic_partition=TopicPartition("t", 0), now_ms=0, clean=True
@@ -80,12 +83,14 @@ def open_log(files: FileSystem, directory: str) -> PartitionLog:
 
 
 def append_many(log: PartitionLog, batch: bytes, count: int) -> None:
+    """Append one batch `count` times."""
     view = memoryview(batch)
     for _ in range(count):
         log.append(view, leader_epoch=0, now_ms=1_700_000_000_000)
 
 
 def measure_idempotent(log: PartitionLog, size: int, count: int) -> float:
+    """Return the cost (us) of appends with producer state."""
     record = (None, b"x" * size, (), 1_700_000_000_000)
     batches = [
         build_batch([record], producer_id=1, producer_epoch=0, base_sequence=sequence)
@@ -98,12 +103,14 @@ def measure_idempotent(log: PartitionLog, size: int, count: int) -> float:
 
 
 def read_many(log: PartitionLog, offsets: list[int]) -> None:
+    """Look one batch up for each offset."""
     end = log.log_end_offset
     for offset in offsets:
         log.read(offset, max_bytes=1, up_to=end, minimum_one=True)
 
 
 def fetch_all(log: PartitionLog) -> int:
+    """Read the whole log in ranges of up to 1 MiB; returns how many."""
     offset, end, count = 0, log.log_end_offset, 0
     while offset < end:
         found = log.read(offset, max_bytes=1 << 20, up_to=end, minimum_one=True)
@@ -115,6 +122,7 @@ def fetch_all(log: PartitionLog) -> int:
 
 
 def best(function: Callable[[], object], operations: int) -> float:
+    """Return the cost (us) of an operation in the best round."""
     times = []
     for _ in range(ROUNDS):
         started = time.perf_counter()
@@ -124,6 +132,7 @@ def best(function: Callable[[], object], operations: int) -> float:
 
 
 def profile() -> None:
+    """Profile small appends."""
     log = open_log(MemoryFileSystem(), "profiled-0")
     batch = build_batch([(None, b"x" * 100, (), 1_700_000_000_000)])
     profiler = cProfile.Profile()

@@ -31,7 +31,7 @@ from headrace.protocol.messages.produce import (
     TopicProduceData,
 )
 from headrace.records.builder import build_batch
-from tests.conformance.server.wire import WireClient
+from tests.conformance.server.wire import NOW_MS, WireClient
 from tests.fixtures.processes import ServerProcess, running_server
 
 _LENGTH = struct.Struct(">i")
@@ -52,7 +52,7 @@ class Case:
 def produce_request(payload: int, record_bytes: int = 100, topic: str = "bench") -> bytes:
     """Return one Produce request with a batch of about `payload` bytes."""
     count = max(1, payload // record_bytes)
-    records = [(None, b"x" * min(payload, record_bytes), (), 1_700_000_000_000)] * count
+    records = [(None, b"x" * min(payload, record_bytes), (), NOW_MS)] * count
     data = PartitionProduceData(index=0, records=build_batch(records))
     request = ProduceRequest(
         acks=1, timeout_ms=30_000, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
@@ -225,8 +225,8 @@ def main() -> None:
                 )
                 client.create_topic("small")
                 client.create_topic("large")
-                client.produce("small", 0, build_batch([(None, b"x" * 100, (), 1_700_000_000_000)]))
-                large = build_batch([(None, b"x" * 1000, (), 1_700_000_000_000)] * 980)
+                client.produce("small", 0, build_batch([(None, b"x" * 100, (), NOW_MS)]))
+                large = build_batch([(None, b"x" * 1000, (), NOW_MS)] * 980)
                 client.produce("large", 0, large)
             measure(case, running)
 

@@ -117,14 +117,14 @@ def run_server(
     configure_logging(log_level, log_format)
     try:
         from_file = read_properties(config_file, LoggingJournal()) if config_file else {}
-        listen = listen or from_file.pop("listeners", _DEFAULT_LISTEN)
+        listeners = from_file.pop("listeners", _DEFAULT_LISTEN)
         directory = from_file.pop("log.dirs", from_file.pop("log.dir", None))
         if takes_data and directory:
             data = Path(directory)
         config = parse_broker_config(
             {**(defaults or {}), **from_file, **split_assignments(assignments), **(settings or {})}
         )
-        address = parse_listen_address(listen)
+        address = parse_listen_address(listen or listeners)
         check_exposure(address, insecure=insecure)
         options = ServeOptions(listen=address, data=data, config=config, loop=loop)
         sys.exit(run(options))

@@ -47,6 +47,9 @@ class ServedBroker(Protocol):
     def handle(self, context: RequestContext, request: Any) -> Any:
         """Return a response, a `Deferred` of one, or None; raise `CloseConnection`."""
 
+    def unsupported_version(self) -> Message:
+        """Return the answer to an ApiVersions request of unknown version."""
+
     def tick(self, now_ms: int) -> None:
         """Do what is due."""
 
@@ -89,7 +92,6 @@ class BrokerHub:
         clock: the process's clock.
         limits: the server's bounds.
         journal: where log lines go.
-        unsupported_version: makes the answer to an ApiVersions request of a version that nobody knows.
         on_failure: called when a sync failed: the process has to end, with an error.
     """
 
@@ -101,14 +103,12 @@ class BrokerHub:
         clock: ServerClock,
         limits: ServerLimits,
         journal: Journal,
-        unsupported_version: Callable[[], Message],
         on_failure: Callable[[BaseException], object],
     ) -> None:
         self._loop = loop
         self._broker = broker
         self._clock = clock
         self._journal = journal
-        self._unsupported_version_answer = unsupported_version
         self._dirty: list[Connection] = []
         self._connections: set[Connection] = set()
         self._per_address: Counter[str] = Counter()
@@ -185,7 +185,7 @@ class BrokerHub:
             raise CloseConnectionError(
                 f"{_api_name(header.api_key)} version {header.api_version} is not supported"
             )
-        return encode_unsupported_version(header, self._unsupported_version_answer())
+        return encode_unsupported_version(header, self._broker.unsupported_version())
 
     def report_bug(
         self, event: str, connection: Connection, header: RequestHeader, error: Exception
@@ -268,7 +268,7 @@ class BrokerHub:
             async with asyncio.timeout(timeout_s):
                 await self.syncer.idle()
                 self.end()
-                while any(connection.unsent_bytes for connection in self.connections):
+                while any(c.unsent_bytes for c in self.connections):  # noqa: ASYNC110 - once a life
                     await asyncio.sleep(0.01)
         except TimeoutError:
             self._journal.warning("drain.timeout", seconds=timeout_s)

@@ -109,7 +109,7 @@ class RateLimited:
         journal: Journal,
         now_ms: Callable[[], int],
         *,
-        burst: int = 20,
+        burst: int = 50,
         window_ms: int = 10_000,
     ) -> None:
         self._journal = journal

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from headrace.broker.broker import Broker
-from headrace.broker.handlers import api_versions
 from headrace.config.broker import BrokerConfig
 from headrace.errors import StorageError
 from headrace.ports import FileSystem, Journal, MetadataStore
@@ -181,7 +180,6 @@ class _Process:
             clock=self._clock,
             limits=server_limits(self._options.config),
             journal=self._journal,
-            unsupported_version=lambda: api_versions.unsupported(broker),
             on_failure=self._sync_failed,
         )
         servers = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import socket
@@ -23,25 +24,41 @@ from headrace.protocol.messages.produce import (
     TopicProduceData,
 )
 from headrace.records.builder import build_batch
-from tests.conformance.server.wire import WireClient
+from tests.conformance.server.wire import NOW_MS, WireClient
 from tests.fixtures.processes import ServerProcess, running_server
 
 MIB = 1 << 20
-BATCH = build_batch([(b"k", b"v" * 100, (), 1_700_000_000_000)])
+BATCH = build_batch([(b"k", b"v" * 100, (), NOW_MS)])
 HEADER = struct.Struct(">hhih")
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with running_server(tmp_path_factory.mktemp("bad-input"), "--durability", "os") as running:
+    """For tests that look into the log."""
+    with _serving(tmp_path_factory.mktemp("bad-input")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def flooded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """For tests that send so much that the log holds lines back."""
+    with _serving(tmp_path_factory.mktemp("flooded")) as running:
+        yield running
+
+
+@contextlib.contextmanager
+def _serving(directory: Path) -> Iterator[ServerProcess]:
+    with running_server(directory, "--durability", "os") as running:
         with WireClient((running.host, running.port)) as client:
             client.create_topic("t")
         yield running
 
 
 @pytest.fixture
-def bystander(server: ServerProcess) -> Iterator[WireClient]:
-    """A connection that must not notice anything."""
+def bystander(request: pytest.FixtureRequest) -> Iterator[WireClient]:
+    """A connection to the test's server that must not notice anything."""
+    name = "flooded" if "flooded" in request.fixturenames else "server"
+    server: ServerProcess = request.getfixturevalue(name)
     with WireClient((server.host, server.port)) as client:
         client.ping()
         yield client
@@ -206,12 +223,12 @@ def valid_requests() -> list[bytes]:
     return requests
 
 
-def test_truncated_requests(server: ServerProcess, bystander: WireClient) -> None:
+def test_truncated_requests(flooded: ServerProcess, bystander: WireClient) -> None:
     for request in valid_requests():
         body = request[4:]
         for size in range(8, len(body), max(1, len(body) // 40)):
-            send_raw(server, frame(body[:size]))  # complete frames with incomplete contents
-        send_raw(server, request[:-1])  # and a frame that never completes
+            send_raw(flooded, frame(body[:size]))  # complete frames with incomplete contents
+        send_raw(flooded, request[:-1])  # and a frame that never completes
     bystander.ping()
 
 
@@ -237,15 +254,15 @@ def mutated(rng: random.Random, request: bytes) -> bytes:
     return bytes(data)
 
 
-def test_mutated_requests_leave_memory_flat(server: ServerProcess, bystander: WireClient) -> None:
+def test_mutated_requests_leave_memory_flat(flooded: ServerProcess, bystander: WireClient) -> None:
     seed = int(os.environ.get("HEADRACE_FUZZ_SEED", "20"))
     rng = random.Random(seed)
     requests = valid_requests()
-    process = psutil.Process(server.pid)
+    process = psutil.Process(flooded.pid)
 
     def flood(count: int) -> None:
         for _ in range(count):
-            send_raw(server, b"".join(mutated(rng, rng.choice(requests)) for _ in range(3)))
+            send_raw(flooded, b"".join(mutated(rng, rng.choice(requests)) for _ in range(3)))
 
     flood(100)
     before = process.memory_info().rss
@@ -254,37 +271,37 @@ def test_mutated_requests_leave_memory_flat(server: ServerProcess, bystander: Wi
     assert process.memory_info().rss - before < 12 * MIB
 
 
-def test_random_bytes_leave_memory_flat(server: ServerProcess, bystander: WireClient) -> None:
+def test_random_bytes_leave_memory_flat(flooded: ServerProcess, bystander: WireClient) -> None:
     rng = random.Random(21)
-    process = psutil.Process(server.pid)
+    process = psutil.Process(flooded.pid)
     for _ in range(30):
-        send_raw(server, rng.randbytes(rng.randint(1, 5000)))
+        send_raw(flooded, rng.randbytes(rng.randint(1, 5000)))
     before = process.memory_info().rss
     for _ in range(300):
-        send_raw(server, rng.randbytes(rng.randint(1, 5000)))
-        send_raw(server, frame(rng.randbytes(rng.randint(8, 500))))
+        send_raw(flooded, rng.randbytes(rng.randint(1, 5000)))
+        send_raw(flooded, frame(rng.randbytes(rng.randint(8, 500))))
     bystander.ping()
     assert process.memory_info().rss - before < 8 * MIB
 
 
 def test_announced_sizes_and_counts_cost_no_memory(
-    server: ServerProcess, bystander: WireClient
+    flooded: ServerProcess, bystander: WireClient
 ) -> None:
-    process = psutil.Process(server.pid)
+    process = psutil.Process(flooded.pid)
     before = process.memory_info().rss
     socks = []
     for _ in range(60):
-        sock = socket.create_connection((server.host, server.port), 20)
+        sock = socket.create_connection((flooded.host, flooded.port), 20)
         sock.sendall(struct.pack(">ihhih", 100 * MIB, 0, 9, 1, -1) + bytes(100))
         socks.append(sock)
     bystander.ping()
     counts = [struct.pack(">i", count) for count in (1, 1 << 20, (1 << 31) - 1, -2, -(1 << 31))]
     for count in counts:
         for version in (1, 4, 8):
-            send_raw(server, frame(HEADER.pack(3, version, 1, -1) + count + bytes(30)))
+            send_raw(flooded, frame(HEADER.pack(3, version, 1, -1) + count + bytes(30)))
         for version in (3, 8):
             send_raw(
-                server,
+                flooded,
                 frame(
                     HEADER.pack(0, version, 1, -1)
                     + struct.pack(">hhi", -1, 1, 1000)
@@ -292,23 +309,23 @@ def test_announced_sizes_and_counts_cost_no_memory(
                     + bytes(30)
                 ),
             )
-        send_raw(server, frame(HEADER.pack(1, 11, 1, -1) + bytes(25) + count + bytes(30)))
+        send_raw(flooded, frame(HEADER.pack(1, 11, 1, -1) + bytes(25) + count + bytes(30)))
     assert process.memory_info().rss - before < 16 * MIB
     for sock in socks:
         sock.close()
 
 
 def test_a_flood_of_garbage_does_not_flood_the_log(
-    server: ServerProcess, bystander: WireClient
+    flooded: ServerProcess, bystander: WireClient
 ) -> None:
-    before = server.log.count("\n")
+    before = flooded.log.count("\n")
     for _ in range(500):
-        send_raw(server, b"GET /flood HTTP/1.1\r\n\r\n")
-    assert server.log.count("\n") - before <= 60
+        send_raw(flooded, b"GET /flood HTTP/1.1\r\n\r\n")
+    assert flooded.log.count("\n") - before <= 60
 
 
 def test_a_client_that_stops_reading_costs_bounded_memory(tmp_path: Path) -> None:
-    batch = build_batch([(None, os.urandom(900_000), (), 1_700_000_000_000)])
+    batch = build_batch([(None, os.urandom(900_000), (), NOW_MS)])
     with running_server(tmp_path, memory=True) as server:
         address = server.host, server.port
         with WireClient(address) as client:

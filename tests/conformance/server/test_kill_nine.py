@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from headrace.records.builder import build_batch
-from tests.conformance.server.wire import WireClient
+from tests.conformance.server.wire import NOW_MS, WireClient
 from tests.fixtures.processes import ServerProcess
 
 CYCLES = int(os.environ.get("HEADRACE_KILL_CYCLES", "50"))
@@ -53,9 +53,7 @@ class Ledger:
         count = self.random.randint(1, 12)
         pad = b"." * self.random.randint(0, 1500)
         first = self.next_value
-        records = [
-            (None, b"%d %s" % (first + index, pad), (), 1_700_000_000_000) for index in range(count)
-        ]
+        records = [(None, b"%d %s" % (first + index, pad), (), NOW_MS) for index in range(count)]
         producer_id, epoch = self.producer
         data = build_batch(
             records,

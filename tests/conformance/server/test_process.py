@@ -14,10 +14,10 @@ import pytest
 
 from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from headrace.records.builder import build_batch
-from tests.conformance.server.wire import WireClient
+from tests.conformance.server.wire import NOW_MS, WireClient
 from tests.fixtures.processes import ServerProcess, running_server
 
-RECORD = (None, b"value", (), 1_700_000_000_000)
+RECORD = (None, b"value", (), NOW_MS)
 
 
 def address_of(server: ServerProcess) -> tuple[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from typing import Any, Self, TypeVar
 
@@ -39,6 +40,8 @@ from headrace.types import FileRange
 M = TypeVar("M", bound=Message)
 
 CLIENT_ID = "wire"
+NOW_MS = int(time.time() * 1000)
+"""A time for records that retention leaves alone."""
 VERSIONS = {0: 9, 1: 11, 18: 3, 19: 5, 22: 4, 3: 9}
 
 
