@@ -1,0 +1,285 @@
+"""The broker: one synchronous object that is handed requests, time, and the outcome of syncs.
+
+A shell (the TCP server, a test, a simulation) owns it and calls `open`, then from one thread: `handle` for every request, `tick` when
+`next_deadline_ms` is reached, `start_sync` and `finish_sync` around each group commit, and `close`.
+
+Responses that have to wait are `Deferred`s. They are resolved last, when the broker has come to rest (`_settle`): resolving one may make
+the server hand in the next request at once, and that call finds consistent state and leaves the delivery to the outer one.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any, Final, NamedTuple
+
+from headrace.broker.context import CloseConnection, Endpoint, RequestContext, VersionRange
+from headrace.broker.delayed import Purgatory
+from headrace.broker.endpoints import adaptive_endpoint, parse_advertised_listeners
+from headrace.broker.handlers import REGISTRY, api_versions
+from headrace.broker.metadata_records import (
+    BROKER_EPOCHS,
+    CLUSTER_ID_KEY,
+    ClusterIdRecord,
+    LeaderEpochRecord,
+    decode,
+    encode,
+)
+from headrace.broker.offsets_log import OffsetsLog
+from headrace.broker.producer_ids import ProducerIds
+from headrace.broker.replica_manager import FailedSync, ReplicaManager
+from headrace.broker.topic_names import OFFSETS_TOPIC
+from headrace.broker.topics import Topic, Topics
+from headrace.config.broker import BrokerConfig
+from headrace.core.coordinator.group.config import GroupConfig
+from headrace.core.coordinator.group.coordinator import GroupCoordinator
+from headrace.core.deferred import Deferred
+from headrace.core.log.log_manager import SyncBatch
+from headrace.errors import StorageError
+from headrace.ports import Check, Entropy, FileSystem, Journal, MetadataStore, Put
+from headrace.protocol.codec import Message
+from headrace.protocol.messages.api_versions import ApiVersionsResponse
+
+
+class Api(NamedTuple):
+    """One row of the registry."""
+
+    key: int
+    advertised: VersionRange
+    served: VersionRange
+    handle: Any
+    """`handle(broker, context, request)` of the module; its types differ from API to API."""
+
+
+APIS: Final[tuple[Api, ...]] = tuple(
+    Api(module.API_KEY, module.VERSIONS, getattr(module, "SERVED", module.VERSIONS), module.handle)
+    for module in REGISTRY
+)
+_APIS_BY_KEY: Final = {api.key: api for api in APIS}
+
+
+class Broker:
+    """One Kafka broker, without I/O of its own."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        files: FileSystem,
+        metadata: MetadataStore,
+        entropy: Entropy,
+        journal: Journal,
+    ) -> None:
+        """Take over what the broker works with; the caller keeps ownership of files and metadata.
+
+        Raises:
+            ConfigError: `advertised.listeners` cannot be read.
+        """
+        self.config = config
+        self.journal = journal
+        self.apis = APIS
+        self.purgatory = Purgatory()
+        self.producer_ids = ProducerIds(metadata)
+        self.cluster_id = ""
+        self.replicas: ReplicaManager
+        self.topics: Topics
+        self.groups: GroupCoordinator
+        self._advertised = parse_advertised_listeners(config.advertised_listeners)
+        self._files = files
+        self._metadata = metadata
+        self._entropy = entropy
+        self._settling = False
+
+    # Life
+
+    def open(self, now_ms: int) -> None:
+        """Load metadata, logs and groups. Requests may come when it returns.
+
+        Raises:
+            StorageError: Something stored cannot be read, or belongs to another broker.
+        """
+        self.cluster_id = self._load_cluster_id()
+        self.replicas = ReplicaManager(
+            self.config, self._files, self.journal, cluster_id=self.cluster_id
+        )
+        self.topics = Topics(
+            self.config, self._metadata, self.replicas, self._entropy, self.journal
+        )
+        self.groups = GroupCoordinator(
+            GroupConfig.from_broker(self.config),
+            OffsetsLog(self.topics, self.replicas),
+            entropy=self._entropy,
+            journal=self.journal,
+        )
+        self.topics.load(self._next_leader_epoch(), now_ms)
+        self._load_groups(now_ms)
+        self._settle()
+
+    def _load_cluster_id(self) -> str:
+        entry = self._metadata.get(CLUSTER_ID_KEY)
+        if entry is not None:
+            return decode(entry, ClusterIdRecord).cluster_id
+        cluster_id = base64.urlsafe_b64encode(self._entropy.uuid()).rstrip(b"=").decode()
+        self._metadata.commit(
+            [Check(CLUSTER_ID_KEY, "absent")],
+            [Put(CLUSTER_ID_KEY, encode(ClusterIdRecord(cluster_id)))],
+        )
+        return cluster_id
+
+    def _next_leader_epoch(self) -> int:
+        """Begin a new leader epoch: what was lost in a crash, if anything was, then shows by its epoch (KIP-320)."""
+        key = f"{BROKER_EPOCHS}{self.config.broker_id}"
+        entry = self._metadata.get(key)
+        epoch = 0 if entry is None else decode(entry, LeaderEpochRecord).leader_epoch + 1
+        check = Check(key, "absent" if entry is None else entry.version)
+        self._metadata.commit([check], [Put(key, encode(LeaderEpochRecord(epoch)))])
+        return epoch
+
+    def _load_groups(self, now_ms: int) -> None:
+        topic = self.topics.get(OFFSETS_TOPIC)
+        if topic is None:
+            return
+        for index, partition in enumerate(topic.partitions):
+            if partition is None:
+                continue
+            try:
+                self.groups.load(index, now_ms)
+            except StorageError as error:
+                # Its groups are refused; the others are served.
+                self.journal.error("group_partition_not_loaded", partition=index, error=str(error))
+
+    def close(self, now_ms: int) -> None:
+        """Write everything down and mark the shutdown as clean. No sync may be under way.
+
+        Raises:
+            OSError: The clean shutdown could not be written down; the next start recovers.
+        """
+        self.replicas.close(now_ms)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the data directory has failed; the process should end, with an error."""
+        return self.replicas.failure is not None
+
+    # Requests
+
+    def handle(self, context: RequestContext, request: Message) -> Message | Deferred[Any] | None:
+        """Answer one request.
+
+        Returns:
+            The response, a deferred one, or None when none is to be sent.
+
+        Raises:
+            CloseConnection: The connection has to be closed instead.
+        """
+        api = _APIS_BY_KEY.get(request.API_KEY)
+        if api is None or context.header.api_version not in api.served:
+            raise CloseConnection(
+                f"API {request.API_KEY} version {context.header.api_version} is not supported"
+            )
+        try:
+            reply: Message | Deferred[Any] | None = api.handle(self, context, request)
+        finally:
+            self._settle()
+        if isinstance(reply, Deferred) and reply.done:
+            value: Message | None = reply.value
+            return value
+        return reply
+
+    def unsupported_version(self) -> ApiVersionsResponse:
+        """Return the answer to an ApiVersions request of unknown version; it has to be encoded as version 0."""
+        return api_versions.unsupported(self)
+
+    def endpoint_for(self, context: RequestContext) -> Endpoint:
+        """Return the address that a client is told to use."""
+        if self._advertised is not None:
+            return self._advertised
+        return adaptive_endpoint(context.listener_host, context.listener_port)
+
+    def ensure_offsets_topic(self, now_ms: int) -> Topic:
+        """Return `__consumer_offsets`, creating it when it is needed for the first time.
+
+        Raises:
+            ApiError: It cannot be created.
+        """
+        topic = self.topics.get(OFFSETS_TOPIC)
+        if topic is None:
+            settings = {
+                "cleanup.policy": "compact",
+                "compression.type": "producer",
+                "segment.bytes": str(self.config.offsets_topic_segment_bytes),
+            }
+            topic = self.topics.create(
+                OFFSETS_TOPIC, self.config.offsets_topic_num_partitions, settings, now_ms=now_ms
+            )
+            self._load_groups(now_ms)
+        return topic
+
+    def delete_topic(self, topic: Topic, now_ms: int) -> None:
+        """Delete a topic, its data, and what groups have committed for it.
+
+        Raises:
+            ApiError: KAFKA_STORAGE_ERROR.
+        """
+        self.topics.delete(topic)
+        self.groups.topics_deleted([topic.name], now_ms)
+
+    # Group commit
+
+    def start_sync(self) -> SyncBatch | FailedSync | None:
+        """Return what has to be synced, None if nothing has or a sync is under way.
+
+        The shell calls `run()` of the batch, in any thread, and then `finish_sync`. After a failure of the data
+        directory it gets a batch whose `run` raises, so that it learns of it.
+        """
+        return self.replicas.start_sync()
+
+    def finish_sync(
+        self, batch: SyncBatch | FailedSync, error: OSError | None, now_ms: int
+    ) -> None:
+        """Take note of a sync's outcome: answer who waited, with success or KAFKA_STORAGE_ERROR."""
+        self.replicas.finish_sync(batch, error)
+        self._settle()
+        del now_ms  # part of the contract with shells; nothing here depends on when a sync ended
+
+    # Time
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` has something to do next."""
+        deadlines = (
+            self.purgatory.next_deadline_ms,
+            self.groups.next_deadline_ms,
+            self.replicas.next_deadline_ms,
+        )
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def tick(self, now_ms: int) -> None:
+        """Do what is due."""
+        self.purgatory.expire(now_ms)
+        self.groups.expire(now_ms)
+        self.replicas.tick(now_ms)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Pass on the high watermarks that moved, then deliver what is complete, until there is nothing left to do."""
+        if self._settling:
+            return
+        self._settling = True
+        try:
+            while True:
+                while self.replicas.advanced:
+                    self._pass_on()
+                if not self.purgatory.deliver():
+                    return
+        finally:
+            self._settling = False
+
+    def _pass_on(self) -> None:
+        advanced, self.replicas.advanced = self.replicas.advanced, {}
+        for partition in advanced:
+            partition.release_waiters()
+        for partition in advanced:
+            partition.notify_watchers()
+            if partition.is_internal:
+                index = partition.topic_partition.partition
+                self.groups.high_watermark_advanced(index, partition.high_watermark)

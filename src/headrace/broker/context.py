@@ -1,0 +1,50 @@
+"""What a handler is told besides the request, and the ways out of it that are not a response."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from headrace.protocol.frame import RequestHeader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestContext:
+    """Where and when a request came in."""
+
+    now_ms: int
+    """Wall-clock time in milliseconds since 1970."""
+    header: RequestHeader
+    client_address: str
+    """The other end of the connection, for the journal."""
+    listener_host: str
+    """The local address of the accepted socket: the address that reached us, so that it can be advertised."""
+    listener_port: int
+
+
+class CloseConnection(Exception):  # noqa: N818 - an instruction to the server, not a fault of ours
+    """The connection has to be closed without a response."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class VersionRange(NamedTuple):
+    """The versions of an API, both ends included."""
+
+    min: int
+    max: int
+
+    def __contains__(self, version: object) -> bool:
+        return isinstance(version, int) and self.min <= version <= self.max
+
+    def __str__(self) -> str:
+        return f"{self.min}-{self.max}"
+
+
+class Endpoint(NamedTuple):
+    """An address that clients can connect to."""
+
+    host: str
+    port: int

@@ -1,0 +1,54 @@
+"""ApiVersions (API key 18), versions 0-4.
+
+Behaviour: answers what the registry holds, so the answer cannot differ from what is served. It never fails: a version that
+we do not know is answered in the format of version 0 with UNSUPPORTED_VERSION and the same list (KIP-511), which every
+client takes as "try again with the highest you see"; `unsupported` builds that answer. The client's software name and version are not judged.
+Produce is advertised from version 0 although 0-2 are refused: older librdkafka switches compression off otherwise (KAFKA-18659).
+Not implemented: features (none is finalized).
+Versions: v1 throttle time; v3 client software, flexible body under a header that stays version 0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.errors import ErrorCode
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.API_VERSIONS
+VERSIONS: Final = VersionRange(0, 4)
+
+
+def handle(
+    broker: Broker,
+    context: RequestContext,  # noqa: ARG001 - every handler has the same three arguments
+    request: ApiVersionsRequest,  # noqa: ARG001 - what the client is called changes nothing
+) -> ApiVersionsResponse:
+    """List the APIs and versions that this broker serves."""
+    return _response(broker, ErrorCode.NONE)
+
+
+def unsupported(broker: Broker) -> ApiVersionsResponse:
+    """Return the answer to an ApiVersions of unknown version; it has to be encoded as version 0."""
+    return _response(broker, ErrorCode.UNSUPPORTED_VERSION)
+
+
+def _response(broker: Broker, error: ErrorCode) -> ApiVersionsResponse:
+    return ApiVersionsResponse(
+        error_code=error,
+        api_keys=[
+            ApiVersion(
+                api_key=api.key, min_version=api.advertised.min, max_version=api.advertised.max
+            )
+            for api in broker.apis
+        ],
+    )

@@ -1,0 +1,150 @@
+"""CreateTopics (API key 19), versions 2-7.
+
+Behaviour: -1 for partitions and replication factor means the broker's defaults, in every version (KIP-464 allows it from v4,
+clients send it before). Assignments are accepted when they give every partition to this broker. `validate_only` checks and creates
+nothing. A topic is durable before the answer. Every topic is created or refused for itself; one that is named twice is refused.
+Not implemented: replication factors above 1. Internal topics are created by the broker when they are needed, not here.
+Versions: v4 defaults; v5 flexible, returns the configuration; v7 topic ids.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.config_entries import topic_entries
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.topic_names import INTERNAL_TOPICS
+from headrace.config.topic import TopicConfig
+from headrace.errors import (
+    ApiError,
+    ErrorCode,
+    InvalidConfigError,
+    InvalidRequestError,
+    InvalidTopicError,
+)
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.CREATE_TOPICS
+VERSIONS: Final = VersionRange(2, 7)
+
+BROKER_DEFAULT: Final = -1
+
+
+def handle(
+    broker: Broker,
+    context: RequestContext,
+    request: CreateTopicsRequest,
+) -> CreateTopicsResponse:
+    """Create or validate every topic of the request."""
+    names = Counter(wanted.name for wanted in request.topics)
+    results = []
+    for wanted in request.topics:
+        if not names[wanted.name]:
+            continue
+        mentions = names[wanted.name]
+        # One answer for all mentions, as clients index the answer by name.
+        names[wanted.name] = 0
+        try:
+            _check_request(broker, request, mentions)
+            results.append(_create(broker, context, wanted, validate_only=request.validate_only))
+        except ApiError as error:
+            results.append(
+                CreatableTopicResult(
+                    name=wanted.name, error_code=error.code, error_message=error.message
+                )
+            )
+    return CreateTopicsResponse(topics=results)
+
+
+def _check_request(broker: Broker, request: CreateTopicsRequest, mentions: int) -> None:
+    if mentions > 1:
+        raise InvalidRequestError("the topic is named more than once")
+    if len(request.topics) > broker.config.max_topics_per_request:
+        raise ApiError(ErrorCode.POLICY_VIOLATION, "too many topics in one request")
+
+
+def _create(
+    broker: Broker, context: RequestContext, wanted: CreatableTopic, *, validate_only: bool
+) -> CreatableTopicResult:
+    if wanted.name in INTERNAL_TOPICS:
+        raise InvalidTopicError("internal topics are created by the broker")
+    settings = _settings(wanted)
+    count = _partitions_count(broker, wanted)
+    config = broker.topics.validate_new(wanted.name, count, settings)
+    topic_id = None
+    if not validate_only:
+        topic = broker.topics.create(wanted.name, count, settings, now_ms=context.now_ms)
+        topic_id, config = topic.topic_id, topic.config
+    result = CreatableTopicResult(
+        name=wanted.name,
+        error_message=None,
+        num_partitions=count,
+        replication_factor=1,
+        configs=_configs(broker, config, settings),
+    )
+    if topic_id is not None:
+        result.topic_id = topic_id
+    return result
+
+
+def _settings(wanted: CreatableTopic) -> dict[str, str | None]:
+    settings = {config.name: config.value for config in wanted.configs}
+    if len(settings) != len(wanted.configs):
+        raise InvalidConfigError("a configuration is given twice")
+    nulls = sorted(name for name, value in settings.items() if value is None)
+    if nulls:
+        raise InvalidConfigError(f"no value for {', '.join(nulls)}")
+    return settings
+
+
+def _partitions_count(broker: Broker, wanted: CreatableTopic) -> int:
+    if wanted.assignments:
+        return _assigned_partitions(broker, wanted)
+    if wanted.replication_factor not in {BROKER_DEFAULT, 1}:
+        raise ApiError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"replication factor {wanted.replication_factor}; there is 1 broker",
+        )
+    if wanted.num_partitions == BROKER_DEFAULT:
+        return broker.config.num_partitions
+    return wanted.num_partitions
+
+
+def _assigned_partitions(broker: Broker, wanted: CreatableTopic) -> int:
+    if wanted.num_partitions != BROKER_DEFAULT or wanted.replication_factor != BROKER_DEFAULT:
+        raise InvalidRequestError(
+            "with an assignment, partitions and replication factor have to be -1"
+        )
+    indexes = sorted(assignment.partition_index for assignment in wanted.assignments)
+    if indexes != list(range(len(indexes))):
+        raise ApiError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions have to be numbered from 0 on"
+        )
+    for assignment in wanted.assignments:
+        if list(assignment.broker_ids) != [broker.config.broker_id]:
+            raise ApiError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"partition {assignment.partition_index} is assigned to {list(assignment.broker_ids)[:10]}; "
+                f"the only broker is {broker.config.broker_id}",
+            )
+    return len(indexes)
+
+
+def _configs(
+    broker: Broker, config: TopicConfig, settings: dict[str, str | None]
+) -> list[CreatableTopicConfigs]:
+    return [
+        CreatableTopicConfigs(name=entry.name, value=entry.value, config_source=entry.source)
+        for entry in topic_entries(config, settings, broker.config)
+    ]

@@ -1,0 +1,90 @@
+"""DeleteTopics (API key 20), versions 1-6.
+
+Behaviour: by name, or from version 6 on by id. When the answer says success the topic, its data and its metadata are gone, and its
+name can be used again at once, with a new id. Whoever waits on it is answered with UNKNOWN_TOPIC_OR_PARTITION. Internal topics cannot
+be deleted. With delete.topic.enable=false the answer is TOPIC_DELETION_DISABLED.
+Versions: v3 TOPIC_DELETION_DISABLED; v4 flexible; v5 error messages; v6 topic ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.topics import Topic
+from headrace.errors import (
+    ApiError,
+    ErrorCode,
+    InvalidRequestError,
+    InvalidTopicError,
+    UnknownTopicIdError,
+)
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.codec import ZERO_UUID
+from headrace.protocol.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.DELETE_TOPICS
+VERSIONS: Final = VersionRange(1, 6)
+
+TOPIC_IDS_VERSION: Final = 6
+DELETION_DISABLED_VERSION: Final = 3
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: DeleteTopicsRequest
+) -> DeleteTopicsResponse:
+    """Delete every topic of the request."""
+    version = context.header.api_version
+    wanted: Iterable[DeleteTopicState] = (
+        request.topics
+        if version >= TOPIC_IDS_VERSION
+        else [DeleteTopicState(name=name) for name in request.topic_names]
+    )
+    return DeleteTopicsResponse(responses=[_delete(broker, context, state) for state in wanted])
+
+
+def _delete(
+    broker: Broker, context: RequestContext, wanted: DeleteTopicState
+) -> DeletableTopicResult:
+    result = DeletableTopicResult(name=wanted.name, topic_id=wanted.topic_id)
+    try:
+        _check_enabled(broker, context)
+        topic = _find(broker, wanted)
+        result.name, result.topic_id = topic.name, topic.topic_id
+        broker.delete_topic(topic, context.now_ms)
+    except ApiError as error:
+        result.error_code, result.error_message = error.code, error.message
+    return result
+
+
+def _check_enabled(broker: Broker, context: RequestContext) -> None:
+    if broker.config.delete_topic_enable:
+        return
+    known = context.header.api_version >= DELETION_DISABLED_VERSION
+    raise ApiError(
+        ErrorCode.TOPIC_DELETION_DISABLED if known else ErrorCode.INVALID_REQUEST,
+        "delete.topic.enable is false",
+    )
+
+
+def _find(broker: Broker, wanted: DeleteTopicState) -> Topic:
+    topic_id = bytes(wanted.topic_id)
+    if (wanted.name is None) == (topic_id == ZERO_UUID):
+        raise InvalidRequestError("a topic is named either by its name or by its id")
+    topic = (
+        broker.topics.by_id(topic_id) if wanted.name is None else broker.topics.require(wanted.name)
+    )
+    if topic is None:
+        raise UnknownTopicIdError
+    if topic.is_internal:
+        raise InvalidTopicError("internal topics cannot be deleted")
+    return topic

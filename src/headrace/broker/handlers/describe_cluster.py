@@ -1,0 +1,55 @@
+"""DescribeCluster (API key 60), versions 0-1.
+
+Behaviour: one broker, which is the controller, at the address that Metadata tells too.
+Not implemented: authorized operations (always "not known"), controller endpoints.
+Versions: v1 endpoint type (KIP-919).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.errors import ErrorCode
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.DESCRIBE_CLUSTER
+VERSIONS: Final = VersionRange(0, 1)
+
+BROKERS: Final = 1
+CONTROLLERS: Final = 2
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: DescribeClusterRequest
+) -> DescribeClusterResponse:
+    """Describe the cluster."""
+    if request.endpoint_type != BROKERS:
+        error = (
+            ErrorCode.MISMATCHED_ENDPOINT_TYPE
+            if request.endpoint_type == CONTROLLERS
+            else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+        )
+        return DescribeClusterResponse(
+            error_code=error,
+            error_message="this is a broker's endpoint",
+            endpoint_type=BROKERS,
+            cluster_id=broker.cluster_id,
+        )
+    endpoint = broker.endpoint_for(context)
+    broker_id = broker.config.broker_id
+    return DescribeClusterResponse(
+        cluster_id=broker.cluster_id,
+        controller_id=broker_id,
+        brokers=[
+            DescribeClusterBroker(broker_id=broker_id, host=endpoint.host, port=endpoint.port)
+        ],
+    )

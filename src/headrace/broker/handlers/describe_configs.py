@@ -1,0 +1,102 @@
+"""DescribeConfigs (API key 32), versions 1-4.
+
+Behaviour: topics and this broker. The broker's resource name is its id as text; the empty name, Kafka's cluster-wide default of
+dynamic settings, has no entries. Every value comes with its source, and on request with its synonyms in the order in which they count,
+its type and its documentation. Options that are accepted but not acted on yet say so in their documentation.
+Not implemented: loggers, client metrics, groups (INVALID_REQUEST).
+Versions: v1 source and synonyms; v3 type and documentation; v4 flexible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.config_entries import ConfigEntry, broker_entries, topic_entries
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.topic_names import check_topic_name
+from headrace.errors import ApiError, InvalidRequestError
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.DESCRIBE_CONFIGS
+VERSIONS: Final = VersionRange(1, 4)
+
+TOPIC: Final = 2
+BROKER: Final = 4
+
+
+def handle(
+    broker: Broker,
+    context: RequestContext,  # noqa: ARG001 - every handler has the same three arguments
+    request: DescribeConfigsRequest,
+) -> DescribeConfigsResponse:
+    """Describe the configurations of every resource."""
+    results = []
+    for resource in request.resources:
+        result = DescribeConfigsResult(
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+            error_message=None,
+        )
+        try:
+            result.configs = [
+                _result(entry, request) for entry in _wanted(resource, _entries(broker, resource))
+            ]
+        except ApiError as error:
+            result.error_code, result.error_message = error.code, error.message
+        results.append(result)
+    return DescribeConfigsResponse(results=results)
+
+
+def _entries(broker: Broker, resource: DescribeConfigsResource) -> Iterable[ConfigEntry]:
+    name = resource.resource_name
+    if resource.resource_type == TOPIC:
+        check_topic_name(name)
+        topic = broker.topics.require(name)
+        return topic_entries(topic.config, topic.settings, broker.config)
+    if resource.resource_type != BROKER:
+        raise InvalidRequestError(
+            f"resources of type {resource.resource_type} have no configuration here"
+        )
+    if not name:
+        return ()
+    if name != str(broker.config.broker_id):
+        raise InvalidRequestError(
+            f"broker {name[:40]!r} is not this one, which is {broker.config.broker_id}"
+        )
+    return broker_entries(broker.config)
+
+
+def _wanted(
+    resource: DescribeConfigsResource, entries: Iterable[ConfigEntry]
+) -> Iterable[ConfigEntry]:
+    if resource.configuration_keys is None:
+        return entries
+    keys = set(resource.configuration_keys)
+    return [entry for entry in entries if entry.name in keys]
+
+
+def _result(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+    synonyms = entry.synonyms if request.include_synonyms else ()
+    return DescribeConfigsResourceResult(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.is_read_only,
+        config_source=entry.source,
+        synonyms=[
+            DescribeConfigsSynonym(name=s.name, value=s.value, source=s.source) for s in synonyms
+        ],
+        config_type=entry.option.type,
+        documentation=entry.option.documentation if request.include_documentation else None,
+    )

@@ -1,0 +1,189 @@
+"""Fetch (API key 1), versions 4-12.
+
+Behaviour: partitions are read in the order of the request, whole batches as ranges of the segment files, never above the high
+watermark (with read_committed: the last stable offset). `max_bytes` and `partition_max_bytes` hold, except that the first
+partition with data returns at least one batch. With less than `min_bytes` and no error the answer waits for `max_wait_ms`,
+woken by the high watermark. The answer holds every partition that was asked for, in order. Sessions are declined as KIP-227
+allows: the answer carries session id 0 and the client goes on with full requests; an incremental request gets
+FETCH_SESSION_ID_NOT_FOUND. Leader epochs are checked (KIP-320). Fetches of followers are refused with NOT_LEADER_OR_FOLLOWER.
+Not implemented: aborted transactions (there are none), racks.
+Versions: v5 log start offset; v7 sessions; v9 leader epochs; v10 zstd; v11 rack; v12 flexible, last fetched epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.delayed import DelayedFetch
+from headrace.broker.lookup import find_partition
+from headrace.broker.partition import Partition
+from headrace.core.deferred import Deferred
+from headrace.errors import ApiError, ErrorCode, StorageError
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.FETCH
+VERSIONS: Final = VersionRange(4, 12)
+
+FULL_FETCH_EPOCHS: Final = frozenset({0, -1})
+"""Session epochs that ask for a new session and for none."""
+NO_RECORDS: Final = b""
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: FetchRequest
+) -> FetchResponse | Deferred[FetchResponse]:
+    """Read from every partition, and wait if there is too little."""
+    if request.session_epoch not in FULL_FETCH_EPOCHS:
+        return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+    read = _Read(broker, request)
+    response = read.run()
+    if read.failed or read.size >= request.min_bytes or request.max_wait_ms <= 0:
+        return response
+    return _wait(broker, context, request, read)
+
+
+class _Read:
+    """One pass over the partitions of a request."""
+
+    __slots__ = ("_broker", "_remaining", "_request", "failed", "size", "sizes")
+
+    def __init__(self, broker: Broker, request: FetchRequest) -> None:
+        self._broker = broker
+        self._request = request
+        self._remaining = min(max(0, request.max_bytes), broker.config.fetch_max_bytes)
+        self.failed = False
+        self.size = 0
+        self.sizes: list[tuple[Partition, FetchPartition, int]] = []
+        """What each partition gave, for a request that has to wait."""
+
+    def run(self) -> FetchResponse:
+        """Return the whole response."""
+        return FetchResponse(
+            responses=[
+                FetchableTopicResponse(
+                    topic=topic.topic,
+                    partitions=[
+                        self._partition(topic.topic, wanted) for wanted in topic.partitions
+                    ],
+                )
+                for topic in self._request.topics
+            ]
+        )
+
+    def _partition(self, topic: str, wanted: FetchPartition) -> PartitionData:
+        try:
+            if self._request.replica_id >= 0:
+                return self._failed(wanted, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            partition = find_partition(
+                self._broker, topic, wanted.partition, wanted.current_leader_epoch
+            )
+        except ApiError as error:
+            return self._failed(wanted, error.code)
+        try:
+            return self._read(partition, wanted)
+        except ApiError as error:
+            data = self._failed(wanted, error.code)
+            data.high_watermark = partition.high_watermark
+            data.log_start_offset = partition.log_start_offset
+            return data
+        except (StorageError, OSError) as error:
+            self._broker.journal.error(
+                "read_failed", partition=str(partition.topic_partition), error=str(error)
+            )
+            return self._failed(wanted, ErrorCode.KAFKA_STORAGE_ERROR)
+
+    def _read(self, partition: Partition, wanted: FetchPartition) -> PartitionData:
+        diverging = _diverging_epoch(partition, wanted)
+        records = None
+        if diverging is None:
+            records = partition.read(
+                wanted.fetch_offset,
+                max_bytes=min(max(0, wanted.partition_max_bytes), self._remaining),
+                up_to=partition.visible_end(self._request.isolation_level),
+                minimum_one=self.size == 0,
+            )
+        size = 0 if records is None else len(records)
+        self._remaining = max(0, self._remaining - size)
+        self.size += size
+        self.sizes.append((partition, wanted, size))
+        if diverging is not None:
+            self.failed = True
+        return PartitionData(
+            partition_index=wanted.partition,
+            high_watermark=partition.high_watermark,
+            last_stable_offset=partition.last_stable_offset,
+            log_start_offset=partition.log_start_offset,
+            diverging_epoch=diverging,
+            records=NO_RECORDS if records is None else records,
+        )
+
+    def _failed(self, wanted: FetchPartition, error: ErrorCode) -> PartitionData:
+        self.failed = True
+        return PartitionData(
+            partition_index=wanted.partition,
+            error_code=error,
+            high_watermark=-1,
+            records=NO_RECORDS,
+        )
+
+
+def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> EpochEndOffset | None:
+    """Find out whether the reader's log and ours parted before its offset (KIP-595)."""
+    if wanted.last_fetched_epoch < 0:
+        return None
+    epoch, end_offset = partition.log.end_offset_for_epoch(wanted.last_fetched_epoch)
+    if epoch < 0:
+        raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, "the last fetched epoch is not known")
+    if epoch == wanted.last_fetched_epoch and end_offset >= wanted.fetch_offset:
+        return None
+    return EpochEndOffset(epoch=epoch, end_offset=end_offset)
+
+
+def _wait(
+    broker: Broker, context: RequestContext, request: FetchRequest, first: _Read
+) -> Deferred[FetchResponse]:
+    delayed = DelayedFetch(
+        lambda: _Read(broker, request).run(), request.min_bytes, broker.purgatory
+    )
+    for partition, wanted, size in first.sizes:
+        delayed.watch(partition, _availability(partition, wanted, request), size)
+    broker.purgatory.add(delayed, context.now_ms + request.max_wait_ms)
+    return delayed.deferred
+
+
+def _availability(
+    partition: Partition, wanted: FetchPartition, request: FetchRequest
+) -> Callable[[], int]:
+    isolation_level = request.isolation_level
+    if request.min_bytes <= 1:
+        # The usual case: any batch will do, and whether there is one is told by the offsets alone.
+        return lambda: int(partition.visible_end(isolation_level) > wanted.fetch_offset)
+    return partial(_available_bytes, partition, wanted, request)
+
+
+def _available_bytes(partition: Partition, wanted: FetchPartition, request: FetchRequest) -> int:
+    try:
+        records = partition.read(
+            wanted.fetch_offset,
+            max_bytes=max(0, wanted.partition_max_bytes),
+            up_to=partition.visible_end(request.isolation_level),
+            minimum_one=True,
+        )
+    except (ApiError, StorageError, OSError):
+        # Let the read that makes the response find it again: errors are answered at once.
+        return request.min_bytes
+    return 0 if records is None else len(records)

@@ -1,0 +1,110 @@
+"""ListOffsets (API key 2), versions 1-7.
+
+Behaviour: -1 is the high watermark (with read_committed the last stable offset), -2 the log start, -3 the record with the largest
+timestamp; anything from 0 on finds the first record with at least that timestamp. When there is none the answer is
+offset -1 and timestamp -1 without an error. Offsets at or above the high watermark are never told. The leader epoch is that
+of the record, so that a consumer which starts there can find out about truncations (KIP-320).
+Not implemented: the special timestamps of tiered storage (-4, -5), which are answered with UNSUPPORTED_VERSION.
+Versions: v2 isolation level; v4 leader epochs; v6 flexible; v7 largest timestamp (KIP-734).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.lookup import find_partition
+from headrace.broker.partition import Partition
+from headrace.errors import ApiError, ErrorCode, StorageError
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.LIST_OFFSETS
+VERSIONS: Final = VersionRange(1, 7)
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+MAX_TIMESTAMP_VERSION: Final = 7
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: ListOffsetsRequest
+) -> ListOffsetsResponse:
+    """Find an offset in every partition."""
+    version = context.header.api_version
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[
+                    _partition(broker, request, topic.name, wanted, version)
+                    for wanted in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _partition(
+    broker: Broker,
+    request: ListOffsetsRequest,
+    topic: str,
+    wanted: ListOffsetsPartition,
+    version: int,
+) -> ListOffsetsPartitionResponse:
+    try:
+        partition = find_partition(
+            broker, topic, wanted.partition_index, wanted.current_leader_epoch
+        )
+        offset, timestamp, leader_epoch = _find(
+            partition, wanted.timestamp, request.isolation_level, version
+        )
+    except ApiError as error:
+        return _failed(wanted, error.code)
+    except (StorageError, OSError) as error:
+        broker.journal.error(
+            "read_failed", partition=f"{topic}-{wanted.partition_index}", error=str(error)
+        )
+        return _failed(wanted, ErrorCode.KAFKA_STORAGE_ERROR)
+    return ListOffsetsPartitionResponse(
+        partition_index=wanted.partition_index,
+        offset=offset,
+        timestamp=timestamp,
+        leader_epoch=leader_epoch,
+    )
+
+
+def _failed(wanted: ListOffsetsPartition, error: ErrorCode) -> ListOffsetsPartitionResponse:
+    return ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=error)
+
+
+def _find(
+    partition: Partition, timestamp: int, isolation_level: int, version: int
+) -> tuple[int, int, int]:
+    """Return offset, timestamp and leader epoch; -1 for what does not apply."""
+    end = partition.visible_end(isolation_level)
+    if timestamp == LATEST:
+        return end, -1, partition.leader_epoch
+    if timestamp == EARLIEST:
+        start = partition.log_start_offset
+        return start, -1, partition.log.epoch_at(start)
+    if timestamp == MAX_TIMESTAMP and version >= MAX_TIMESTAMP_VERSION:
+        found = partition.log.offset_of_max_timestamp()
+    elif timestamp >= 0:
+        found = partition.log.offset_for_timestamp(timestamp, up_to=end)
+    else:
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp}")
+    if found is None or found[0] >= end:
+        return -1, -1, -1
+    return found

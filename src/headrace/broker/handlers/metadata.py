@@ -1,0 +1,132 @@
+"""Metadata (API key 3), versions 0-12.
+
+Behaviour: one broker, which is the controller and leads every partition. The address is the configured one, or the one
+that the client connected to. No topics asked (null) means all; an empty list means none, in version 0 all. A topic that does
+not exist is created at once, with the broker's defaults, where the client and the broker allow it, and is in the answer: no
+client has to retry. Errors are per topic. Unknown names are UNKNOWN_TOPIC_OR_PARTITION, unknown ids UNKNOWN_TOPIC_ID.
+Not implemented: authorized operations (always "not known"), racks, topics by id before version 12 (INVALID_REQUEST).
+Versions: v1 controller, internal flag; v2 cluster id; v4 allow_auto_topic_creation; v7 leader epochs; v9 flexible;
+v10 topic ids in answers; v12 topics by id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.partition import Partition
+from headrace.broker.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC, check_topic_name
+from headrace.broker.topics import Topic
+from headrace.errors import ApiError, ErrorCode, UnknownTopicOrPartitionError
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.codec import ZERO_UUID
+from headrace.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.METADATA
+VERSIONS: Final = VersionRange(0, 12)
+
+TOPIC_IDS_VERSION: Final = 12
+
+
+def handle(broker: Broker, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
+    """Describe the cluster, and the topics that were asked for."""
+    endpoint = broker.endpoint_for(context)
+    broker_id = broker.config.broker_id
+    return MetadataResponse(
+        brokers=[MetadataResponseBroker(node_id=broker_id, host=endpoint.host, port=endpoint.port)],
+        cluster_id=broker.cluster_id,
+        controller_id=broker_id,
+        topics=list(_topics(broker, context, request)),
+    )
+
+
+def _topics(
+    broker: Broker, context: RequestContext, request: MetadataRequest
+) -> Iterator[MetadataResponseTopic]:
+    version = context.header.api_version
+    if request.topics is None or (version == 0 and not request.topics):
+        for topic in broker.topics:
+            yield _describe(broker, topic)
+        return
+    seen: set[tuple[str | None, bytes]] = set()
+    for wanted in request.topics:
+        key = (wanted.name, bytes(wanted.topic_id))
+        if key not in seen:
+            seen.add(key)
+            yield _find(broker, context, request, wanted)
+
+
+def _find(
+    broker: Broker, context: RequestContext, request: MetadataRequest, wanted: MetadataRequestTopic
+) -> MetadataResponseTopic:
+    name, topic_id = wanted.name, bytes(wanted.topic_id)
+    if topic_id != ZERO_UUID or name is None:
+        if context.header.api_version < TOPIC_IDS_VERSION:
+            return _failed(ErrorCode.INVALID_REQUEST, name or "", ZERO_UUID)
+        topic = broker.topics.by_id(topic_id)
+        if topic is None:
+            return _failed(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)
+        return _describe(broker, topic)
+    try:
+        may_create = request.allow_auto_topic_creation and broker.config.auto_create_topics_enable
+        topic = broker.topics.get(name) or _create(broker, name, context.now_ms, may_create)
+    except ApiError as error:
+        return _failed(error.code, name, ZERO_UUID)
+    return _describe(broker, topic)
+
+
+def _create(broker: Broker, name: str, now_ms: int, may_create: bool) -> Topic:  # noqa: FBT001 - passed through
+    check_topic_name(name)
+    if not may_create or name in INTERNAL_TOPICS - {OFFSETS_TOPIC}:
+        raise UnknownTopicOrPartitionError
+    if name == OFFSETS_TOPIC:
+        return broker.ensure_offsets_topic(now_ms)
+    return broker.topics.create(name, now_ms=now_ms)
+
+
+def _failed(error: ErrorCode, name: str | None, topic_id: bytes) -> MetadataResponseTopic:
+    return MetadataResponseTopic(error_code=error, name=name, topic_id=topic_id)
+
+
+def _describe(broker: Broker, topic: Topic) -> MetadataResponseTopic:
+    broker_id = broker.config.broker_id
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=[
+            _partition(index, partition, broker_id)
+            for index, partition in enumerate(topic.partitions)
+        ],
+    )
+
+
+def _partition(
+    index: int, partition: Partition | None, broker_id: int
+) -> MetadataResponsePartition:
+    if partition is None:  # its data is damaged, see `Topic.partitions`
+        return MetadataResponsePartition(
+            error_code=ErrorCode.LEADER_NOT_AVAILABLE,
+            partition_index=index,
+            leader_id=-1,
+            replica_nodes=[broker_id],
+            offline_replicas=[broker_id],
+        )
+    return MetadataResponsePartition(
+        partition_index=index,
+        leader_id=broker_id,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=[broker_id],
+        isr_nodes=[broker_id],
+    )

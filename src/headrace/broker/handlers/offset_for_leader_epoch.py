@@ -1,0 +1,59 @@
+"""OffsetForLeaderEpoch (API key 23), versions 2-4.
+
+Behaviour: tells where a leader epoch ended, so that a consumer finds out whether the log was truncated behind its back (KIP-320):
+the largest epoch up to the one asked for, and the offset after its last record. The end of the current epoch is the high
+watermark for consumers. An epoch that is newer than ours is answered with -1, -1.
+Versions: v3 replica id; v4 flexible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.lookup import find_partition
+from headrace.errors import ApiError
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.OFFSET_FOR_LEADER_EPOCH
+VERSIONS: Final = VersionRange(2, 4)
+
+
+def handle(
+    broker: Broker,
+    context: RequestContext,  # noqa: ARG001 - every handler has the same three arguments
+    request: OffsetForLeaderEpochRequest,
+) -> OffsetForLeaderEpochResponse:
+    """Find the end of an epoch in every partition."""
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=[_partition(broker, topic.topic, wanted) for wanted in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _partition(broker: Broker, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+    try:
+        partition = find_partition(broker, topic, wanted.partition, wanted.current_leader_epoch)
+    except ApiError as error:
+        return EpochEndOffset(partition=wanted.partition, error_code=error.code)
+    epoch, end_offset = partition.log.end_offset_for_epoch(wanted.leader_epoch)
+    return EpochEndOffset(
+        partition=wanted.partition,
+        leader_epoch=epoch,
+        end_offset=min(end_offset, partition.high_watermark),
+    )

@@ -1,0 +1,172 @@
+"""Produce (API key 0), versions 3-9 (advertised from 0, see `headrace.broker.handlers.api_versions`).
+
+Behaviour: every partition's records are checked, appended and answered for themselves. acks=1 and acks=all mean the same on one
+node: the answer waits until the batch is durable, that is below the high watermark. acks=0 gets no answer; if anything fails the
+connection is closed, so that the client looks for the reason. If `timeout_ms` passes first the answer is REQUEST_TIMED_OUT,
+never success. Retries of an idempotent producer are answered with the original offset, once that is durable.
+With acks=all and min.insync.replicas above 1 the answer is NOT_ENOUGH_REPLICAS: there is one replica.
+Not implemented: transactions; a request with a transactional id gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client takes
+as final. Message formats 0 and 1 (KIP-896).
+Versions: v3 record batches; v5 log start offset; v7 zstd; v8 error messages; v9 flexible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.context import CloseConnection, RequestContext, VersionRange
+from headrace.broker.delayed import DelayedProduce
+from headrace.broker.partition import Partition
+from headrace.broker.topics import Topic
+from headrace.core.deferred import Deferred
+from headrace.errors import ApiError, ErrorCode, InvalidTopicError
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from headrace.records.batch import COMPRESSION_MASK, HEADER_SIZE, unpack_header
+from headrace.records.compression import Compression
+from headrace.types import Buffer, FileRange
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.PRODUCE
+VERSIONS: Final = VersionRange(0, 9)
+SERVED: Final = VersionRange(3, 9)
+
+ACKS_NONE: Final = 0
+ACKS_LEADER: Final = 1
+ACKS_ALL: Final = -1
+ZSTD_VERSION: Final = 7
+
+Appended = tuple[Partition, int, PartitionProduceResponse]
+"""A partition, the offset that has to become durable, and the part of the response that waits for it."""
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: ProduceRequest
+) -> ProduceResponse | Deferred[ProduceResponse] | None:
+    """Append the records of every partition."""
+    appender = _Appender(broker, context, request)
+    response = ProduceResponse(
+        responses=[
+            TopicProduceResponse(
+                name=topic.name,
+                partition_responses=[
+                    appender.append(topic.name, data) for data in topic.partition_data
+                ],
+            )
+            for topic in request.topic_data
+        ]
+    )
+    if request.acks == ACKS_NONE:
+        _close_on_error(response)
+        return None
+    return _when_durable(broker, context, request, response, appender.appended)
+
+
+class _Appender:
+    """Appends the partitions of one request."""
+
+    __slots__ = ("_broker", "_context", "_refusal", "_request", "appended")
+
+    def __init__(self, broker: Broker, context: RequestContext, request: ProduceRequest) -> None:
+        self._broker = broker
+        self._context = context
+        self._request = request
+        self._refusal = _refusal(request)
+        self.appended: list[Appended] = []
+
+    def append(self, topic_name: str, data: PartitionProduceData) -> PartitionProduceResponse:
+        """Append to one partition, or say why not."""
+        if self._refusal is not None:
+            return _failed(data.index, self._refusal)
+        try:
+            topic = self._broker.topics.require(topic_name)
+            partition = topic.partition(data.index)
+            _check_topic(topic, self._request.acks)
+            info = self._broker.replicas.append(
+                partition, _records(data, self._context.header.api_version), self._context.now_ms
+            )
+        except ApiError as error:
+            return _failed(data.index, error)
+        part = PartitionProduceResponse(
+            index=data.index,
+            base_offset=info.base_offset,
+            log_append_time_ms=info.log_append_time_ms,
+            log_start_offset=partition.log_start_offset,
+        )
+        self.appended.append((partition, info.last_offset + 1, part))
+        return part
+
+
+def _refusal(request: ProduceRequest) -> ApiError | None:
+    if request.acks not in {ACKS_ALL, ACKS_NONE, ACKS_LEADER}:
+        return ApiError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}")
+    if request.transactional_id is not None:
+        return ApiError(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "transactions are not implemented; unset transactional.id",
+        )
+    return None
+
+
+def _check_topic(topic: Topic, acks: int) -> None:
+    if topic.is_internal:
+        raise InvalidTopicError(f"{topic.name} is written by the broker")
+    if acks == ACKS_ALL and topic.config.min_insync_replicas > 1:
+        raise ApiError(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            f"min.insync.replicas={topic.config.min_insync_replicas}, and there is one replica",
+        )
+
+
+def _records(data: PartitionProduceData, version: int) -> Buffer:
+    records = data.records
+    if records is None or len(records) == 0:
+        raise ApiError(ErrorCode.INVALID_RECORD, "no records")
+    assert not isinstance(records, FileRange), "a request is bytes, never a file"
+    if len(records) >= HEADER_SIZE and version < ZSTD_VERSION:
+        attributes = unpack_header(records, 0)[5]
+        if attributes & COMPRESSION_MASK == Compression.ZSTD:
+            raise ApiError(
+                ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7 (KIP-110)"
+            )
+    return records
+
+
+def _failed(index: int, error: ApiError) -> PartitionProduceResponse:
+    return PartitionProduceResponse(
+        index=index, error_code=error.code, base_offset=-1, error_message=error.message
+    )
+
+
+def _close_on_error(response: ProduceResponse) -> None:
+    for topic in response.responses:
+        for part in topic.partition_responses:
+            if part.error_code != ErrorCode.NONE:
+                raise CloseConnection(
+                    f"acks=0 to {topic.name}-{part.index}: {ErrorCode(part.error_code).name}"
+                )
+
+
+def _when_durable(
+    broker: Broker,
+    context: RequestContext,
+    request: ProduceRequest,
+    response: ProduceResponse,
+    appended: list[Appended],
+) -> ProduceResponse | Deferred[ProduceResponse]:
+    waiting = [entry for entry in appended if entry[0].high_watermark < entry[1]]
+    if not waiting:
+        return response
+    delayed = DelayedProduce(response, broker.purgatory)
+    for partition, end_offset, part in waiting:
+        delayed.wait_for(partition, end_offset, part)
+    broker.purgatory.add(delayed, context.now_ms + max(0, request.timeout_ms))
+    return delayed.deferred

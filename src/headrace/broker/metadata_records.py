@@ -1,0 +1,93 @@
+"""The values under the keys of the metadata store: JSON with a format number, checked when read.
+
+meta/cluster_id         the cluster's id
+topics/<name>           topic id and replicas of each partition; that the key exists is what makes the topic exist
+config/topic/<name>     the settings that the topic has of its own
+deleted/<topic id>      a deleted topic whose directories may still be there
+brokers/epoch/<id>      the leader epoch of this broker's partitions
+pid_block               see `headrace.broker.producer_ids`
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+import msgspec
+
+from headrace.errors import StorageError
+from headrace.ports import Entry
+
+CLUSTER_ID_KEY: Final = "meta/cluster_id"
+TOPICS: Final = "topics/"
+TOPIC_CONFIGS: Final = "config/topic/"
+DELETED: Final = "deleted/"
+BROKER_EPOCHS: Final = "brokers/epoch/"
+FORMAT: Final = 1
+
+
+class ClusterIdRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The cluster's id, 22 characters of base64."""
+
+    cluster_id: str
+    format: int = FORMAT
+
+
+class TopicRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A topic: its id in hexadecimal, and the brokers that hold each partition."""
+
+    topic_id: str
+    partitions: list[list[int]]
+    format: int = FORMAT
+
+
+class TopicConfigRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A topic's own settings, under Kafka's names."""
+
+    settings: dict[str, str]
+    format: int = FORMAT
+
+
+class TombstoneRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A deleted topic: what its directories are called."""
+
+    name: str
+    partitions_count: int
+    format: int = FORMAT
+
+
+class LeaderEpochRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The leader epoch of a broker's partitions."""
+
+    leader_epoch: int
+    format: int = FORMAT
+
+
+R = TypeVar(
+    "R", ClusterIdRecord, TopicRecord, TopicConfigRecord, TombstoneRecord, LeaderEpochRecord
+)
+
+
+class _FormatOnly(msgspec.Struct, frozen=True):
+    format: int
+
+
+def encode(record: msgspec.Struct) -> bytes:
+    """Return the stored form of a record."""
+    return msgspec.json.encode(record)
+
+
+def decode(entry: Entry, record_type: type[R]) -> R:
+    """Read a stored record.
+
+    Raises:
+        StorageError: It is damaged, or of a format that this version does not know.
+    """
+    try:
+        found = msgspec.json.decode(entry.value, type=_FormatOnly).format
+        if found != FORMAT:
+            raise StorageError(
+                f"{entry.key}: written in format {found}, this version reads {FORMAT}"
+            )
+        return msgspec.json.decode(entry.value, type=record_type)
+    except msgspec.MsgspecError as error:
+        raise StorageError(f"{entry.key}: {error}") from error

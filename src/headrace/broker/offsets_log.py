@@ -1,0 +1,70 @@
+"""`__consumer_offsets` as the group coordinator sees it: partitions to append to and to load from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from headrace.broker.partition import Partition
+from headrace.broker.replica_manager import ReplicaManager
+from headrace.broker.topic_names import OFFSETS_TOPIC
+from headrace.broker.topics import Topics
+from headrace.errors import ApiError, ErrorCode
+from headrace.records.batch import iterate_headers
+from headrace.types import Buffer
+
+_READ_BYTES: Final = 4 << 20
+
+
+class OffsetsLog:
+    """Implements `headrace.core.coordinator.runtime.CoordinatorLog` over the broker's partitions."""
+
+    __slots__ = ("_replicas", "_topics")
+
+    def __init__(self, topics: Topics, replicas: ReplicaManager) -> None:
+        self._topics = topics
+        self._replicas = replicas
+
+    @property
+    def partitions_count(self) -> int:
+        """Partitions of the topic, 0 while it does not exist."""
+        topic = self._topics.get(OFFSETS_TOPIC)
+        return 0 if topic is None else len(topic.partitions)
+
+    def append(self, partition: int, batch: bytes, now_ms: int) -> int:
+        """Append one record batch and return the log end offset after it.
+
+        Raises:
+            ApiError: Nothing was appended.
+        """
+        info = self._replicas.append(self._partition(partition), batch, now_ms)
+        return info.last_offset + 1
+
+    def high_watermark(self, partition: int) -> int:
+        """Return the offset up to which records survive a crash."""
+        return self._partition(partition).high_watermark
+
+    def read_from_start(self, partition: int) -> Iterator[Buffer]:
+        """Yield all record batches of the partition, in order, in pieces that hold whole batches."""
+        replica = self._partition(partition)
+        offset = replica.log_start_offset
+        while offset < replica.high_watermark:
+            found = replica.read(
+                offset, max_bytes=_READ_BYTES, up_to=replica.high_watermark, minimum_one=True
+            )
+            if found is None:
+                return
+            data = found.read()
+            offset = _end_offset(data)
+            yield data
+
+    def _partition(self, index: int) -> Partition:
+        topic = self._topics.get(OFFSETS_TOPIC)
+        if topic is None:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"there is no {OFFSETS_TOPIC}")
+        return topic.partition(index)
+
+
+def _end_offset(data: Buffer) -> int:
+    headers = [header for _, header in iterate_headers(data)]
+    return headers[-1].next_offset

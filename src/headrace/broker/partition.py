@@ -1,0 +1,132 @@
+"""One partition of which this broker holds the only replica, and so leads.
+
+It is the degenerate case of a replicated partition: leader epoch, high watermark and log end offset exist, and the high
+watermark follows the local log (what is synced, or with `durability=os` what is written) because nobody else has to agree.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from headrace.core.log.partition_log import PartitionLog
+from headrace.errors import ApiError, ErrorCode
+from headrace.types import FileRange, TopicPartition
+
+if TYPE_CHECKING:
+    from headrace.broker.delayed import DelayedFetch
+
+Waiter = Callable[[ErrorCode], None]
+READ_COMMITTED: Final = 1
+
+
+class Partition:
+    """The broker's view of one partition: its log, and who waits for it."""
+
+    __slots__ = (
+        "_waiters",
+        "deleted",
+        "is_internal",
+        "leader_epoch",
+        "log",
+        "topic_partition",
+        "watchers",
+    )
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        log: PartitionLog,
+        leader_epoch: int,
+        *,
+        is_internal: bool,
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.log = log
+        self.leader_epoch = leader_epoch
+        self.is_internal = is_internal
+        """Whether its records are the broker's own, which are synced whatever the durability of topics is."""
+        self.deleted = False
+        self.watchers: dict[DelayedFetch, None] = {}
+        """Fetches to tell when the high watermark moves, or the partition goes."""
+        self._waiters: deque[tuple[int, Waiter]] = deque()
+
+    def __repr__(self) -> str:
+        return (
+            f"Partition({self.topic_partition}, leader_epoch={self.leader_epoch}, log={self.log})"
+        )
+
+    @property
+    def high_watermark(self) -> int:
+        """The offset below which records are durable and visible."""
+        return self.log.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The offset below which no transaction is open; never above the high watermark."""
+        return min(self.log.last_stable_offset, self.log.high_watermark)
+
+    @property
+    def log_start_offset(self) -> int:
+        """The offset of the first record that is kept."""
+        return self.log.log_start_offset
+
+    def visible_end(self, isolation_level: int) -> int:
+        """Return the offset below which a consumer of this isolation level may read."""
+        if isolation_level == READ_COMMITTED:
+            return self.last_stable_offset
+        return self.log.high_watermark
+
+    def read(
+        self, offset: int, *, max_bytes: int, up_to: int, minimum_one: bool
+    ) -> FileRange | None:
+        """Return whole batches from the one that holds `offset` on; see `PartitionLog.read`."""
+        return self.log.read(offset, max_bytes=max_bytes, up_to=up_to, minimum_one=minimum_one)
+
+    def check_leader_epoch(self, current_leader_epoch: int) -> None:
+        """Compare the epoch that a client believes in with ours; -1 means that it does not say (KIP-320).
+
+        Raises:
+            ApiError: FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH.
+        """
+        if current_leader_epoch < 0 or current_leader_epoch == self.leader_epoch:
+            return
+        code = (
+            ErrorCode.FENCED_LEADER_EPOCH
+            if current_leader_epoch < self.leader_epoch
+            else ErrorCode.UNKNOWN_LEADER_EPOCH
+        )
+        raise ApiError(code, f"{self.topic_partition} is at leader epoch {self.leader_epoch}")
+
+    def await_high_watermark(self, end_offset: int, waiter: Waiter) -> None:
+        """Call `waiter(NONE)` when the high watermark reaches `end_offset`, or with the error that prevents it.
+
+        Offsets come in ascending order, as appends do. (The retry of a batch may come with an earlier one: then it waits for
+        what was appended before it, which one sync makes durable together.)
+        """
+        self._waiters.append((end_offset, waiter))
+
+    def release_waiters(self) -> None:
+        """Answer the produces that the high watermark has passed."""
+        high_watermark = self.log.high_watermark
+        waiters = self._waiters
+        while waiters and waiters[0][0] <= high_watermark:
+            waiters.popleft()[1](ErrorCode.NONE)
+
+    def fail_waiters(self, error: ErrorCode) -> None:
+        """Answer all waiting produces with an error."""
+        waiters, self._waiters = self._waiters, deque()
+        for _, waiter in waiters:
+            waiter(error)
+
+    def notify_watchers(self) -> None:
+        """Let waiting fetches look again."""
+        for watcher in list(self.watchers):
+            watcher.partition_changed(self)
+
+    def mark_deleted(self) -> None:
+        """Answer everybody who waits: the partition is gone."""
+        self.deleted = True
+        self.fail_waiters(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        self.notify_watchers()

@@ -1,0 +1,72 @@
+"""Producer ids, unique for ever: taken from blocks that are reserved in the metadata store before they are used."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from headrace.errors import ApiError, ErrorCode, StorageError, StorageUnavailableError
+from headrace.ports import Check, Conflict, Entry, MetadataStore, Put
+
+KEY: Final = "pid_block"
+BLOCK_SIZE: Final = 1000
+LAST_ID: Final = 2**63 - 1
+_ATTEMPTS: Final = 10
+
+
+class _Block(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The stored value: every id below `next_id` is given out or reserved."""
+
+    next_id: int
+    format: int = 1
+
+
+class ProducerIds:
+    """Hands out producer ids.
+
+    A crash loses at most the rest of a block; an id is never given out twice, also not by two brokers.
+    """
+
+    __slots__ = ("_end", "_metadata", "_next")
+
+    def __init__(self, metadata: MetadataStore) -> None:
+        self._metadata = metadata
+        self._next = 0
+        self._end = 0
+
+    def allocate(self) -> int:
+        """Return an id that nobody had before.
+
+        Raises:
+            ApiError: No block could be reserved.
+        """
+        if self._next == self._end:
+            self._reserve()
+        producer_id = self._next
+        self._next += 1
+        return producer_id
+
+    def _reserve(self) -> None:
+        for _ in range(_ATTEMPTS):
+            entry = self._metadata.get(KEY)
+            start = _next_id(entry)
+            if start + BLOCK_SIZE > LAST_ID:
+                raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "all producer ids are used up")
+            check = Check(KEY, "absent" if entry is None else entry.version)
+            value = msgspec.json.encode(_Block(start + BLOCK_SIZE))
+            try:
+                self._metadata.commit([check], [Put(KEY, value)])
+            except Conflict:
+                continue
+            except StorageError as error:
+                raise StorageUnavailableError(str(error)) from error
+            self._next, self._end = start, start + BLOCK_SIZE
+            return
+        raise ApiError(
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "no block of producer ids could be reserved"
+        )
+
+
+def _next_id(entry: Entry | None) -> int:
+    return 0 if entry is None else msgspec.json.decode(entry.value, type=_Block).next_id

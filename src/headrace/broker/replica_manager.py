@@ -1,0 +1,291 @@
+"""The partitions of this broker as replicas: append, become durable, move the high watermark, tell who waits.
+
+There is one replica of each partition. What "replicated" means is therefore what `durability` says: with `fsync` the high
+watermark follows the synced offset, with `os` the log end offset. The broker's own topics are always synced when
+they lie in real files.
+
+The life of an append with `fsync`:
+
+    1. `append` writes to the page cache; the produce waits on its partition
+    2. `start_sync` takes all logs that were written to; the shell runs the batch in a thread, appends go on
+    3. `finish_sync` moves the high watermarks; `settle` answers the produces, the waiting fetches, the group coordinator
+
+After the first I/O error of any kind nothing is acknowledged any more: the kernel may have dropped what it could not
+write. Whoever waits is answered with KAFKA_STORAGE_ERROR and the shell ends the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from headrace.broker.partition import Partition
+from headrace.config.broker import BrokerConfig
+from headrace.config.topic import TopicConfig
+from headrace.core.log.config import LogConfig
+from headrace.core.log.log_manager import META_FILE, LogManager, PartitionSpec, SyncBatch
+from headrace.core.log.partition_log import AppendInfo, PartitionLog
+from headrace.errors import ApiError, ErrorCode, StorageError, StorageUnavailableError
+from headrace.ports import FileSystem, Journal
+from headrace.records.batch import TimestampType
+from headrace.types import Buffer, TopicPartition
+
+BACKGROUND_SYNC_INTERVAL_MS: Final = 30_000
+"""With durability `os`: how often logs are synced, so that a start after a crash has little to check."""
+
+
+class FailedSync:
+    """Stands for a sync after the data directory has failed, so that the shell learns of it in the usual way."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: OSError) -> None:
+        self.error = error
+
+    def run(self) -> None:
+        """Raise the error that made the directory fail."""
+        raise self.error
+
+
+def log_config(config: TopicConfig, broker_config: BrokerConfig) -> LogConfig:
+    """Translate a topic's configuration for its logs."""
+    deletes = "delete" in config.cleanup_policy.split(",")
+    return LogConfig(
+        segment_bytes=config.segment_bytes,
+        segment_ms=config.segment_ms,
+        # A topic that is only compacted keeps everything until there is compaction.
+        retention_ms=config.retention_ms if deletes else -1,
+        retention_bytes=config.retention_bytes if deletes else -1,
+        max_message_bytes=config.max_message_bytes,
+        message_timestamp_type=TimestampType.LOG_APPEND_TIME
+        if config.message_timestamp_type == "LogAppendTime"
+        else TimestampType.CREATE_TIME,
+        index_interval_bytes=config.index_interval_bytes,
+        producer_id_expiration_ms=broker_config.producer_id_expiration_ms,
+    )
+
+
+class ReplicaManager:
+    """All partitions that this broker holds."""
+
+    def __init__(
+        self, config: BrokerConfig, files: FileSystem, journal: Journal, *, cluster_id: str
+    ) -> None:
+        """Claim the data directory; `load` opens the logs.
+
+        Raises:
+            StorageError: It belongs to another broker.
+        """
+        self._config = config
+        self._journal = journal
+        self._logs = LogManager.open(
+            files, cluster_id=cluster_id, node_id=config.broker_id, journal=journal
+        )
+        self._partitions: dict[TopicPartition, Partition] = {}
+        self._syncs_topics = config.durability == "fsync"
+        # Files without a descriptor are in memory, where a sync has nothing to do and would only cost time.
+        self._syncs_internal = self._syncs_topics or files.open(META_FILE).fileno() is not None
+        self._unsynced: dict[PartitionLog, None] = {}
+        """With durability `os`: logs that wait for the next sync in the background."""
+        self._mark_dirty: Callable[[PartitionLog], object] | None = None
+        """The log manager's own interest in logs that were written to."""
+        self._next_background_sync_ms: int | None = None
+        self._leader_epoch = 0
+        self.advanced: dict[Partition, None] = {}
+        """Partitions whose high watermark has moved since the broker last settled."""
+
+    @property
+    def partitions_count(self) -> int:
+        """How many partitions there are."""
+        return len(self._partitions)
+
+    @property
+    def failure(self) -> OSError | None:
+        """What took the data directory out of service, None while it serves."""
+        return self._logs.failure
+
+    # Life of a partition
+
+    def load(
+        self,
+        specs: Iterable[tuple[TopicPartition, bytes, TopicConfig]],
+        leader_epoch: int,
+        now_ms: int,
+    ) -> None:
+        """Open the logs of all partitions that the metadata know, recovering them if need be."""
+        self._leader_epoch = leader_epoch
+        self._logs.load(
+            [
+                PartitionSpec(partition, topic_id, log_config(config, self._config))
+                for partition, topic_id, config in specs
+            ],
+            now_ms,
+        )
+        self._next_background_sync_ms = now_ms + BACKGROUND_SYNC_INTERVAL_MS
+
+    def add(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: bytes,
+        config: TopicConfig,
+        *,
+        is_internal: bool,
+        now_ms: int,
+    ) -> Partition | None:
+        """Lead a partition: one that was loaded, or a new one.
+
+        Returns:
+            The partition, or None when its data is damaged and it cannot be served.
+        """
+        log = self._logs.get(topic_partition)
+        if log is None:
+            if topic_partition in self._logs.failed:
+                return None
+            spec = PartitionSpec(topic_partition, topic_id, log_config(config, self._config))
+            try:
+                log = self._logs.open_log(spec, now_ms)
+            except (StorageError, OSError) as error:
+                self._journal.error(
+                    "partition_not_served", partition=str(topic_partition), error=str(error)
+                )
+                return None
+        return self._lead(topic_partition, log, is_internal=is_internal)
+
+    def _lead(
+        self, topic_partition: TopicPartition, log: PartitionLog, *, is_internal: bool
+    ) -> Partition:
+        # The epoch never goes back for a topic id: should the metadata be older than the log, the log wins.
+        leader_epoch = max(self._leader_epoch, log.leader_epoch)
+        log.become_leader(leader_epoch)
+        # What was recovered has been synced by the recovery; there is no other replica to wait for.
+        log.advance_high_watermark(log.log_end_offset)
+        partition = Partition(topic_partition, log, leader_epoch, is_internal=is_internal)
+        if not self._waits_for_sync(partition):
+            self._mark_dirty = log.on_dirty
+            log.on_dirty = self._sync_later
+        self._partitions[topic_partition] = partition
+        return partition
+
+    def _waits_for_sync(self, partition: Partition) -> bool:
+        return self._syncs_internal if partition.is_internal else self._syncs_topics
+
+    def _sync_later(self, log: PartitionLog) -> None:
+        self._unsynced[log] = None
+
+    def delete(self, topic_partitions: Sequence[TopicPartition]) -> None:
+        """Delete partitions and their data durably; whoever waits for them is answered.
+
+        Raises:
+            ApiError: KAFKA_STORAGE_ERROR; the data directory has failed.
+        """
+        for topic_partition in topic_partitions:
+            partition = self._partitions.pop(topic_partition, None)
+            if partition is not None:
+                self.advanced.pop(partition, None)
+                self._unsynced.pop(partition.log, None)
+                partition.mark_deleted()
+        for topic_partition in topic_partitions:
+            self.delete_log(topic_partition)
+
+    def delete_log(self, topic_partition: TopicPartition) -> None:
+        """Delete what is on disk of a partition; no error if there is nothing.
+
+        Raises:
+            ApiError: KAFKA_STORAGE_ERROR; the data directory has failed.
+        """
+        try:
+            self._logs.delete_log(topic_partition)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    # Appends
+
+    def append(self, partition: Partition, records: Buffer, now_ms: int) -> AppendInfo:
+        """Append one batch. It is durable when the high watermark has passed it.
+
+        Raises:
+            ApiError: The batch is refused, or the data directory has failed.
+        """
+        log = partition.log
+        try:
+            info = log.append(
+                records,
+                leader_epoch=partition.leader_epoch,
+                now_ms=now_ms,
+                validate=not partition.is_internal,
+            )
+        except OSError as error:
+            raise self._failed(error) from error
+        if not self._waits_for_sync(partition) and log.advance_high_watermark(log.log_end_offset):
+            self.advanced[partition] = None
+        return info
+
+    def _failed(self, error: OSError) -> ApiError:
+        self.fail(error)
+        return StorageUnavailableError(str(error))
+
+    # Group commit
+
+    def start_sync(self) -> SyncBatch | FailedSync | None:
+        """Return what has to be synced, None if nothing has or a sync is under way."""
+        if self.failure is not None:
+            return FailedSync(self.failure)
+        return self._logs.start_sync()
+
+    def finish_sync(self, batch: SyncBatch | FailedSync, error: OSError | None) -> None:
+        """Take note of a sync's outcome: high watermarks move, or everybody who waits fails."""
+        if isinstance(batch, FailedSync):
+            return
+        logs = self._logs.finish_sync(batch, error)
+        if error is not None:
+            self.fail(error)
+        for log in logs:
+            partition = self._partitions.get(log.topic_partition)
+            # The topic may have been deleted, and created again, while its log was synced.
+            if (
+                partition is not None
+                and partition.log is log
+                and log.advance_high_watermark(log.synced_offset)
+            ):
+                self.advanced[partition] = None
+
+    def fail(self, error: OSError) -> None:
+        """Take the data directory out of service: all produces that wait, and all that come, fail."""
+        self._logs.fail(error)
+        for partition in self._partitions.values():
+            partition.fail_waiters(ErrorCode.KAFKA_STORAGE_ERROR)
+
+    # Time
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` has something to do next."""
+        if self.failure is not None:
+            return None
+        deadlines = (self._logs.next_deadline_ms, self._background_sync_ms)
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    @property
+    def _background_sync_ms(self) -> int | None:
+        return self._next_background_sync_ms if self._unsynced else None
+
+    def tick(self, now_ms: int) -> None:
+        """Apply retention, write checkpoints, sync in the background, each when it is due."""
+        try:
+            self._logs.tick(now_ms)
+        except OSError as error:
+            self.fail(error)
+        due_ms = self._next_background_sync_ms
+        if due_ms is not None and now_ms >= due_ms:
+            self._next_background_sync_ms = now_ms + BACKGROUND_SYNC_INTERVAL_MS
+            self._hand_over_unsynced()
+
+    def _hand_over_unsynced(self) -> None:
+        unsynced, self._unsynced = self._unsynced, {}
+        for log in unsynced:
+            if self._mark_dirty is not None:
+                self._mark_dirty(log)
+
+    def close(self, now_ms: int) -> None:
+        """Sync and close all logs and mark the shutdown as clean, unless the directory has failed or was never loaded."""
+        self._logs.close(now_ms)

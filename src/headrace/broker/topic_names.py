@@ -1,0 +1,39 @@
+"""Which topic names are allowed: they become directory names, so nothing that is not allowed may pass.
+
+The rules are Kafka's (`org.apache.kafka.common.internals.Topic`).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from headrace.errors import InvalidTopicError
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, "__transaction_state"})
+NAME_LIMIT: Final = 249
+_LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def check_topic_name(name: str) -> None:
+    """Refuse a name that no topic may have.
+
+    Raises:
+        InvalidTopicError: With the reason.
+    """
+    if not name:
+        raise InvalidTopicError("the topic name is empty")
+    if name in {".", ".."}:
+        raise InvalidTopicError(f"the topic name cannot be {name!r}")
+    if len(name) > NAME_LIMIT:
+        raise InvalidTopicError(f"the topic name is longer than {NAME_LIMIT} characters")
+    if _LEGAL.fullmatch(name) is None:
+        raise InvalidTopicError(
+            f"the topic name {name!r} holds a character other than ASCII letters, digits, '.', '_' and '-'"
+        )
+
+
+def metric_name(name: str) -> str:
+    """Return the name as Kafka's metrics show it; two topics must not share one."""
+    return name.replace(".", "_")

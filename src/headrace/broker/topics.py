@@ -1,0 +1,311 @@
+"""The topics: which exist, with what settings. The metadata store is the truth, this is its image in memory.
+
+A topic exists from the commit of its key `topics/<name>` on. Nothing is answered before that commit is durable.
+Deletion, with its crash windows:
+
+    1. one commit removes the topic's keys and writes a tombstone `deleted/<topic id>`; from here on the topic is gone
+    2. whoever waits on a partition is answered; logs are closed, directories removed
+    3. the tombstone is removed
+
+A crash between 1 and 3 is finished at the next start. A directory is never removed without a tombstone: one that no
+topic claims is left alone, and the journal says so.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Container, Iterator, Mapping
+from typing import Final
+
+from headrace.broker.metadata_records import (
+    DELETED,
+    TOPIC_CONFIGS,
+    TOPICS,
+    TombstoneRecord,
+    TopicConfigRecord,
+    TopicRecord,
+    decode,
+    encode,
+)
+from headrace.broker.partition import Partition
+from headrace.broker.replica_manager import ReplicaManager
+from headrace.broker.topic_names import INTERNAL_TOPICS, check_topic_name, metric_name
+from headrace.config.broker import BrokerConfig
+from headrace.config.topic import TopicConfig, parse_topic_config
+from headrace.errors import (
+    ApiError,
+    ConfigError,
+    ErrorCode,
+    InvalidConfigError,
+    InvalidTopicError,
+    StorageError,
+    StorageUnavailableError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+from headrace.ports import Check, Conflict, Delete, Entropy, Entry, Journal, MetadataStore, Put
+from headrace.types import TopicPartition
+
+_ID_ATTEMPTS: Final = 100
+
+
+class Topic:
+    """One topic."""
+
+    __slots__ = ("config", "is_internal", "name", "partitions", "settings", "topic_id")
+
+    def __init__(
+        self, name: str, topic_id: bytes, settings: Mapping[str, str], config: TopicConfig
+    ) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.settings = dict(settings)
+        """What was set on the topic itself, as text under Kafka's names."""
+        self.config = config
+        self.is_internal = name in INTERNAL_TOPICS
+        self.partitions: list[Partition | None] = []
+        """By number; None where the data is damaged and cannot be served."""
+
+    def partition(self, index: int) -> Partition:
+        """Return one partition.
+
+        Raises:
+            ApiError: UNKNOWN_TOPIC_OR_PARTITION, or KAFKA_STORAGE_ERROR when its data is damaged.
+        """
+        if not 0 <= index < len(self.partitions):
+            raise UnknownTopicOrPartitionError(f"{self.name} has no partition {index}")
+        partition = self.partitions[index]
+        if partition is None:
+            raise StorageUnavailableError(f"the data of {self.name}-{index} is damaged")
+        return partition
+
+
+class Topics:
+    """All topics of the broker, by name and by id."""
+
+    __slots__ = (
+        "_by_id",
+        "_by_metric_name",
+        "_by_name",
+        "_config",
+        "_entropy",
+        "_journal",
+        "_metadata",
+        "_replicas",
+    )
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        metadata: MetadataStore,
+        replicas: ReplicaManager,
+        entropy: Entropy,
+        journal: Journal,
+    ) -> None:
+        self._config = config
+        self._metadata = metadata
+        self._replicas = replicas
+        self._entropy = entropy
+        self._journal = journal
+        self._by_name: dict[str, Topic] = {}
+        self._by_id: dict[bytes, Topic] = {}
+        self._by_metric_name: dict[str, str] = {}
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter([self._by_name[name] for name in sorted(self._by_name)])
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def get(self, name: str) -> Topic | None:
+        """Return a topic, or None."""
+        return self._by_name.get(name)
+
+    def require(self, name: str) -> Topic:
+        """Return a topic.
+
+        Raises:
+            UnknownTopicOrPartitionError: There is no such topic.
+        """
+        topic = self._by_name.get(name)
+        if topic is None:
+            raise UnknownTopicOrPartitionError(f"there is no topic {name[:300]!r}")
+        return topic
+
+    def by_id(self, topic_id: bytes) -> Topic | None:
+        """Return the topic with an id, or None."""
+        return self._by_id.get(topic_id)
+
+    def load(self, leader_epoch: int, now_ms: int) -> None:
+        """Read all topics from the metadata store, and open their logs.
+
+        Args:
+            leader_epoch: The epoch in which this broker leads its partitions from now on.
+            now_ms: The time.
+
+        Raises:
+            StorageError: What is stored cannot be read, or is not acceptable.
+        """
+        settings = {
+            entry.key.removeprefix(TOPIC_CONFIGS): decode(entry, TopicConfigRecord).settings
+            for entry in self._metadata.list(TOPIC_CONFIGS)
+        }
+        topics: list[tuple[Topic, int]] = []
+        for entry in self._metadata.list(TOPICS):
+            name = entry.key.removeprefix(TOPICS)
+            topics.append(self._read_topic(name, entry, settings.get(name, {})))
+        self._finish_deletions({topic.name for topic, _ in topics})
+        specs = [
+            (TopicPartition(topic.name, index), topic.topic_id, topic.config)
+            for topic, count in topics
+            for index in range(count)
+        ]
+        self._replicas.load(specs, leader_epoch, now_ms)
+        for topic, count in topics:
+            self._add(topic, count, now_ms)
+
+    def _read_topic(
+        self, name: str, entry: Entry, settings: Mapping[str, str]
+    ) -> tuple[Topic, int]:
+        record = decode(entry, TopicRecord)
+        try:
+            check_topic_name(name)
+            topic_id = bytes.fromhex(record.topic_id)
+            config = parse_topic_config(settings, self._config)
+        except (ApiError, ConfigError, ValueError) as error:
+            raise StorageError(f"{entry.key}: {error}") from error
+        if len(topic_id) != 16 or not record.partitions:
+            raise StorageError(f"{entry.key}: topic id {record.topic_id!r} or its partitions")
+        return Topic(name, topic_id, settings, config), len(record.partitions)
+
+    def _add(self, topic: Topic, partitions_count: int, now_ms: int) -> None:
+        topic.partitions = [
+            self._replicas.add(
+                TopicPartition(topic.name, index),
+                topic.topic_id,
+                topic.config,
+                is_internal=topic.is_internal,
+                now_ms=now_ms,
+            )
+            for index in range(partitions_count)
+        ]
+        self._by_name[topic.name] = topic
+        self._by_id[topic.topic_id] = topic
+        self._by_metric_name[metric_name(topic.name)] = topic.name
+
+    def _finish_deletions(self, names: Container[str]) -> None:
+        """Remove what deletions left behind that a crash cut short."""
+        for entry in self._metadata.list(DELETED):
+            record = decode(entry, TombstoneRecord)
+            # A topic of this name can only have been created after the directories of the old one were gone.
+            if record.name not in names:
+                for index in range(record.partitions_count):
+                    self._replicas.delete_log(TopicPartition(record.name, index))
+            self._metadata.commit([], [Delete(entry.key)])
+            self._journal.info("topic_deletion_finished", topic=record.name)
+
+    def validate_new(
+        self, name: str, partitions_count: int, settings: Mapping[str, str | None]
+    ) -> TopicConfig:
+        """Check whether a topic could be created; return the configuration that it would have.
+
+        Raises:
+            ApiError: With the reason why not.
+        """
+        check_topic_name(name)
+        if name in self._by_name:
+            raise TopicAlreadyExistsError(f"topic {name!r} exists")
+        other = self._by_metric_name.get(metric_name(name))
+        if other is not None:
+            raise InvalidTopicError(
+                f"topic {name!r} collides with {other!r}: '.' and '_' are one character in metric names"
+            )
+        if not 1 <= partitions_count <= self._config.max_partitions_per_topic:
+            raise ApiError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"{partitions_count} partitions; a topic has 1 to {self._config.max_partitions_per_topic}",
+            )
+        if self._replicas.partitions_count + partitions_count > self._config.max_partitions:
+            raise ApiError(
+                ErrorCode.POLICY_VIOLATION,
+                f"the broker holds at most {self._config.max_partitions} partitions (max.partitions)",
+            )
+        try:
+            return parse_topic_config(settings, self._config)
+        except ConfigError as error:
+            raise InvalidConfigError(str(error)) from error
+
+    def create(
+        self,
+        name: str,
+        partitions_count: int | None = None,
+        settings: Mapping[str, str | None] | None = None,
+        *,
+        now_ms: int,
+    ) -> Topic:
+        """Create a topic; it is durable when this returns. Directories appear with the first batch.
+
+        Args:
+            name: The name.
+            partitions_count: How many partitions; None for the broker's default.
+            settings: Its own settings, as text under Kafka's names; None as a value means the default.
+            now_ms: The time.
+
+        Raises:
+            ApiError: With the reason why not.
+        """
+        count = self._config.num_partitions if partitions_count is None else partitions_count
+        config = self.validate_new(name, count, settings or {})
+        own = {key: text for key, text in (settings or {}).items() if text is not None}
+        topic = Topic(name, self._new_topic_id(), own, config)
+        record = TopicRecord(topic.topic_id.hex(), [[self._config.broker_id]] * count)
+        operations: list[Put | Delete] = [Put(TOPICS + name, encode(record))]
+        if own:
+            operations.append(Put(TOPIC_CONFIGS + name, encode(TopicConfigRecord(own))))
+        self._commit(Check(TOPICS + name, "absent"), operations)
+        self._add(topic, count, now_ms)
+        self._journal.info("topic_created", topic=name, partitions=count, topic_id=record.topic_id)
+        return topic
+
+    def delete(self, topic: Topic) -> None:
+        """Delete a topic and its data; it is gone for good when this returns.
+
+        Raises:
+            ApiError: KAFKA_STORAGE_ERROR; the deletion is finished at the next start.
+        """
+        name = topic.name
+        tombstone = DELETED + topic.topic_id.hex()
+        self._commit(
+            Check(TOPICS + name, "exists"),
+            [
+                Delete(TOPICS + name),
+                Delete(TOPIC_CONFIGS + name),
+                Put(tombstone, encode(TombstoneRecord(name, len(topic.partitions)))),
+            ],
+        )
+        del self._by_name[name], self._by_id[topic.topic_id]
+        del self._by_metric_name[metric_name(name)]
+        self._replicas.delete([TopicPartition(name, i) for i in range(len(topic.partitions))])
+        self._commit(None, [Delete(tombstone)])
+        self._journal.info("topic_deleted", topic=name, topic_id=topic.topic_id.hex())
+
+    def _commit(self, check: Check | None, operations: list[Put | Delete]) -> None:
+        try:
+            self._metadata.commit([] if check is None else [check], operations)
+        except Conflict as conflict:
+            raise ApiError(
+                ErrorCode.UNKNOWN_SERVER_ERROR, "the metadata changed meanwhile"
+            ) from conflict
+        except StorageError as error:
+            self._journal.error("metadata_commit_failed", error=str(error))
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+
+    def _new_topic_id(self) -> bytes:
+        for _ in range(_ID_ATTEMPTS):
+            topic_id = self._entropy.uuid()
+            # Kafka keeps ids free whose text begins with a dash, because tools would take it for an option, and
+            # the smallest ones, which it reserves.
+            dashed = base64.urlsafe_b64encode(topic_id).startswith(b"-")
+            if not dashed and int.from_bytes(topic_id) > 100 and topic_id not in self._by_id:
+                return topic_id
+        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "no topic id could be found")
