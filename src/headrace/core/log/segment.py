@@ -24,7 +24,7 @@ from headrace.types import NO_TIMESTAMP, Buffer, FileRange
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
 
-_WALK: Final = struct.Struct(">qi11xi12xq")
+_WALK: Final = struct.Struct(">qi11xi8xq")
 """Base offset, batch length, last offset delta, max timestamp."""
 _unpack_walk: Final = _WALK.unpack_from
 _WALK_CHUNK: Final = 8 << 10
