@@ -122,7 +122,9 @@ class WireClient:
 
     def init_producer_id(self) -> tuple[int, int]:
         """Obtain a producer id and its epoch."""
-        response = self.request(InitProducerIdRequest(transaction_timeout_ms=60_000))
+        response = self.request(
+            InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+        )
         assert response.error_code == 0
         return response.producer_id, response.producer_epoch
 
