@@ -38,9 +38,18 @@ class Member(Protocol):
 
 
 class Client(Protocol):
-    """A client library or tool as the scenario needs it."""
+    """A client library or tool as the scenario needs it.
+
+    `chooses_partitions`: record n can be sent to partition n modulo partitions. `carries_headers`: headers and
+    timestamps can be set. `tells_commits`: its members say what they committed. `outlives_brokers`: it waits for a broker
+    that is away instead of giving up.
+    """
 
     name: str
+    chooses_partitions: bool
+    carries_headers: bool
+    tells_commits: bool
+    outlives_brokers: bool
 
     def create_topic(self, topic: str, partitions: int) -> None: ...
     def produce(
@@ -48,7 +57,18 @@ class Client(Protocol):
     ) -> Acknowledged: ...
     def consume(self, topic: str, partitions: int, count: int) -> list[Sequence[object]]: ...
     def member(self, name: str, group: str, topic: str, history: History) -> Member: ...
+    def value_of(self, number: int) -> str: ...
+    def load(self, topic: str) -> Load: ...
     def close(self) -> None: ...
+
+
+class Load(Protocol):
+    """Records being produced until it is told to stop; n counts up from 0."""
+
+    acknowledged: Acknowledged
+
+    def stop(self) -> None: ...
+    def burst(self) -> None: ...
 
 
 class ProgramMember:
@@ -69,6 +89,11 @@ class ProgramMember:
 
 class ProgramClient:
     """A client that is a program speaking the JSON lines of `programs.common`."""
+
+    chooses_partitions = True
+    carries_headers = True
+    tells_commits = True
+    outlives_brokers = True
 
     def __init__(self, name: str, command: Sequence[str], bootstrap: str, directory: Path) -> None:
         self.name = name
@@ -120,6 +145,12 @@ class ProgramClient:
         peer.send(do="member", name=name, group=group, topic=topic)
         return ProgramMember(peer, history)
 
+    def value_of(self, number: int) -> str:
+        return value_of(number)
+
+    def load(self, topic: str) -> Load:
+        return BurstLoad(self, topic)
+
     def close(self) -> None:
         self._peer.close()
 
@@ -133,36 +164,36 @@ def check_codec(
     acknowledged = client.produce(topic, partitions, 0, BURST, codec, idempotent=idempotent)
 
     assert sorted(n for n, _, _ in acknowledged) == list(range(BURST))
-    assert all(partition == n % partitions for n, partition, _ in acknowledged)
-    by_partition: dict[int, list[int]] = {}
-    for _, partition, offset in sorted(acknowledged):
-        by_partition.setdefault(partition, []).append(offset)
-    assert by_partition == {p: list(range(BURST // partitions)) for p in range(partitions)}
-
-    expected = {
-        (partition, offset): (str(n), value_of(n), [["n", str(n)]], BASE_TIMESTAMP + n)
-        for n, partition, offset in acknowledged
-    }
-    rows = client.consume(topic, partitions, BURST)
-    own = {(row[0], row[1]): (row[2], row[3], row[4], row[5]) for row in rows}
-    assert own == expected, "as the client itself reads them"
-    seen = {
-        (each.partition, each.offset): (
-            (each.key or b"").decode(),
-            (each.value or b"").decode(),
-            [[name, (value or b"").decode()] for name, value in each.headers],
-            each.timestamp,
-        )
-        for each in observer.read(topic)
-    }
-    assert seen == expected, "as another client reads them"
+    if client.chooses_partitions:
+        assert all(partition == n % partitions for n, partition, _ in acknowledged)
+    check_log(observer, topic, acknowledged, client.value_of)
+    expected = sorted(_as_sent(client, *each) for each in acknowledged)
+    assert sorted(map(tuple, client.consume(topic, partitions, BURST))) == expected
+    if client.carries_headers:
+        seen = [
+            (
+                each.partition,
+                each.offset,
+                (each.key or b"").decode(),
+                (each.value or b"").decode(),
+                [[name, (value or b"").decode()] for name, value in each.headers],
+                each.timestamp,
+            )
+            for each in observer.read(topic)
+        ]
+        assert sorted(seen) == expected, "as another client reads them"
 
     batches = batches_on_disk(target.directory, topic)
     assert {batch.codec for batch in batches} == {CODEC_NUMBERS[codec]}
     assert all((batch.producer_id >= 0) == idempotent for batch in batches)
 
 
-class Load:
+def _as_sent(client: Client, n: int, partition: int, offset: int) -> tuple[object, ...]:
+    row = (partition, offset, str(n), client.value_of(n))
+    return (*row, [["n", str(n)]], BASE_TIMESTAMP + n) if client.carries_headers else row
+
+
+class BurstLoad:
     """Bursts of records, one after the other, until it is told to stop."""
 
     def __init__(self, client: Client, topic: str, first: int = 0) -> None:
@@ -223,7 +254,6 @@ class GroupLife:
         load_during_restart: bool = True,
     ) -> None:
         self._client, self._target, self._observer = client, target, observer
-        self._load_during_restart = load_during_restart
         self.topic = f"{client.name}-life"
         self.group = f"{client.name}-group"
         self.history = History()
@@ -232,7 +262,7 @@ class GroupLife:
         """Lives through it and checks everything."""
         self._client.create_topic(self.topic, PARTITIONS)
         with _members() as members:
-            load = Load(self._client, self.topic)
+            load = self._client.load(self.topic)
             try:
                 self._join_leave_die(members)
                 self._restart_gracefully(members, load)
@@ -263,12 +293,17 @@ class GroupLife:
         self._wait_progress(members)
 
     def _restart_gracefully(self, members: dict[str, Member], load: Load) -> None:
-        if not self._load_during_restart:
+        names = set(members)
+        if not self._client.outlives_brokers:
             load.stop()
+            while members:
+                members.popitem()[1].leave()
         self.history.add("broker", "broker_down", {})
         self._target.restart()
-        self._observer.wait_stable(self.group, set(members), PARTITIONS)
-        if not self._load_during_restart:
+        if self._client.outlives_brokers:
+            self._observer.wait_stable(self.group, names, PARTITIONS)
+        else:
+            self._add(members, *names)
             load.burst()
         self._wait_progress(members)
 
@@ -282,14 +317,15 @@ class GroupLife:
         self._add(members, "late")
 
     def _wait_progress(self, members: dict[str, Member]) -> None:
-        """Waits until each member has committed something since now."""
+        """Waits until each member has got (and committed) something since now."""
         seen = len(self.history.events())
+        kind = "committed" if self._client.tells_commits else "records"
 
         def probe() -> bool:
-            committed = {e.member for e in self.history.events()[seen:] if e.kind == "committed"}
-            return committed >= set(members)
+            active = {e.member for e in self.history.events()[seen:] if e.kind == kind}
+            return active >= set(members)
 
-        wait_until(f"commits of {sorted(members)}", probe)
+        wait_until(f"{kind} of {sorted(members)}", probe)
 
     def _wait_all_committed(self, load: Load) -> None:
         expected: dict[int, int] = {}
@@ -301,11 +337,13 @@ class GroupLife:
         )
 
     def _check(self, load: Load) -> None:
-        check_log(self._observer, self.topic, load.acknowledged)
+        check_log(self._observer, self.topic, load.acknowledged, self._client.value_of)
         delivered = self.history.delivered()
         for n, partition, offset in load.acknowledged:
-            assert delivered[partition].get(offset) == value_of(n), f"{n} at {partition}@{offset}"
-        problems = check_deliveries(self.history.events())
+            assert delivered[partition].get(offset) == self._client.value_of(n), f"{n} at {partition}@{offset}"
+        problems = check_deliveries(
+            self.history.events(), commits_told=self._client.tells_commits
+        )
         assert not problems, "\n".join(problems)
         ledger = self._observer.ledger(self.group)
         assert len(ledger) > 10, "the coordinator's own records are there to be checked"
@@ -317,7 +355,7 @@ def check_log(
     observer: Observer,
     topic: str,
     acknowledged: Acknowledged,
-    value: Callable[[int], str] = value_of,
+    value: Callable[[int], str],
 ) -> None:
     """Every acknowledged record is at its offset; nothing else is there; offsets are dense and in the order sent."""
     rows: dict[int, list[tuple[int, str]]] = {}

@@ -1,0 +1,37 @@
+"""kafkajs through the life of `tests.conformance.clients.scenario`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.clients.observer import Observer
+from tests.conformance.clients.scenario import CODECS, Client, GroupLife, ProgramClient, check_codec
+from tests.fixtures.javascript import NodeUnavailableError, node_program
+from tests.fixtures.targets import Target
+
+
+@pytest.fixture(scope="module")
+def client(target: Target, scratch: Path) -> Iterator[Client]:
+    try:
+        command = node_program("client.js")
+    except NodeUnavailableError as error:
+        pytest.skip(str(error))
+    client = ProgramClient("kafkajs", command, target.bootstrap, scratch)
+    yield client
+    client.close()
+
+
+@pytest.mark.parametrize("mode", ["plain", "idempotent"])
+@pytest.mark.parametrize("codec", CODECS)
+def test_codec(client: Client, target: Target, observer: Observer, codec: str, mode: str) -> None:
+    check_codec(client, target, observer, codec, idempotent=mode == "idempotent")
+
+
+@pytest.mark.slow
+def test_group_lives_through_members_and_brokers_coming_and_going(
+    client: Client, target: Target, observer: Observer
+) -> None:
+    GroupLife(client, target, observer).run()

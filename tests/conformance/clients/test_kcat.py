@@ -1,0 +1,53 @@
+"""kcat (of the system, so an older librdkafka) through the life of `tests.conformance.clients.scenario`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.clients.kcat import Kcat, find_kcat
+from tests.conformance.clients.observer import Observer
+from tests.conformance.clients.scenario import CODECS, GroupLife, check_codec
+from tests.fixtures.targets import Target
+
+
+@pytest.fixture(scope="module")
+def client(target: Target, scratch: Path) -> Kcat:
+    command = find_kcat()
+    if command is None:
+        pytest.skip("kcat is not installed (Debian: apt-get install kcat)")
+    return Kcat(command, target.bootstrap, scratch)
+
+
+@pytest.mark.parametrize("mode", ["plain", "idempotent"])
+@pytest.mark.parametrize("codec", CODECS)
+def test_codec(client: Kcat, target: Target, observer: Observer, codec: str, mode: str) -> None:
+    check_codec(client, target, observer, codec, idempotent=mode == "idempotent")
+
+
+def test_producing_creates_the_topic(client: Kcat, observer: Observer) -> None:
+    client.run("-P", "-t", "fresh", text="first\nsecond\n")
+
+    assert observer.partitions("fresh") == 6
+    assert sorted(each.value or b"" for each in observer.read("fresh")) == [b"first", b"second"]
+
+
+def test_offsets_by_time(client: Kcat) -> None:
+    client.create_topic("timed", 1)
+    for n in range(3):
+        client.run("-P", "-t", "timed", "-p", "0", text=f"{n}\n")
+    stamps = client.run("-C", "-t", "timed", "-p", "0", "-e", "-q", "-f", "%T\n").stdout.split()
+
+    assert client.run("-Q", "-t", f"timed:0:{stamps[0]}").stdout.strip() == "timed [0] offset 0"
+    assert client.run("-Q", "-t", f"timed:0:{int(stamps[2]) + 1}").stdout.strip() in {
+        "timed [0] offset 3",
+        "timed [0] offset -1",
+    }
+
+
+@pytest.mark.slow
+def test_group_lives_through_members_and_brokers_coming_and_going(
+    client: Kcat, target: Target, observer: Observer
+) -> None:
+    GroupLife(client, target, observer).run()
