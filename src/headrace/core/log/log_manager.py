@@ -91,8 +91,10 @@ class LogManager:
         self._dirty: dict[PartitionLog, None] = {}
         self._batch: SyncBatch | None = None
         self._failure: OSError | None = None
-        self._recovery_points = self._read_offsets(RECOVERY_FILE)
-        self._start_offsets = self._read_offsets(START_FILE)
+        self._recovery_points = self._read_offsets(RECOVERY_FILE) or {}
+        start_offsets = self._read_offsets(START_FILE)
+        self._starts_known = start_offsets is not None
+        self._start_offsets = start_offsets or {}
         self._next_checkpoint_ms: int | None = None
         self._next_retention_ms: int | None = None
 
@@ -137,6 +139,11 @@ class LogManager:
                 self._journal.warning(
                     "directory of an unknown partition left alone", directory=name
                 )
+        if not self._starts_known:
+            # From now on a log that begins later than the file says has lost its beginning.
+            self.write_checkpoints()
+            self._write_offsets(START_FILE, self._start_offsets)
+            self._starts_known = True
         self._loaded = True
         self._clean = False  # of what is opened from now on, nothing is known
         self._next_checkpoint_ms = now_ms + CHECKPOINT_INTERVAL_MS
@@ -159,7 +166,7 @@ class LogManager:
             now_ms=now_ms,
             clean=self._clean,
             recovery_point=self._recovery_points.get(key, 0),
-            log_start_offset=self._start_offsets.get(key, 0),
+            log_start_offset=self._start_offsets.get(key, 0 if self._starts_known else None),
             metadata=encode_topic_id(spec.topic_id),
             journal=self._journal,
         )
@@ -328,8 +335,10 @@ class LogManager:
             self._write_offsets(RECOVERY_FILE, points)
             self._recovery_points = points
 
-    def _read_offsets(self, name: str) -> dict[str, int]:
-        lines = decode_checkpoint(name, self._files.read_file(name)) or []
+    def _read_offsets(self, name: str) -> dict[str, int] | None:
+        lines = decode_checkpoint(name, self._files.read_file(name))
+        if lines is None:
+            return None
         return {key: int(offset) for key, _, offset in (line.rpartition(" ") for line in lines)}
 
     def _write_offsets(self, name: str, offsets: Mapping[str, int]) -> None:

@@ -126,7 +126,7 @@ class PartitionLog:
         now_ms: int,
         clean: bool,
         recovery_point: int = 0,
-        log_start_offset: int = 0,
+        log_start_offset: int | None = None,
         metadata: bytes | None = None,
         journal: Journal | None = None,
     ) -> PartitionLog:
@@ -140,7 +140,7 @@ class PartitionLog:
             now_ms: The wall clock.
             clean: Whether the log was closed in order, so that its caches can be trusted.
             recovery_point: Offset below which everything is known to have been synced.
-            log_start_offset: Records below it were deleted by request.
+            log_start_offset: The log start as it was last made durable; None if that is not known.
             metadata: Content of `partition.metadata`, written when the directory is created.
             journal: Told about repairs.
 
@@ -172,7 +172,7 @@ class PartitionLog:
             topic_partition=topic_partition,
             now_ms=now_ms,
             loaded=loaded,
-            log_start_offset=log_start_offset,
+            log_start_offset=log_start_offset or 0,
             metadata=metadata,
         )
 
@@ -393,7 +393,10 @@ class PartitionLog:
             raise OffsetOutOfRangeError(
                 f"offset {offset} is outside {self.log_start_offset}..{self.log_end_offset}"
             )
-        if offset >= up_to or offset == self.log_end_offset:
+        if offset == self.log_end_offset:
+            self._segments.active.remember_end()  # the reader will be back for what comes next
+            return None
+        if offset >= up_to:
             return None
         if offset >= self._segments.active.base_offset:
             return self._segments.active.read(

@@ -90,7 +90,7 @@ class LogLoader:
         now_ms: int,
         clean: bool,
         recovery_point: int,
-        log_start_offset: int = 0,
+        log_start_offset: int | None = None,
     ) -> None:
         self._files = files
         self._directory = directory
@@ -110,13 +110,13 @@ class LogLoader:
         Raises:
             StorageError: Data below the recovery point is missing or damaged; nothing was changed.
         """
-        segments = self._find_segments()
+        segments = self._without_missing_start(self._find_segments())
         first_scanned = self._first_to_scan(segments)
         unscanned = segments[:first_scanned]
         self._load_epochs(unscanned)
         self._load_producers(unscanned, unscanned[-1].end_offset if unscanned else 0)
         kept = self._scan(segments, first_scanned)
-        end_offset = kept[-1].end_offset if kept else 0
+        end_offset = kept[-1].end_offset if kept else self._log_start_offset or 0
         if end_offset < self._recovery_point:
             raise self._lost(end_offset)
         self._tidy(kept, first_scanned, end_offset)
@@ -147,7 +147,7 @@ class LogLoader:
         segments = [self._segment(base) for base in bases]
         for base in set(indexes).difference(bases):
             self._files.remove(self._segment(base).index_path)
-        while len(bases) > 1 and bases[1] <= self._log_start_offset:
+        while len(bases) > 1 and bases[1] <= (self._log_start_offset or 0):
             # A deletion was under way: the log start offset is written first, then the files go.
             segments.pop(0).remove()
             del bases[0]
@@ -163,6 +163,21 @@ class LogLoader:
             interval=self._config.index_interval_bytes,
             created_ms=self._now_ms,
         )
+
+    def _without_missing_start(self, segments: list[Segment]) -> list[Segment]:
+        """Return the segments if they hold the log start; what follows a hole that was never synced is dropped."""
+        start_offset = self._log_start_offset
+        if not segments or start_offset is None or segments[0].base_offset <= start_offset:
+            return segments
+        if self._clean or self._recovery_point > start_offset:
+            raise StorageError(
+                f"{self._directory} begins at offset {segments[0].base_offset}, but its records from {start_offset} on "
+                "were not deleted: segment files are missing. Restore the partition from a backup, or delete its "
+                "topic to give up its data."
+            )
+        self._report.reason = f"{self._directory}: the first segment never reached the disk"
+        self._remove_from(segments, 0)
+        return []
 
     def _first_to_scan(self, segments: list[Segment]) -> int:
         """Return the number of the first segment to read through; `len(segments)` for none."""
