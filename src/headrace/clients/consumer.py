@@ -212,6 +212,10 @@ class BlockingConsumer:
         self._driver.run(flow)
         self._committed |= changed
 
+    def commit_finished(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Commit positions like `commit`, but leave a rebalance or a lost membership to the next `poll`."""
+        self._commit_quietly(positions)
+
     def close(self, *, commit: bool = True) -> None:
         """Leave the group and close the connections.
 
@@ -352,6 +356,13 @@ class BlockingConsumer:
         for name, offset in self._list(dict.fromkeys(unknown, spec)).items():
             self.seek(name, offset)
             self._finished[name] = offset
+
+    def offsets_for(self, targets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Find an offset in each partition: EARLIEST, LATEST, or the first record not older than a timestamp.
+
+        Where no record is that late, the offset is -1.
+        """
+        return self._list(targets)
 
     def _list(self, targets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         if not targets:

@@ -1,0 +1,116 @@
+"""What the client commands share: tables and JSON on standard output, errors in one line on standard error."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NoReturn, ParamSpec, TypeVar
+
+import click
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+INTERRUPTED: Final = 130
+NOTHING_LISTENS: Final = "Is a broker running there? `headrace dev` starts one on 127.0.0.1:9092."
+
+
+def print_json(value: object) -> None:
+    """Write one JSON document on a line of its own."""
+    click.echo(json.dumps(value, ensure_ascii=False, separators=(", ", ": ")))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write rows under headings, numbers to the right, nothing that depends on a terminal."""
+    cells = [["-" if cell is None else printable(str(cell)) for cell in row] for row in rows]
+    widths = [
+        max([len(heading), *(len(row[index]) for row in cells)])
+        for index, heading in enumerate(columns)
+    ]
+    numeric = [
+        bool(cells) and all(_is_number(row[index]) for row in cells)
+        for index in range(len(columns))
+    ]
+    for row in [list(columns), *cells]:
+        line = "  ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=True)
+        )
+        click.echo(line.rstrip())
+
+
+def _is_number(text: str) -> bool:
+    return text == "-" or text.lstrip("-").isdecimal()
+
+
+def printable(text: str) -> str:
+    """Return text with control characters escaped, so that a record cannot drive the terminal."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
+
+
+def say(text: str) -> None:
+    """Write a message for people to standard error."""
+    click.echo(text, err=True)
+
+
+def fail(text: str, code: int = 1) -> NoReturn:
+    """End the command with a message."""
+    say(f"Error: {text}")
+    raise SystemExit(code)
+
+
+def guarded(command: Callable[P, R]) -> Callable[P, R]:
+    """Turn the failures that a user can do something about into one line and an exit code.
+
+    0 done; 1 the work failed; 2 wrong usage or configuration; 130 interrupted. A reader of the output that goes away
+    (`| head`) ends a command quietly, with 0: it has what it wanted.
+    """
+
+    @functools.wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        # Imported here: `--help` needs none of it.
+        from headrace.errors import ConfigError, HeadraceError, TransportError  # noqa: PLC0415
+
+        try:
+            result = command(*args, **kwargs)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _quiet_exit()
+        except KeyboardInterrupt:
+            raise SystemExit(INTERRUPTED) from None
+        except ConfigError as error:
+            fail(str(error), 2)
+        except TransportError as error:
+            refused = "cannot connect" in str(error)
+            fail(f"{error}. {NOTHING_LISTENS}" if refused else str(error))
+        except HeadraceError as error:
+            fail(str(error))
+        return result
+
+    return run
+
+
+def _quiet_exit() -> NoReturn:
+    # Python flushes standard output once more at exit; into nothing it does so without complaint.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise SystemExit(0)
+
+
+def bytes_fields(name: str, data: bytes | None) -> dict[str, Any]:
+    """Return a key or value for JSON: text where it is UTF-8, else base64 with a field that says so."""
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        import base64  # noqa: PLC0415 - rarely needed
+
+        return {name: base64.b64encode(data).decode(), f"{name}_encoding": "base64"}

@@ -1,0 +1,261 @@
+"""`headrace consume`: records to standard output."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import click
+
+from headrace.cli._options import check_reachable, client_options
+from headrace.cli._output import INTERRUPTED, bytes_fields, printable
+
+if TYPE_CHECKING:
+    from headrace.clients.consumer import BlockingConsumer, ConsumedRecord
+    from headrace.types import TopicPartition
+
+POLL_MS: Final = 500
+TERMINATED: Final = 143
+Writer = Callable[["ConsumedRecord", int], bytes]
+
+
+@click.command()
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.option(
+    "-o",
+    "--offset",
+    "--from",
+    "offset",
+    help="Where to begin and end: start (default), end, N, +N, -N, A:B, :end, @TIME, @T1:T2.",
+)
+@click.option("-n", "--num", type=click.IntRange(min=1), help="End after so many records.")
+@click.option("-e", "--exit-at-end", is_flag=True, help="End where the partitions end now.")
+@click.option("-g", "--group", help="Read as a member of a group, and commit what was printed.")
+@click.option("-p", "--partition", "partitions", multiple=True, help="Only these, e.g. -p 0,2.")
+@click.option("-f", "--template", help="How to print a record; see below.")
+@client_options
+def consume(
+    topics: tuple[str, ...],
+    bootstrap: str,
+    properties: dict[str, str],
+    *,
+    as_json: bool,
+    template: str | None,
+    **options: Any,
+) -> None:
+    r"""Print the records of TOPICs, from Headrace or any Kafka; go on until interrupted.
+
+    By default a record is a line TOPIC[PARTITION]@OFFSET KEY: VALUE. With --format json it is a JSON object per
+    line with the keys topic, partition, offset, timestamp_ms, key, value, headers, leader_epoch (bytes that are
+    not UTF-8 as base64, with key_encoding or value_encoding beside them).
+
+    \b
+    Templates:  %t topic   %p partition   %o offset   %d timestamp in ms (%d{iso}, %d{strftime[%F %T]})
+                %k key   %v value   %K %V their sizes   %e leader epoch
+                %h{%k=%v } headers   %H their number   %i number of the record
+                modifiers {hex} {base64} {json}; for numbers {big32} {hex} ...
+                escapes \n \t \xNN %%
+    \b
+    Examples:   headrace consume orders --from start -f '%t[%p]@%o %k %v\n'
+                headrace consume orders -o :end --format json > orders.jsonl
+                headrace consume orders -o @-15m -f '%d{iso} %v\n'
+                headrace consume orders -g billing
+    """
+    write = _writer(template, as_json=as_json)
+    source = _Source(topics, options["offset"], options["partitions"], options["group"])
+    check_reachable(bootstrap, properties)
+    consumer = source.open(properties.pop("bootstrap.servers", bootstrap), properties)
+    signal.signal(signal.SIGTERM, _terminated)
+    with consumer:
+        stops = source.begin(consumer, exit_at_end=options["exit_at_end"])
+        Printer(consumer, write, stops, options["num"]).run()
+
+
+def _terminated(_signal: int, _frame: object) -> NoReturn:
+    raise SystemExit(TERMINATED)
+
+
+class _Source:
+    """What is read: topics or some of their partitions, from where, by whom."""
+
+    def __init__(
+        self,
+        topics: tuple[str, ...],
+        offset: str | None,
+        partitions: tuple[str, ...],
+        group: str | None,
+    ) -> None:
+        from headrace.cli._offsets import OffsetSpecError, parse_offset  # noqa: PLC0415 - not for `--help`
+
+        self._topics = topics
+        self._group = group
+        self._numbers = _partition_numbers(partitions)
+        try:
+            self._spec = parse_offset(offset or "start", round(time.time() * 1000))
+        except OffsetSpecError as error:
+            raise click.UsageError(f"--offset: {error}") from None
+        if group is None:
+            return
+        if self._numbers:
+            raise click.UsageError("a group decides the partitions: leave --partition out")
+        if self._spec.first.kind not in {"start", "end"} or self._spec.stop is not None:
+            raise click.UsageError(
+                "with --group, --offset is start or end, for where nothing is committed"
+            )
+
+    def open(self, bootstrap: str, properties: dict[str, str]) -> BlockingConsumer:
+        from headrace.clients.consumer import BlockingConsumer  # noqa: PLC0415 - not for `--help`
+
+        defaults: dict[str, Any] = {"max.poll.records": 2000}
+        if self._group is None:
+            defaults["auto.offset.reset"] = "earliest"
+        else:
+            # What was printed is committed, whether or not a batch was finished: see Printer.
+            reset = "earliest" if self._spec.first.kind == "start" else "latest"
+            defaults |= {"enable.auto.commit": "false", "auto.offset.reset": reset}
+        return BlockingConsumer(bootstrap, group=self._group, **defaults | properties)
+
+    def begin(
+        self, consumer: BlockingConsumer, *, exit_at_end: bool
+    ) -> dict[TopicPartition, int] | None:
+        """Start reading; return where each partition is to end, if it is."""
+        from headrace.cli._offsets import LATEST, resolve  # noqa: PLC0415 - not for `--help`
+
+        every = [where for topic in self._topics for where in consumer.partitions(topic)]
+        if self._group is not None:
+            consumer.subscribe(self._topics)
+            return consumer.offsets_for(dict.fromkeys(every, LATEST)) if exit_at_end else None
+        wanted = [where for where in every if not self._numbers or where.partition in self._numbers]
+        missing = self._numbers - {where.partition for where in every}
+        if missing:
+            raise click.UsageError(f"there is no partition {min(missing)}")
+
+        def listing(target: int) -> Mapping[TopicPartition, int]:
+            return consumer.offsets_for(dict.fromkeys(wanted, target))
+
+        begin, stops = resolve(self._spec, listing)
+        if exit_at_end and stops is None:
+            stops = dict(listing(LATEST))
+        consumer.assign(begin)
+        return stops
+
+
+def _partition_numbers(partitions: tuple[str, ...]) -> set[int]:
+    numbers = [text.strip() for entry in partitions for text in entry.split(",")]
+    for text in numbers:
+        if not text.isdecimal():
+            raise click.UsageError(f"--partition wants numbers, not {text!r}")
+    return set(map(int, numbers))
+
+
+def _writer(template: str | None, *, as_json: bool) -> Writer:
+    if template is None:
+        return _json_line if as_json else _readable_line
+    from headrace.cli._format import compile_writer  # noqa: PLC0415 - not for `--help`
+    from headrace.cli._template import TemplateError, parse_template  # noqa: PLC0415 - as above
+
+    if as_json:
+        raise click.UsageError("--template and --format json exclude each other")
+    try:
+        return compile_writer(parse_template(template))
+    except TemplateError as error:
+        raise click.UsageError(f"--template: {error}") from None
+
+
+def _readable_line(record: ConsumedRecord, _number: int) -> bytes:
+    key = "" if record.key is None else f"{_text(record.key)}: "
+    value = "(null)" if record.value is None else _text(record.value)
+    return f"{record.topic}[{record.partition}]@{record.offset} {key}{value}\n".encode()
+
+
+def _text(data: bytes) -> str:
+    return printable(data.decode("utf-8", "backslashreplace"))
+
+
+def _json_line(record: ConsumedRecord, _number: int) -> bytes:
+    document: dict[str, Any] = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp_ms,
+        **bytes_fields("key", record.key),
+        **bytes_fields("value", record.value),
+        "headers": [
+            {"key": name, **bytes_fields("value", value)} for name, value in record.headers
+        ],
+        "leader_epoch": record.leader_epoch,
+    }
+    return json.dumps(document, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+
+
+class Printer:
+    """Prints what a consumer reads, up to a number of records or to the end of every partition."""
+
+    def __init__(
+        self,
+        consumer: BlockingConsumer,
+        write: Writer,
+        stops: dict[TopicPartition, int] | None,
+        limit: int | None,
+    ) -> None:
+        self._consumer = consumer
+        self._write = write
+        self._stops = stops
+        self._limit = limit
+        self._printed = 0
+        self._positions: dict[TopicPartition, int] = {}
+        """One past the last printed record of each partition."""
+
+    def run(self) -> None:
+        """Print until the end; in a group, commit what was printed, also when interrupted."""
+        try:
+            while not self._done():
+                self._print(self._consumer.poll(POLL_MS))
+                self._commit()
+        except KeyboardInterrupt:
+            self._commit()
+            raise SystemExit(INTERRUPTED) from None
+
+    def _print(self, records: list[ConsumedRecord]) -> None:
+        from headrace.types import TopicPartition  # noqa: PLC0415 - not for `--help`
+
+        lines = []
+        printed = {}
+        for record in records:
+            where = TopicPartition(record.topic, record.partition)
+            if self._stops is not None and record.offset >= self._stops.get(where, 0):
+                continue
+            if self._limit is not None and self._printed >= self._limit:
+                break
+            self._printed += 1
+            lines.append(self._write(record, self._printed))
+            printed[where] = record.offset + 1
+        if lines:
+            sys.stdout.buffer.write(b"".join(lines))
+            sys.stdout.buffer.flush()
+            self._positions |= printed
+
+    def _done(self) -> bool:
+        if self._limit is not None and self._printed >= self._limit:
+            return True
+        if self._stops is None:
+            return False
+        at_end = True
+        for where in self._consumer.assignment:
+            position = self._consumer.position(where)
+            at_end = at_end and position is not None and position >= self._stops.get(where, 0)
+        # A member without an assignment has not joined yet; no partition at all has nothing to wait for.
+        return at_end and (bool(self._consumer.assignment) or not self._stops)
+
+    def _commit(self) -> None:
+        if self._consumer.config.group_id is None or not self._positions:
+            return
+        owned = set(self._consumer.assignment)
+        self._consumer.commit_finished(
+            {where: at for where, at in self._positions.items() if where in owned}
+        )
+        self._positions = {}

@@ -1,0 +1,151 @@
+"""`headrace group`: consumer groups, their members and their lag."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli._options import client_options, open_client
+from headrace.cli._output import fail, print_json, print_table
+
+if TYPE_CHECKING:
+    from headrace.clients.blocking import BlockingClient, GroupDescription
+    from headrace.types import TopicPartition
+
+
+@click.group()
+def group() -> None:
+    """List and describe consumer groups, on Headrace or any Kafka."""
+
+
+@group.command("list")
+@client_options
+def list_groups(bootstrap: str, properties: dict[str, str], *, as_json: bool) -> None:
+    """List groups and their states."""
+    with open_client(bootstrap, properties) as client:
+        listings = client.list_groups()
+    if as_json:
+        print_json(
+            [
+                {
+                    "group": listing.group_id,
+                    "state": listing.state,
+                    "protocol_type": listing.protocol_type,
+                    "coordinator": listing.coordinator,
+                }
+                for listing in listings
+            ]
+        )
+        return
+    rows = [(listing.group_id, listing.state, listing.coordinator) for listing in listings]
+    print_table(("GROUP", "STATE", "COORDINATOR"), rows)
+
+
+@group.command("describe")
+@click.argument("names", nargs=-1, required=True, metavar="GROUP...")
+@client_options
+def describe(
+    bootstrap: str, properties: dict[str, str], *, names: tuple[str, ...], as_json: bool
+) -> None:
+    """Describe groups: state, members, and for each partition the committed offset and the lag.
+
+    Exit code 1 if a group does not exist.
+    """
+    with open_client(bootstrap, properties) as client:
+        described = client.describe_groups(names)
+        documents = [_document(client, described[name]) for name in names]
+    if as_json:
+        print_json(documents)
+        return
+    for index, document in enumerate(documents):
+        if index:
+            click.echo()
+        _print_document(document)
+
+
+def _document(client: BlockingClient, group: GroupDescription) -> dict[str, Any]:
+    committed = client.committed_offsets(group.group_id)
+    if group.state == "Dead" and not committed:
+        fail(f"no group {group.group_id!r}")
+    owners = {where: member for member in group.members for where in member.assignment}
+    partitions = sorted(set(committed) | set(owners))
+    ends = _end_offsets(client, partitions)
+    rows = []
+    for where in partitions:
+        offset = committed[where].offset if where in committed else None
+        end = ends.get(where)
+        owner = owners.get(where)
+        rows.append(
+            {
+                "topic": where.topic,
+                "partition": where.partition,
+                "committed_offset": offset,
+                "end_offset": end,
+                "lag": None if offset is None or end is None else max(0, end - offset),
+                "member_id": owner.member_id if owner else None,
+                "client_id": owner.client_id if owner else None,
+                "host": owner.client_host if owner else None,
+            }
+        )
+    return {
+        "group": group.group_id,
+        "state": group.state,
+        "coordinator": group.coordinator,
+        "protocol_type": group.protocol_type,
+        "assignor": group.protocol,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "client_id": member.client_id,
+                "host": member.client_host,
+                "group_instance_id": member.group_instance_id,
+                "partitions": [
+                    {"topic": where.topic, "partition": where.partition}
+                    for where in member.assignment
+                ],
+            }
+            for member in group.members
+        ],
+        "partitions": rows,
+        "total_lag": sum(row["lag"] or 0 for row in rows),
+    }
+
+
+def _end_offsets(
+    client: BlockingClient, partitions: list[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Return the end offsets; a topic that was deleted since the commit has none."""
+    from headrace.clients.blocking import LATEST  # noqa: PLC0415 - not for `--help`
+
+    topics = client.metadata(sorted({where.topic for where in partitions})).topics
+    present = [
+        where
+        for where in partitions
+        if where.topic in topics
+        and where.partition in topics[where.topic].partitions
+        and topics[where.topic].partitions[where.partition].leader >= 0
+    ]
+    if not present:
+        return {}
+    found = client.list_offsets(dict.fromkeys(present, LATEST))
+    return {where: listed.offset for where, listed in found.items()}
+
+
+def _print_document(document: dict[str, Any]) -> None:
+    facts = {
+        "group": document["group"],
+        "state": document["state"],
+        "coordinator": document["coordinator"],
+        "assignor": document["assignor"] or "-",
+        "members": len(document["members"]),
+        "total lag": document["total_lag"],
+    }
+    for name, value in facts.items():
+        click.echo(f"{name + ':':<13}{value}")
+    if not document["partitions"]:
+        return
+    click.echo()
+    columns = ("TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "MEMBER", "HOST")
+    keys = ("topic", "partition", "committed_offset", "end_offset", "lag", "member_id", "host")
+    print_table(columns, [[row[key] for key in keys] for row in document["partitions"]])

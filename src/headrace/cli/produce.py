@@ -1,0 +1,199 @@
+"""`headrace produce`: records from standard input."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from headrace.cli._options import check_reachable, client_options
+from headrace.cli._output import fail, say
+
+if TYPE_CHECKING:
+    from headrace.cli._scan import ScannedRecord
+    from headrace.clients.accumulator import Delivery
+    from headrace.clients.producer import BlockingProducer
+
+CHUNK_BYTES: Final = 256 << 10
+
+
+@click.command()
+@click.argument("topic", required=False)
+@click.option(
+    "-f",
+    "--template",
+    default="%v\\n",
+    show_default=True,
+    help="How records stand in the input; by default each line is a value. See below.",
+)
+@click.option("-k", "--key", help="Key of every record that the input gives none.")
+@click.option(
+    "-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="For every record."
+)
+@click.option(
+    "-p", "--partition", type=click.IntRange(min=0), help="Instead of the key's partition."
+)
+@click.option(
+    "-z",
+    "--compression",
+    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
+    help="Codec of the batches (none).",
+)
+@click.option("--acks", type=click.Choice(["all", "1", "0"]), help="Who has to acknowledge (all).")
+@click.option(
+    "-Z", "--tombstone", is_flag=True, help="Empty values become null, which deletes keys."
+)
+@click.option("-q", "--quiet", is_flag=True, help="Do not print where each record went.")
+@client_options
+def produce(
+    topic: str | None, bootstrap: str, properties: dict[str, Any], *, as_json: bool, **options: Any
+) -> None:
+    r"""Write the records on standard input to TOPIC, on Headrace or any Kafka.
+
+    Prints TOPIC[PARTITION]@OFFSET for each record, in the order of acknowledgement. Ends with the input; exit
+    code 1 if a record could not be written.
+
+    \b
+    Templates:  %v value   %k key   %t topic   %p partition   %d timestamp in ms
+                %V %K sizes before their text   %H number, then %h{...} headers
+                modifiers {hex} {base64} {json}; for numbers {big32} {hex} ...
+                escapes \n \t \xNN %%
+    \b
+    Examples:   echo '{"id":1}' | headrace produce orders -k alice
+                headrace produce orders -f '%k\t%v\n' < orders.tsv
+                headrace produce events -f '%v{json}\n' < events.jsonl
+    """
+    from headrace.cli._scan import InputError  # noqa: PLC0415 - not for `--help`
+
+    read = _compile(options["template"], topic)
+    defaults = _Defaults(topic, options["key"], options["headers"], options["partition"])
+    check_reachable(bootstrap, properties)
+    from headrace.clients.producer import BlockingProducer  # noqa: PLC0415 - not for `--help`
+
+    report = _Report(as_json=as_json, quiet=options["quiet"])
+    producer = BlockingProducer(
+        properties.pop("bootstrap.servers", bootstrap),
+        acks=options["acks"],
+        compression=options["compression"],
+        **properties,
+    )
+    with producer:
+        try:
+            for record in read(_standard_input(producer, report)):
+                defaults.send(producer, record, report, tombstone=options["tombstone"])
+        except InputError as error:
+            producer.flush()
+            fail(str(error))
+    report.finish()
+
+
+Scan = Callable[[Callable[[], bytes]], Iterator["ScannedRecord"]]
+
+
+def _compile(template: str, topic: str | None) -> Scan:
+    from headrace.cli._scan import Source, compile_reader, scan_records  # noqa: PLC0415 - as above
+    from headrace.cli._template import TemplateError, Token, parse_template  # noqa: PLC0415 - as above
+
+    try:
+        pieces = parse_template(template)
+        reader = compile_reader(pieces)
+    except TemplateError as error:
+        raise click.UsageError(f"--template: {error}") from None
+    if topic is None and all(piece.token is not Token.TOPIC for piece in pieces):
+        raise click.UsageError("name a TOPIC, or have the template read it with %t")
+    return lambda read: scan_records(reader, Source(read))
+
+
+def _standard_input(producer: BlockingProducer, report: _Report) -> Callable[[], bytes]:
+    """Return a reader that has everything delivered and reported before it waits for more input."""
+    descriptor = sys.stdin.fileno()
+
+    def read() -> bytes:
+        ready, _, _ = select.select([descriptor], [], [], 0)
+        if not ready:
+            producer.flush()
+            report.flush()
+        return os.read(descriptor, CHUNK_BYTES)
+
+    return read
+
+
+class _Defaults:
+    """What the command line says of records, where the input does not."""
+
+    def __init__(
+        self, topic: str | None, key: str | None, headers: tuple[str, ...], partition: int | None
+    ) -> None:
+        self._topic = topic
+        self._key = None if key is None else os.fsencode(key)
+        self._partition = partition
+        self._headers = []
+        for header in headers:
+            name, separator, value = header.partition("=")
+            if not separator:
+                raise click.UsageError(f"--header wants NAME=VALUE, not {header!r}")
+            self._headers.append((name, os.fsencode(value)))
+
+    def send(
+        self, producer: BlockingProducer, record: ScannedRecord, report: _Report, *, tombstone: bool
+    ) -> None:
+        """Send one record of the input."""
+        value = record.value if record.value or not tombstone else None
+        producer.send(
+            record.topic or self._topic or "",
+            self._key if record.key is None else record.key,
+            value,
+            headers=[*self._headers, *record.headers] if self._headers or record.headers else (),
+            timestamp_ms=record.timestamp_ms,
+            partition=self._partition if record.partition is None else record.partition,
+            on_delivery=report.delivered,
+        )
+
+
+class _Report:
+    """Prints what became of each record."""
+
+    def __init__(self, *, as_json: bool, quiet: bool) -> None:
+        self._as_json = as_json
+        self._quiet = quiet
+        self._failed = 0
+        self._first_error = ""
+        self._lines: list[str] = []
+
+    def delivered(self, delivery: Delivery) -> None:
+        """Note one record's fate."""
+        if delivery.error is not None:
+            self._failed += 1
+            self._first_error = self._first_error or str(delivery.error)
+        elif not self._quiet:
+            self._lines.append(self._line(delivery))
+            if len(self._lines) >= 1000:
+                self.flush()
+
+    def _line(self, delivery: Delivery) -> str:
+        topic, partition, offset, timestamp_ms, _ = delivery
+        if not self._as_json:
+            return f"{topic}[{partition}]@{offset if offset >= 0 else '?'}\n"
+        time = "null" if timestamp_ms < 0 else str(timestamp_ms)
+        place = "null" if offset < 0 else str(offset)
+        return (
+            f'{{"topic": "{topic}", "partition": {partition}, "offset": {place}, '
+            f'"log_append_time_ms": {time}}}\n'
+        )
+
+    def flush(self) -> None:
+        """Write what is noted."""
+        lines, self._lines = self._lines, []
+        sys.stdout.write("".join(lines))
+        sys.stdout.flush()
+
+    def finish(self) -> None:
+        """Write the rest, and end with an error if a record failed."""
+        self.flush()
+        if self._failed:
+            say(f"Error: {self._failed} records were not written; the first: {self._first_error}")
+            raise SystemExit(1)

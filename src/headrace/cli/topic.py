@@ -1,0 +1,230 @@
+"""`headrace topic`: create, list, describe and delete topics."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli._options import assignments, client_options, open_client
+from headrace.cli._output import fail, print_json, print_table, say
+
+if TYPE_CHECKING:
+    from headrace.clients.blocking import BlockingClient, ConfigEntry, TopicMetadata
+    from headrace.errors import ApiError
+
+
+@click.group()
+def topic() -> None:
+    """Create, list, describe and delete topics, on Headrace or any Kafka."""
+
+
+@topic.command("create")
+@click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
+@click.option("-p", "--partitions", type=click.IntRange(min=1), help="How many (broker's default).")
+@click.option(
+    "-r", "--replicas", type=click.IntRange(min=1), help="Copies of each (broker's default)."
+)
+@click.option(
+    "-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Topic configs."
+)
+@click.option("--if-not-exists", is_flag=True, help="A topic that exists is no failure.")
+@click.option("--dry-run", is_flag=True, help="Have the broker check the request, create nothing.")
+@client_options
+def create(bootstrap: str, properties: dict[str, str], *, as_json: bool, **options: Any) -> None:
+    """Create topics.
+
+    Prints one row per topic; exit code 1 if one could not be created.
+    """
+    from headrace.clients.blocking import NewTopic  # noqa: PLC0415 - not for `--help`
+    from headrace.errors import ErrorCode  # noqa: PLC0415 - as above
+
+    topics = [
+        NewTopic(
+            name,
+            options["partitions"] or -1,
+            options["replicas"] or -1,
+            assignments(options["configs"], "--config"),
+        )
+        for name in options["names"]
+    ]
+    with open_client(bootstrap, properties) as client:
+        outcomes = client.create_topics(topics, validate_only=options["dry_run"])
+    if options["if_not_exists"]:
+        outcomes = {
+            name: None if error and error.code == ErrorCode.TOPIC_ALREADY_EXISTS else error
+            for name, error in outcomes.items()
+        }
+    _print_outcomes(outcomes, "ok" if options["dry_run"] else "created", as_json=as_json)
+
+
+@topic.command("delete")
+@click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@client_options
+def delete(
+    bootstrap: str, properties: dict[str, str], *, names: tuple[str, ...], yes: bool, as_json: bool
+) -> None:
+    """Delete topics and all their records.
+
+    Asks first; where nobody can answer, --yes is needed.
+    """
+    if not yes:
+        if not sys.stdin.isatty():
+            raise click.UsageError("deleting needs --yes where nobody can be asked")
+        click.confirm(f"Delete {', '.join(names)} and all records?", abort=True, err=True)
+    with open_client(bootstrap, properties) as client:
+        outcomes = client.delete_topics(names)
+    _print_outcomes(outcomes, "deleted", as_json=as_json)
+
+
+def _print_outcomes(outcomes: dict[str, ApiError | None], done: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            [
+                {
+                    "topic": name,
+                    "status": done if error is None else "failed",
+                    "error": None if error is None else error.code.name,
+                    "message": None if error is None else error.message,
+                }
+                for name, error in outcomes.items()
+            ]
+        )
+    else:
+        rows = [
+            (name, done if error is None else error.code.name) for name, error in outcomes.items()
+        ]
+        print_table(("TOPIC", "STATUS"), rows)
+        for error in filter(None, outcomes.values()):
+            say(f"Error: {error.message}")
+    if any(outcomes.values()):
+        raise SystemExit(1)
+
+
+@topic.command("list")
+@click.option(
+    "-i", "--internal", is_flag=True, help="Also the topics that brokers keep for themselves."
+)
+@client_options
+def list_topics(
+    bootstrap: str, properties: dict[str, str], *, internal: bool, as_json: bool
+) -> None:
+    """List topics."""
+    with open_client(bootstrap, properties) as client:
+        known = client.metadata().topics.values()
+    topics = sorted(
+        (entry for entry in known if internal or not entry.is_internal), key=lambda t: t.name
+    )
+    if as_json:
+        print_json(
+            [
+                {
+                    "topic": entry.name,
+                    "partitions": len(entry.partitions),
+                    "replicas": _replicas(entry),
+                    "internal": entry.is_internal,
+                }
+                for entry in topics
+            ]
+        )
+        return
+    rows = [(entry.name, len(entry.partitions), _replicas(entry)) for entry in topics]
+    print_table(("TOPIC", "PARTITIONS", "REPLICAS"), rows)
+
+
+def _replicas(topic: TopicMetadata) -> int:
+    return max((len(partition.replicas) for partition in topic.partitions.values()), default=0)
+
+
+@topic.command("describe")
+@click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
+@client_options
+def describe(
+    bootstrap: str, properties: dict[str, str], *, names: tuple[str, ...], as_json: bool
+) -> None:
+    """Describe topics: partitions, leaders, offsets, and the configs that differ from the defaults."""
+    with open_client(bootstrap, properties) as client:
+        descriptions = [_describe(client, name) for name in names]
+    if as_json:
+        print_json(descriptions)
+        return
+    for index, description in enumerate(descriptions):
+        if index:
+            click.echo()
+        _print_description(description)
+
+
+def _describe(client: BlockingClient, name: str) -> dict[str, Any]:
+    from headrace.clients.blocking import EARLIEST, LATEST, ResourceType  # noqa: PLC0415 - not for `--help`
+    from headrace.types import TopicPartition  # noqa: PLC0415 - as above
+
+    entry = client.metadata([name]).topics[name]
+    if entry.error:
+        fail(f"no topic {name!r}" if entry.error == 3 else f"topic {name!r}: {entry.error.name}")
+    led = [TopicPartition(name, number) for number, p in entry.partitions.items() if p.leader >= 0]
+    starts = client.list_offsets(dict.fromkeys(led, EARLIEST)) if led else {}
+    ends = client.list_offsets(dict.fromkeys(led, LATEST)) if led else {}
+    configs = client.describe_configs(ResourceType.TOPIC, [name])[name]
+    partitions = []
+    for number, partition in entry.partitions.items():
+        where = TopicPartition(name, number)
+        partitions.append(
+            {
+                "partition": number,
+                "leader": partition.leader,
+                "leader_epoch": partition.leader_epoch,
+                "replicas": list(partition.replicas),
+                "isr": list(partition.isr),
+                "start_offset": starts[where].offset if where in starts else None,
+                "end_offset": ends[where].offset if where in ends else None,
+            }
+        )
+    return {
+        "topic": name,
+        "topic_id": entry.topic_id.hex(),
+        "internal": entry.is_internal,
+        "replicas": _replicas(entry),
+        "configs": {config.name: config.value for config in configs if _is_set(config)},
+        "partitions": partitions,
+    }
+
+
+def _is_set(config: ConfigEntry) -> bool:
+    """Whether the value was given to the topic itself, rather than coming from the broker."""
+    return config.source == 1
+
+
+def _print_description(description: dict[str, Any]) -> None:
+    partitions = description["partitions"]
+    held = [
+        partition["end_offset"] - partition["start_offset"]
+        for partition in partitions
+        if partition["end_offset"] is not None
+    ]
+    configs = " ".join(f"{name}={value}" for name, value in description["configs"].items())
+    facts = {
+        "topic": description["topic"],
+        "id": description["topic_id"],
+        "partitions": len(partitions),
+        "replicas": description["replicas"],
+        "offsets held": sum(held),
+        "configs": configs or "(defaults)",
+    }
+    for name, value in facts.items():
+        click.echo(f"{name + ':':<14}{value}")
+    click.echo()
+    rows = [
+        (
+            partition["partition"],
+            partition["leader"],
+            partition["leader_epoch"],
+            ",".join(map(str, partition["replicas"])),
+            ",".join(map(str, partition["isr"])),
+            partition["start_offset"],
+            partition["end_offset"],
+        )
+        for partition in partitions
+    ]
+    print_table(("PARTITION", "LEADER", "EPOCH", "REPLICAS", "ISR", "START", "END"), rows)
