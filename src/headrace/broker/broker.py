@@ -225,6 +225,11 @@ class Broker:
 
     # Group commit
 
+    @property
+    def sync_due(self) -> bool:
+        """Whether `start_sync` would return something; cheap enough to be asked after every request."""
+        return self.replicas.sync_due
+
     def start_sync(self) -> SyncBatch | FailedSync | None:
         """Return what has to be synced, None if nothing has or a sync is under way.
 
@@ -246,12 +251,14 @@ class Broker:
     @property
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do next."""
-        deadlines = (
-            self.purgatory.next_deadline_ms,
-            self.groups.next_deadline_ms,
-            self.replicas.next_deadline_ms,
-        )
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+        # Asked after every wake-up of the server, hence spelled out.
+        earliest = self.purgatory.next_deadline_ms
+        groups, replicas = self.groups.next_deadline_ms, self.replicas.next_deadline_ms
+        if groups is not None and (earliest is None or groups < earliest):
+            earliest = groups
+        if replicas is not None and (earliest is None or replicas < earliest):
+            earliest = replicas
+        return earliest
 
     def tick(self, now_ms: int) -> None:
         """Do what is due."""

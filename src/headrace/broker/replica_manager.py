@@ -226,6 +226,11 @@ class ReplicaManager:
 
     # Group commit
 
+    @property
+    def sync_due(self) -> bool:
+        """Whether `start_sync` would return something."""
+        return self._logs.sync_due or self.failure is not None
+
     def start_sync(self) -> SyncBatch | FailedSync | None:
         """Return what has to be synced, None if nothing has or a sync is under way."""
         if self.failure is not None:
@@ -262,8 +267,8 @@ class ReplicaManager:
         """When `tick` has something to do next."""
         if self.failure is not None:
             return None
-        deadlines = (self._logs.next_deadline_ms, self._background_sync_ms)
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+        logs, sync = self._logs.next_deadline_ms, self._background_sync_ms
+        return logs if sync is None or (logs is not None and logs < sync) else sync
 
     @property
     def _background_sync_ms(self) -> int | None:

@@ -53,6 +53,10 @@ class ServedBroker(Protocol):
     def tick(self, now_ms: int) -> None:
         """Do what is due."""
 
+    @property
+    def sync_due(self) -> bool:
+        """Whether `start_sync` would return something."""
+
     def start_sync(self) -> Batch | None:
         """Return what has to be synced, or None."""
 

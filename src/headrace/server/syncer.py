@@ -24,6 +24,10 @@ class Batch(Protocol):
 class Syncable(Protocol):
     """What the syncer needs of a broker. `B` is the broker's own type of batch."""
 
+    @property
+    def sync_due(self) -> bool:
+        """Whether `start_sync` would return something."""
+
     def start_sync(self) -> Batch | None:
         """Return what has to be synced, or None."""
 
@@ -70,7 +74,7 @@ class Syncer:
         The sync starts at the end of the loop's current iteration, so that requests which arrived at the same time on
         other connections share it.
         """
-        if not self.in_flight and not self._scheduled and not self.failed:
+        if not (self.in_flight or self._scheduled or self.failed) and self._broker.sync_due:
             self._scheduled = True
             self._loop.call_soon(self._start)
 
@@ -128,7 +132,8 @@ class Syncer:
             return
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._idle_waiters.append(waiter)
-        self.kick()
+        if not self.in_flight:
+            self._start()
         await waiter
 
     def close(self) -> None:

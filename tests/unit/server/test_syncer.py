@@ -32,6 +32,10 @@ class FakeBroker:
         self.finished: list[tuple[list[str], OSError | None]] = []
         self.error: BaseException | None = None
 
+    @property
+    def sync_due(self) -> bool:
+        return bool(self.dirty)
+
     def start_sync(self) -> FakeBatch | None:
         if not self.dirty:
             return None

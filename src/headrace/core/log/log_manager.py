@@ -238,6 +238,11 @@ class LogManager:
 
     # Group commit
 
+    @property
+    def sync_due(self) -> bool:
+        """Whether `start_sync` would return a batch; much cheaper than asking it."""
+        return bool(self._dirty) and self._batch is None and self._failure is None
+
     def start_sync(self) -> SyncBatch | None:
         """Collect what is to be made durable; None if nothing is, or a batch is under way, or the directory failed."""
         if self._batch is not None or not self._dirty or self._failure is not None:
@@ -276,8 +281,10 @@ class LogManager:
     @property
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do next."""
-        deadlines = (self._next_checkpoint_ms, self._next_retention_ms)
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+        checkpoint, retention = self._next_checkpoint_ms, self._next_retention_ms
+        if checkpoint is None or (retention is not None and retention < checkpoint):
+            return retention
+        return checkpoint
 
     def tick(self, now_ms: int) -> None:
         """Apply retention, roll by age, expire producers, and write checkpoints, each when it is due.
