@@ -96,10 +96,9 @@ def field_lines(field: Definition, common: dict[str, Definition], depth: int) ->
 
 def message_text(message: Definition) -> str:
     """Return the schema of one message: its head, then its fields."""
-    kind = message["type"]
-    api_key = str(message["apiKey"]) if kind in {"request", "response"} else "-"
-    if kind not in {"request", "response"}:
-        kind = "data"
+    kind = message["type"] if message["type"] in {"request", "response"} else "data"
+    # Of a stored record, the key is the type that precedes it; client blobs have none.
+    api_key = message.get("apiKey", "-")
     flexible = message["flexibleVersions"]
     head = f"{kind} {message['name']} {api_key} {message['validVersions']} flexible {flexible}"
     common = {struct["name"]: struct for struct in message.get("commonStructs", [])}

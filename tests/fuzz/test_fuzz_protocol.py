@@ -11,6 +11,7 @@ import struct
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -109,9 +110,7 @@ def test_mutated_messages_take_little_memory(name: str) -> None:
         for hostile in HOSTILE:
             position = random.randrange(len(encoded) + 1)
             data = encoded[:position] + hostile + encoded[position:]
-            assert_bounded(
-                lambda data=data, version=version: decode_leniently(cls, data, version), len(data)
-            )
+            assert_bounded(partial(decode_leniently, cls, data, version), len(data))
 
 
 def array_paths(
@@ -152,7 +151,7 @@ def test_many_small_elements_take_little_memory(name: str) -> None:
             data = joined(message.encode(version))
             del message
             assert_bounded(
-                lambda data=data, version=version: cls.decode(memoryview(data), 0, version),
+                partial(cls.decode, memoryview(data), 0, version),
                 len(data),
             )
 

@@ -72,13 +72,19 @@ class Message(Structure):
             prefix: Bytes to start with (a header); the first buffer is a bytearray that begins with them.
 
         Raises:
-            ProtocolError: The version does not exist, or a field is None where the version has no null.
+            ProtocolError: The version does not exist, a field is None where the version has no null, or a value
+                does not fit (a string over 32,767 bytes before the flexible versions).
         """
         if not self.MIN_VERSION <= version <= self.MAX_VERSION:
             raise ProtocolError(f"{type(self).__name__} has no version {version}")
         out = bytearray(prefix)
         buffers: list[Payload] = []
-        out = self._encode(out, buffers, version)
+        try:
+            out = self._encode(out, buffers, version)
+        except (StructError, UnicodeEncodeError) as error:
+            raise ProtocolError(
+                f"{type(self).__name__} v{version} cannot be encoded: {error}"
+            ) from error
         if out:
             buffers.append(out)
         return buffers

@@ -54,7 +54,7 @@ class GroupMetadataKey(Message):
 
     __slots__ = ("group",)
 
-    API_KEY = -1
+    API_KEY = 2
     MIN_VERSION = 0
     MAX_VERSION = 0
     FLEXIBLE_VERSION = NEVER_FLEXIBLE
@@ -140,7 +140,7 @@ class GroupMetadataValue(Message):
         "members",
     )
 
-    API_KEY = -1
+    API_KEY = 2
     MIN_VERSION = 0
     MAX_VERSION = 4
     FLEXIBLE_VERSION = 4

@@ -53,7 +53,7 @@ class OffsetCommitKey(Message):
 
     __slots__ = ("group", "topic", "partition")
 
-    API_KEY = -1
+    API_KEY = 1
     MIN_VERSION = 0
     MAX_VERSION = 0
     FLEXIBLE_VERSION = NEVER_FLEXIBLE
@@ -111,7 +111,7 @@ class OffsetCommitValue(Message):
         "topic_id",
     )
 
-    API_KEY = -1
+    API_KEY = 1
     MIN_VERSION = 0
     MAX_VERSION = 4
     FLEXIBLE_VERSION = 4

@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from headrace.errors import ProtocolError
+from headrace.protocol import codec
+from headrace.protocol.messages.api_versions import ApiVersionsResponse, SupportedFeatureKey
+from headrace.protocol.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsRequestCursor,
+)
+from headrace.protocol.messages.fetch import FetchRequest
+from headrace.protocol.messages.heartbeat import HeartbeatRequest
+from headrace.protocol.messages.join_group import JoinGroupResponse
+from headrace.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+)
+from headrace.protocol.messages.produce import (
+    NodeEndpoint,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from tests.fixtures.messages import joined
+
+
+def test_defaults_are_kafkas() -> None:
+    request = FetchRequest()
+    assert (request.replica_id, request.max_bytes, request.session_epoch) == (-1, 0x7FFFFFFF, -1)
+    assert request.cluster_id is None
+    assert request.topics == []
+    assert MetadataRequest().allow_auto_topic_creation is True
+    assert MetadataRequestTopic().topic_id == codec.ZERO_UUID
+
+
+def test_lists_are_fresh_and_none_stays_none() -> None:
+    first, second = MetadataRequest(), MetadataRequest()
+    assert first.topics is not None
+    first.topics.append(MetadataRequestTopic(name="t"))
+    assert second.topics == []
+    assert MetadataRequest(topics=None).topics is None
+
+
+def test_messages_compare_and_print_by_their_fields() -> None:
+    assert HeartbeatRequest(group_id="g") == HeartbeatRequest(group_id="g")
+    assert HeartbeatRequest(group_id="g") != HeartbeatRequest(group_id="h")
+    assert HeartbeatRequest() != "HeartbeatRequest"
+    assert repr(DescribeTopicPartitionsRequestCursor(topic_name="t")) == (
+        "DescribeTopicPartitionsRequestCursor(topic_name='t', partition_index=0)"
+    )
+    with pytest.raises(TypeError):
+        hash(HeartbeatRequest())
+    with pytest.raises(AttributeError):
+        HeartbeatRequest().no_such_field = 1  # type: ignore[attr-defined]  # that is the point
+
+
+@pytest.mark.parametrize("version", [-1, 2, 14])
+def test_versions_that_do_not_exist(version: int) -> None:
+    with pytest.raises(ProtocolError, match="ProduceRequest has no version"):
+        ProduceRequest().encode(version)
+    with pytest.raises(ProtocolError, match="ProduceRequest has no version"):
+        ProduceRequest.decode(memoryview(bytes(100)), 0, version)
+
+
+def test_null_is_an_error_before_the_version_that_allows_it() -> None:
+    response = JoinGroupResponse(protocol_name=None)
+    for version in (0, 5, 6):
+        with pytest.raises(ProtocolError, match="protocol_name"):
+            response.encode(version)
+    assert JoinGroupResponse.decode(memoryview(joined(response.encode(7))), 0, 7)[0] == response
+
+    response.protocol_name = "range"
+    plain = joined(response.encode(5)).replace(b"\0\5range", b"\xff\xff")
+    flexible = joined(response.encode(6)).replace(b"\6range", b"\0")
+    for version, data in ((5, plain), (6, flexible)):
+        with pytest.raises(ProtocolError, match="protocol_name must not be null"):
+            JoinGroupResponse.decode(memoryview(data), 0, version)
+
+
+def test_null_topics_exist_from_version_one() -> None:
+    null = memoryview(b"\xff\xff\xff\xff")
+    assert MetadataRequest.decode(null, 0, 1)[0].topics is None
+    with pytest.raises(ProtocolError):
+        MetadataRequest.decode(null, 0, 0)
+    assert MetadataRequest.decode(memoryview(bytes(4)), 0, 0)[0].topics == []
+
+
+@pytest.mark.parametrize("length", [b"\xff\xff", b"\xff\xfe", b"\x80\x00"])
+def test_negative_lengths_of_strings(length: bytes) -> None:
+    with pytest.raises(ProtocolError, match="group_id must not be null"):
+        HeartbeatRequest.decode(memoryview(length + bytes(20)), 0, 0)
+
+
+def test_strings_must_be_utf8() -> None:
+    with pytest.raises(ProtocolError, match="not UTF-8"):
+        HeartbeatRequest.decode(memoryview(b"\0\2\xc3\x28" + bytes(20)), 0, 0)
+
+
+def test_counts_are_checked_before_anything_is_built() -> None:
+    data = memoryview(struct.pack(">i", 0x7FFFFFFF) + bytes(100))
+    with pytest.raises(ProtocolError, match="topics: 2147483647 elements do not fit"):
+        MetadataRequest.decode(data, 0, 1)
+
+
+def test_fields_of_other_versions_are_left_out_and_come_back_as_defaults() -> None:
+    partition = PartitionProduceResponse(index=1, log_start_offset=9, error_message="no")
+    message = ProduceResponse(
+        responses=[TopicProduceResponse(name="t", partition_responses=[partition])]
+    )
+    decoded, _ = ProduceResponse.decode(memoryview(joined(message.encode(4))), 0, 4)
+    assert decoded.responses[0].partition_responses == [PartitionProduceResponse(index=1)]
+
+
+def test_tagged_fields_are_written_only_where_set() -> None:
+    plain = joined(ProduceResponse().encode(10))
+    assert plain == b"\1" + bytes(4) + b"\0"
+    endpoint = NodeEndpoint(node_id=1, host="h", port=9)
+    tagged = ProduceResponse(node_endpoints=[endpoint])
+    data = joined(tagged.encode(10))
+    assert data == b"\1" + bytes(4) + b"\1\0\x0d\2\0\0\0\1\2h\0\0\0\x09\0\0"
+    assert ProduceResponse.decode(memoryview(data), 0, 10)[0] == tagged
+    # Version 9 does not have the field, nor does it mind a tag that it does not know.
+    assert joined(tagged.encode(9)) == plain
+    assert ProduceResponse.decode(memoryview(data), 0, 9) == (ProduceResponse(), len(data))
+
+
+def test_unknown_tags_are_skipped_between_known_ones() -> None:
+    known = ApiVersionsResponse(
+        supported_features=[SupportedFeatureKey(name="f", max_version=1)], zk_migration_ready=True
+    )
+    data = joined(known.encode(3))
+    head, tags = data[:7], data[8:]
+    feature, ready = tags[:-3], tags[-3:]
+    unknown = (
+        b"\x02\x01\x01" + b"\x90\x4e\x05hello"
+    )  # tag 2 is known: no features; tag 10000 is not
+    mixed = head + b"\x04" + feature + unknown[:3] + ready + unknown[3:]
+    decoded, position = ApiVersionsResponse.decode(memoryview(mixed), 0, 3)
+    assert (decoded, position) == (known, len(mixed))
+
+
+@pytest.mark.parametrize("size", [0, 2, 100])
+def test_a_tagged_field_must_be_as_long_as_it_says(size: int) -> None:
+    data = joined(ApiVersionsResponse(zk_migration_ready=True).encode(3))
+    assert data.endswith(b"\x01\x03\x01\x01")
+    with pytest.raises(ProtocolError):
+        ApiVersionsResponse.decode(memoryview(data[:-2] + bytes([size, 1]) + bytes(20)), 0, 3)
+
+
+def test_nullable_structs() -> None:
+    for cursor in (None, DescribeTopicPartitionsRequestCursor(topic_name="t", partition_index=3)):
+        request = DescribeTopicPartitionsRequest(cursor=cursor)
+        data = joined(request.encode(0))
+        assert DescribeTopicPartitionsRequest.decode(memoryview(data), 0, 0)[0] == request
+    assert joined(DescribeTopicPartitionsRequest(cursor=None).encode(0)) == b"\1\0\0\x07\xd0\xff\0"
+
+
+@pytest.mark.parametrize("count", [0, 1, 16, 17, 126, 127, 128, 5000])
+def test_arrays_of_numbers(count: int) -> None:
+    numbers = list(range(-count // 2, count - count // 2))
+    big = struct.pack(f">{len(numbers)}i", *numbers)
+    assert codec.int32_array(numbers) == struct.pack(">i", len(numbers)) + big
+    length = bytearray()
+    codec.write_varint(length, len(numbers) + 1)
+    assert codec.compact_int32_array(numbers) == bytes(length) + big
+    assert codec.read_int32s(memoryview(big), 0, len(numbers)) == numbers
+
+
+@pytest.mark.parametrize(
+    "value", [0, 1, 127, 128, 300, 16383, 16384, 2**21, 2**28, 2**31 - 1, 2**32 - 1]
+)
+def test_varints(value: int) -> None:
+    out = bytearray(b"x")
+    codec.write_varint(out, value)
+    assert codec.read_varint(memoryview(out), 1) == (value, len(out))
+
+
+def test_varints_end_after_five_bytes() -> None:
+    with pytest.raises(ProtocolError, match="longer than five bytes"):
+        codec.read_varint(memoryview(b"\x80\x80\x80\x80\x80\x00"), 0)
+
+
+def test_decoding_starts_where_told() -> None:
+    request = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+    data = b"abc" + joined(request.encode(0)) + b"def"
+    assert HeartbeatRequest.decode(memoryview(data), 3, 0) == (request, len(data) - 3)
+
+
+def test_a_prefix_begins_the_first_buffer() -> None:
+    buffers = HeartbeatRequest().encode(0, b"head")
+    assert len(buffers) == 1
+    assert isinstance(buffers[0], bytearray)
+    assert buffers[0].startswith(b"head")
+
+
+def test_what_does_not_fit_its_field_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="HeartbeatRequest v0 cannot be encoded"):
+        HeartbeatRequest(group_id="g" * 40_000).encode(0)
+    with pytest.raises(ProtocolError, match="HeartbeatRequest v4 cannot be encoded"):
+        HeartbeatRequest(generation_id=1 << 31).encode(4)
+    with pytest.raises(ProtocolError, match="HeartbeatRequest v4 cannot be encoded"):
+        HeartbeatRequest(group_id="\udc80").encode(4)
