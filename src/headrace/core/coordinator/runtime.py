@@ -292,8 +292,10 @@ class Shard(Generic[R]):
     def _release(self) -> None:
         if self._depth:
             return
-        while self._parked and self._parked[0].end_offset <= self.high_watermark:
-            self._parked.popleft().resolve(ErrorCode.NONE)
+        failed = self.state is ShardState.FAILED
+        while self._parked and (failed or self._parked[0].end_offset <= self.high_watermark):
+            parked = self._parked.popleft()
+            parked.resolve(ErrorCode.NOT_COORDINATOR if failed else ErrorCode.NONE)
         if not self._parked:
             self._timers.cancel(Timer("parked", self.partition))
 
@@ -322,7 +324,7 @@ class Shard(Generic[R]):
             self._journal.error(
                 "coordinator_load_failed", partition=self.partition, error=str(error)
             )
-            self.unload(ErrorCode.NOT_COORDINATOR)
+            self.unload()
             raise
         if unknown:
             self._journal.warning(
@@ -333,14 +335,11 @@ class Shard(Generic[R]):
         for operation in self._machine.loaded(now_ms):
             self.execute(operation, lambda _: None, now_ms)
 
-    def unload(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
-        """Drop all state; everybody who waits is answered with `error`."""
+    def unload(self) -> None:
+        """Drop all state; everybody who waits is answered with NOT_COORDINATOR. May be called during an append."""
         self.state = ShardState.FAILED
-        self._machine.unloaded(error)
-        parked, self._parked = self._parked, deque()
-        self._timers.cancel(Timer("parked", self.partition))
-        for waiting in parked:
-            waiting.resolve(error)
+        self._machine.unloaded(ErrorCode.NOT_COORDINATOR)
+        self._release()
 
 
 def gather(replies: Sequence[Reply[T]]) -> list[T] | Deferred[list[T]]:

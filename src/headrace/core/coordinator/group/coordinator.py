@@ -42,6 +42,7 @@ T = TypeVar("T")
 
 EXPIRY = Timer("expiry", -1)
 TOMBSTONES_PER_BATCH = 1_000
+MAX_STORED_BYTES = 32_767
 
 
 @lru_cache(maxsize=4_096)
@@ -58,6 +59,16 @@ def partition_for_group(group_id: str, partitions_count: int) -> int:
     """Return the partition of `__consumer_offsets` that holds a group, as every Kafka broker and tool computes it."""
     hashed = java_hash(group_id)
     return (0 if hashed == -(1 << 31) else abs(hashed)) % partitions_count
+
+
+def can_be_stored(text: str | None) -> bool:
+    """Whether a string fits into a stored record, which counts its bytes in a signed 16-bit number."""
+    return text is None or len(text) <= 8_191 or len(text.encode()) <= MAX_STORED_BYTES
+
+
+def is_valid_group_id(group_id: str) -> bool:
+    """Whether a group that has members may be called this."""
+    return bool(group_id) and can_be_stored(group_id)
 
 
 class GroupCoordinator:
@@ -103,7 +114,7 @@ class GroupCoordinator:
 
     def unload(self, partition: int) -> None:
         """Stop coordinating a partition's groups: whoever waits is told NOT_COORDINATOR, the state is dropped."""
-        shard = self._shards.pop(partition, None)
+        shard = self._shards.get(partition)
         if shard is not None:
             shard.runtime.unload()
 
@@ -128,6 +139,8 @@ class GroupCoordinator:
     def expire(self, now_ms: int) -> None:
         """Run what is due. Each timer is an operation of its own, like a request."""
         for timer in self._timers.expire(now_ms):
+            if timer in self._timers:
+                continue  # what an earlier one of them did has set it anew
             if timer == EXPIRY:
                 self._remove_expired(now_ms)
                 interval_ms = self.config.offsets_retention_check_interval_ms
@@ -167,8 +180,11 @@ class GroupCoordinator:
         def failed(error: ErrorCode) -> JoinGroupResponse:
             return JoinGroupResponse(error_code=error, member_id=request.member_id)
 
-        if not request.group_id:
+        if not is_valid_group_id(request.group_id):
             return failed(ErrorCode.INVALID_GROUP_ID)
+        names = [protocol.name for protocol in request.protocols]
+        if not all(map(can_be_stored, [*names, request.protocol_type, request.group_instance_id])):
+            return failed(ErrorCode.INVALID_REQUEST)
         low, high = (
             self.config.group_min_session_timeout_ms,
             self.config.group_max_session_timeout_ms,
@@ -188,7 +204,7 @@ class GroupCoordinator:
         def failed(error: ErrorCode) -> SyncGroupResponse:
             return SyncGroupResponse(error_code=error)
 
-        if not request.group_id:
+        if not is_valid_group_id(request.group_id):
             return failed(ErrorCode.INVALID_GROUP_ID)
         return self._run(
             request.group_id,
@@ -204,7 +220,7 @@ class GroupCoordinator:
             loading = error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             return HeartbeatResponse(error_code=ErrorCode.NONE if loading else error)
 
-        if not request.group_id:
+        if not is_valid_group_id(request.group_id):
             return failed(ErrorCode.INVALID_GROUP_ID)
         return self._run(
             request.group_id,
@@ -221,7 +237,7 @@ class GroupCoordinator:
         def failed(error: ErrorCode) -> LeaveGroupResponse:
             return LeaveGroupResponse(error_code=error)
 
-        if not group_id:
+        if not is_valid_group_id(group_id):
             return failed(ErrorCode.INVALID_GROUP_ID)
         return self._run(
             group_id,
@@ -236,10 +252,16 @@ class GroupCoordinator:
         self, request: OffsetCommitRequest, now_ms: int
     ) -> Reply[OffsetCommitResponse]:
         """Handle OffsetCommit. The empty group id is allowed, as in Kafka."""
+
+        def failed(error: ErrorCode) -> OffsetCommitResponse:
+            return offsets.commit_failed(request, error)
+
+        if not can_be_stored(request.group_id):
+            return failed(ErrorCode.INVALID_GROUP_ID)
         return self._run(
             request.group_id,
             lambda shard: offsets.commit_offsets(shard, request, now_ms),
-            lambda error: offsets.commit_failed(request, error),
+            failed,
             now_ms,
         )
 

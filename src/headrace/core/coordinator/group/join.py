@@ -35,6 +35,9 @@ MEMBER_ID_REQUIRED_VERSION = 4
 SKIP_ASSIGNMENT_VERSION = 9
 """From this version on a leader can be told that it leads but need not assign (KIP-814)."""
 
+MEMBER_ID_PREFIX_MAX = 255
+"""How much of a client id or instance id begins a member id; it is for human readers."""
+
 
 class Joining:
     """One JoinGroup request, normalised."""
@@ -162,7 +165,7 @@ def _new_dynamic_member(
 def _new_member_id(shard: GroupShard, prefix: str) -> str:
     digits = shard.entropy.uuid().hex()
     uuid = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
-    return f"{prefix}-{uuid}"
+    return f"{prefix[:MEMBER_ID_PREFIX_MAX]}-{uuid}"
 
 
 def _known_member(shard: GroupShard, group: Group, joining: Joining, now_ms: int) -> JoinResult:

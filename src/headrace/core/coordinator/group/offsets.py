@@ -76,6 +76,9 @@ def commit_offsets(
 
 def commit_failed(request: OffsetCommitRequest, error: ErrorCode) -> OffsetCommitResponse:
     """Return the response that says `error` for every partition of the request."""
+    if error is ErrorCode.UNKNOWN_SERVER_ERROR:
+        # The one append error that the runtime does not name: the batch exceeds the internal topic's maximum.
+        error = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(

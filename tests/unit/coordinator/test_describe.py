@@ -1,0 +1,134 @@
+"""DescribeGroups, ListGroups, and which partition holds a group."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.core.coordinator.group.coordinator import java_hash, partition_for_group
+from headrace.errors import ErrorCode
+from headrace.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember
+from headrace.protocol.messages.list_groups import ListedGroup
+from tests.fixtures.group_world import GroupWorld, assignment, now, subscription
+
+
+@pytest.fixture
+def world() -> GroupWorld:
+    world = GroupWorld(partitions=8)
+    world.stable(2, group="stable")
+    world.admitted(group="completing")
+    world.stable(group="preparing")
+    world.admitted(group="preparing")
+    (left,) = world.stable(
+        group="empty", protocol_type="connect", protocols={"v0": b""}, client="worker"
+    )
+    now(world.leave((left, None), group="empty"))
+    world.commit({("t", 0): 1}, group="simple")
+    return world
+
+
+def listed(world: GroupWorld, states=(), types=()) -> dict[str, tuple[str, str, str]]:
+    error, groups = now(world.coordinator.list_groups(states, types, world.now_ms))
+    assert error == ErrorCode.NONE
+    return {g.group_id: (g.group_state, g.protocol_type, g.group_type) for g in groups}
+
+
+def test_all_groups_are_listed(world):
+    assert listed(world) == {
+        "completing": ("CompletingRebalance", "consumer", "classic"),
+        "empty": ("Empty", "connect", "classic"),
+        "preparing": ("PreparingRebalance", "consumer", "classic"),
+        "simple": ("Empty", "", "classic"),
+        "stable": ("Stable", "consumer", "classic"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("states", "types", "names"),
+    [
+        (["Stable"], [], {"stable"}),
+        (["stable", "EMPTY"], [], {"stable", "simple", "empty"}),
+        (["Dead"], [], set()),
+        ([], ["consumer"], set()),
+        (["Stable"], ["Classic"], {"stable"}),
+    ],
+)
+def test_lists_can_be_filtered_by_state_and_type(world, states, types, names):
+    assert set(listed(world, states, types)) == names
+
+
+def test_a_list_waits_for_what_it_shows_to_be_durable():
+    world = GroupWorld(manual=True)
+    world.commit({("t", 0): 1})
+    reply = world.coordinator.list_groups([], [], world.now_ms)
+    world.sync()
+    assert now(reply) == (
+        ErrorCode.NONE,
+        [ListedGroup(group_id="g", group_state="Empty", group_type="classic")],
+    )
+
+
+def test_a_stable_group_is_described_with_its_members(world):
+    (group,) = now(world.coordinator.describe_groups(["stable"], world.now_ms))
+    members = world.group("stable").members
+    assert group == DescribedGroup(
+        group_id="stable",
+        group_state="Stable",
+        protocol_type="consumer",
+        protocol_data="range",
+        members=[
+            DescribedGroupMember(
+                member_id=name,
+                client_id="client",
+                client_host="/127.0.0.1",
+                member_metadata=subscription("t"),
+                member_assignment=assignment("t", index),
+            )
+            for index, name in enumerate(members)
+        ],
+    )
+
+
+def test_outside_of_stable_no_metadata_is_shown(world):
+    (group,) = now(world.coordinator.describe_groups(["completing"], world.now_ms))
+    assert (group.group_state, group.protocol_data) == ("CompletingRebalance", "")
+    assert [member.member_metadata for member in group.members] == [b""]
+
+
+def test_a_group_that_does_not_exist_is_dead(world):
+    (group,) = now(world.coordinator.describe_groups(["nowhere"], world.now_ms))
+    assert group == DescribedGroup(group_id="nowhere", group_state="Dead")
+
+
+def test_groups_are_described_in_the_order_asked(world):
+    names = ["simple", "nowhere", "stable", "empty"]
+    groups = now(world.coordinator.describe_groups(names, world.now_ms))
+    assert [group.group_id for group in groups] == names
+
+
+def test_a_group_that_is_being_loaded_is_an_error(world):
+    world.coordinator._shards.clear()
+    (group,) = now(world.coordinator.describe_groups(["stable"], world.now_ms))
+    assert group.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", 0),
+        ("a", 97),
+        ("hello", 99162322),
+        ("polygenelubricants", -2147483648),
+        ("console-consumer-12345", 158455506),
+        ("grüße", 98768023),
+        ("😀", 1772899),
+    ],
+)
+def test_hashes_are_javas(text, expected):
+    assert java_hash(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("group", "partition"), [("polygenelubricants", 0), ("a", 47), ("", 0), ("hello", 22)]
+)
+def test_a_group_lives_where_every_kafka_tool_looks_for_it(group, partition):
+    assert partition_for_group(group, 50) == partition

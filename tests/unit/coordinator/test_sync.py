@@ -1,0 +1,193 @@
+"""SyncGroup: the barrier between the leader's assignment and everybody's part of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.core.coordinator.group.records import GroupMetadata
+from headrace.core.coordinator.group.states import GroupState
+from headrace.errors import ApiError, ErrorCode
+from headrace.protocol.messages.sync_group import SyncGroupResponse
+from tests.fixtures.group_world import (
+    REBALANCE_MS,
+    SESSION_MS,
+    GroupWorld,
+    assignment,
+    now,
+    parked,
+)
+
+
+class World(GroupWorld):
+    """Members one (the leader) and two, in generation 2, which has no assignment yet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, _ = self.admitted()
+        self.two, reply = self.admitted()
+        now(self.join(self.one))
+        assert now(reply).generation_id == 2
+        self.take_records()
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_followers_wait_for_the_leader(world):
+    follower = world.sync_group(world.two, 2)
+    assert parked(follower)
+    before = world.group().generation
+    leader = world.sync_group(
+        world.one, 2, {world.one: assignment("t", 0), world.two: assignment("t", 1)}
+    )
+    assert now(leader) == SyncGroupResponse(
+        protocol_type="consumer", protocol_name="range", assignment=assignment("t", 0)
+    )
+    assert now(follower).assignment == assignment("t", 1)
+    members = tuple(
+        member._replace(assignment=assignment("t", index))
+        for index, member in enumerate(before.members)
+    )
+    stable = before._replace(state=GroupState.STABLE, members=members)
+    assert world.take_records() == [GroupMetadata("g", stable)]
+    assert world.group().state is GroupState.STABLE
+
+
+def test_who_comes_later_gets_its_assignment_at_once(world):
+    now(world.sync_group(world.one, 2, {world.two: b"yours"}))
+    assert now(world.sync_group(world.two, 2)).assignment == b"yours"
+    assert now(world.sync_group(world.two, 2)).assignment == b"yours"
+
+
+def test_who_is_not_assigned_anything_gets_nothing(world):
+    follower = world.sync_group(world.two, 2)
+    now(world.sync_group(world.one, 2, {world.one: b"all", "stranger": b"?"}))
+    assert now(follower) == SyncGroupResponse(protocol_type="consumer", protocol_name="range")
+    assert len(world.group().generation.members) == 2
+
+
+@pytest.mark.parametrize(
+    ("member", "generation", "options", "error"),
+    [
+        ("stranger", 2, {}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ("two", 1, {}, ErrorCode.ILLEGAL_GENERATION),
+        ("two", 3, {}, ErrorCode.ILLEGAL_GENERATION),
+        ("two", 2, {"protocol_type": "connect"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ("two", 2, {"protocol_name": "sticky"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ("two", 2, {"group": "other"}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ("two", 2, {"group": ""}, ErrorCode.INVALID_GROUP_ID),
+        ("two", 2, {"instance": "i"}, ErrorCode.UNKNOWN_MEMBER_ID),
+    ],
+)
+def test_a_sync_that_does_not_fit_is_refused(world, member, generation, options, error):
+    name = getattr(world, member, member)
+    assert now(world.sync_group(name, generation, **options)).error_code == error
+    assert world.take_records() == []
+
+
+def test_older_clients_need_not_name_the_protocol(world):
+    reply = world.sync_group(world.two, 2, protocol_type=None, protocol_name=None)
+    assert parked(reply)
+
+
+def test_a_new_member_sends_the_waiting_back_to_join(world):
+    follower = world.sync_group(world.two, 2)
+    world.admitted()
+    assert now(follower).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    late = world.sync_group(world.one, 2, {world.one: b"x"})
+    assert now(late).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    assert world.take_records() == []
+
+
+def test_a_member_that_leaves_sends_the_waiting_back_to_join(world):
+    follower = world.sync_group(world.two, 2)
+    now(world.leave((world.one, None)))
+    assert now(follower).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_a_leaver_with_a_parked_sync_is_answered(world):
+    follower = world.sync_group(world.two, 2)
+    now(world.leave((world.two, None)))
+    assert now(follower).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_repeated_sync_answers_the_one_before(world):
+    lost = world.sync_group(world.two, 2)
+    again = world.sync_group(world.two, 2)
+    assert now(lost).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    assert parked(again)
+
+
+def test_who_does_not_sync_in_time_is_removed(world):
+    follower = world.sync_group(world.two, 2)
+    for _ in range(REBALANCE_MS // 5_000):
+        assert parked(follower)
+        world.heartbeat(world.one, 2)  # alive, but it never sends its assignment
+        world.advance(5_000)
+    assert now(follower).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    assert list(world.group().members) == [world.two]
+    assert now(world.join(world.two)).leader == world.two
+
+
+def test_in_a_stable_group_too_who_does_not_sync_in_time_is_removed(world):
+    now(world.sync_group(world.one, 2, {}))
+    for _ in range(REBALANCE_MS // 5_000):
+        for member in (world.one, world.two):
+            assert world.heartbeat(member, 2) == ErrorCode.NONE
+        world.advance(5_000)
+    assert list(world.group().members) == [world.one]
+    assert world.group().state is GroupState.PREPARING_REBALANCE
+
+
+def test_when_all_have_synced_nobody_is_removed(world):
+    now(world.sync_group(world.one, 2, {}))
+    now(world.sync_group(world.two, 2))
+    for _ in range(3 * REBALANCE_MS // 5_000):
+        for member in (world.one, world.two):
+            assert world.heartbeat(member, 2) == ErrorCode.NONE
+        world.advance(5_000)
+    assert world.group().state is GroupState.STABLE
+
+
+def test_a_waiting_member_does_not_expire_and_has_a_full_session_from_the_answer(world):
+    follower = world.sync_group(world.two, 2)
+    for _ in range(4):
+        world.advance(SESSION_MS - 1)
+        world.heartbeat(world.one, 2)
+    now(world.sync_group(world.one, 2, {}))
+    assert now(follower).error_code == ErrorCode.NONE
+    world.advance(SESSION_MS - 1)
+    assert world.heartbeat(world.two, 2) == ErrorCode.NONE
+
+
+def test_a_waiting_member_sent_back_to_join_has_a_full_session_too(world):
+    follower = world.sync_group(world.two, 2)
+    for _ in range(4):
+        world.advance(SESSION_MS - 1)
+        world.heartbeat(world.one, 2)
+    world.admitted()
+    assert now(follower).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    world.advance(SESSION_MS - 1)
+    assert world.two in world.group().members
+    world.advance(1)
+    assert world.two not in world.group().members
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+)
+def test_an_assignment_that_cannot_be_written_is_asked_for_again(world, code, told):
+    follower = world.sync_group(world.two, 2)
+    world.log.failure = ApiError(code)
+    leader = world.sync_group(world.one, 2, {world.two: b"yours"})
+    assert (now(leader).error_code, now(follower).error_code) == (told, told)
+    assert world.group().state is GroupState.COMPLETING_REBALANCE
+    world.log.failure = None
+    now(world.sync_group(world.one, 2, {world.two: b"yours"}))
+    assert now(world.sync_group(world.two, 2)).assignment == b"yours"
