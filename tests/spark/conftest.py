@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import os
+import time
 import uuid
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace.clients.blocking import BlockingClient, NewTopic
-from headrace.errors import ConfigError
+from headrace.errors import ApiError, ConfigError, ErrorCode
+from headrace.records.builder import build_batch
 from headrace.spark.java import check_java
 from headrace.spark.session import local_session, stop_session
+from headrace.types import TopicPartition
 from tests.fixtures.spark_connector import ConnectorUnavailableError, connector_jars
 from tests.fixtures.targets import Target, make_target
+
+# pandas is here only because the flights' package depends on it; nothing of PySpark's that needs it is used.
+PANDAS_WARNING = "ignore:PySpark does not yet fully support pandas:FutureWarning"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -24,6 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.spark)
+            item.add_marker(pytest.mark.filterwarnings(PANDAS_WARNING))
 
 
 @pytest.fixture(scope="session")
@@ -81,7 +88,10 @@ class Topics:
 
     def create(self, partitions: int = 1, name: str | None = None, **configs: str) -> str:
         name = name or f"topic-{uuid.uuid4().hex[:12]}"
-        dotted = {key.replace("_", "."): value for key, value in configs.items()}
+        # Records of long ago must stay: brokers go by the records' own time.
+        dotted = {
+            key.replace("_", "."): value for key, value in {"retention_ms": "-1", **configs}.items()
+        }
         (error,) = self.client.create_topics(
             [NewTopic(name, partitions, 1, configs=dotted)]
         ).values()
@@ -93,6 +103,16 @@ class Topics:
         (error,) = self.client.delete_topics([name]).values()
         if error is not None:
             raise error
+
+    def create_again(self, name: str) -> str:
+        """Create a topic that was just deleted; some brokers need a moment to forget it."""
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                return self.create(name=name)
+            except ApiError as error:
+                if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS or time.monotonic() > deadline:
+                    raise
 
 
 @pytest.fixture
@@ -149,5 +169,9 @@ def sunk(spark: Any, sink: Path) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in spark.read.parquet(str(sink)).collect())
 
 
-def offsets_of(rows: Sequence[tuple[Any, ...]]) -> list[tuple[str, int, int]]:
-    return [(topic, partition, offset) for topic, partition, offset, _ in rows]
+def produce_values(
+    client: BlockingClient, topic: str, partition: int, values: Iterable[int]
+) -> None:
+    """Append one batch whose records have the numbers as values."""
+    records = [(None, b"%d" % value, (), 1_700_000_000_000 + value) for value in values]
+    client.produce(TopicPartition(topic, partition), build_batch(records))

@@ -1,0 +1,60 @@
+"""A cluster in memory for the source's planning and reading."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from headrace.clients.blocking import FetchedPartition
+from headrace.errors import ErrorCode
+from headrace.records.builder import build_batch
+from headrace.spark.offsets import TopicDescription
+from headrace.spark.options import EARLIEST
+from headrace.types import TopicPartition
+
+
+class FakeCluster:
+    """Partitions as (log start offset, log end offset); values are `topic-partition-offset`."""
+
+    def __init__(self) -> None:
+        self.logs: dict[TopicPartition, tuple[int, int]] = {}
+        self.ids: dict[str, str] = {}
+        self.batch_records = 3
+        self.errors: list[ErrorCode] = []
+        self.fetches: list[tuple[TopicPartition, int]] = []
+
+    def grow(self, topic: str, partition: int, count: int) -> None:
+        first, end = self.logs.get(TopicPartition(topic, partition), (0, 0))
+        self.ids.setdefault(topic, f"id-{topic}")
+        self.logs[TopicPartition(topic, partition)] = (first, end + count)
+
+    def remove(self, topic: str) -> None:
+        self.logs = {each: log for each, log in self.logs.items() if each.topic != topic}
+        self.ids.pop(topic, None)
+
+    def topology(self, names: Sequence[str] | None) -> dict[str, TopicDescription]:
+        found: dict[str, list[int]] = {}
+        for topic, partition in sorted(self.logs):
+            if names is None or topic in names:
+                found.setdefault(topic, []).append(partition)
+        return {name: TopicDescription(self.ids[name], tuple(each)) for name, each in found.items()}
+
+    def offsets(
+        self, partitions: Collection[TopicPartition], position: int
+    ) -> dict[TopicPartition, int]:
+        return {each: self.logs[each][0 if position == EARLIEST else 1] for each in partitions}
+
+    def fetch(self, topic_partition: TopicPartition, offset: int) -> FetchedPartition:
+        self.fetches.append((topic_partition, offset))
+        if self.errors:
+            return FetchedPartition(error=self.errors.pop(0))
+        first, end = self.logs.get(topic_partition, (0, 0))
+        if not first <= offset <= end:
+            return FetchedPartition(error=ErrorCode.OFFSET_OUT_OF_RANGE)
+        count = min(self.batch_records, end - offset)
+        if count == 0:
+            return FetchedPartition(high_watermark=end)
+        records = [
+            (None, b"%s-%d" % (str(topic_partition).encode(), offset + n), (), 0)
+            for n in range(count)
+        ]
+        return FetchedPartition(build_batch(records, base_offset=offset), end, first, end)

@@ -1,0 +1,129 @@
+"""Wrong options are refused before anything runs, by a message that names option and remedy."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.errors import ConfigError
+from headrace.spark.cluster import consumer_config
+from headrace.spark.options import sink_options, source_options
+from headrace.types import TopicPartition
+
+GOOD = {"kafka.bootstrap.servers": "h:1", "subscribe": "a"}
+
+
+def without(name: str) -> dict[str, str]:
+    return {key: value for key, value in GOOD.items() if key != name}
+
+
+def test_names_are_sparks_in_any_case_and_defaults_differ_between_batch_and_stream() -> None:
+    given = {
+        **GOOD,
+        "MAXOFFSETSPERTRIGGER": "50",
+        "failondataloss": "False",
+        "INCLUDEHEADERS": "true",
+    }
+
+    stream = source_options(given, streaming=True)
+    batch = source_options(given, streaming=False)
+
+    assert (stream.max_offsets_per_trigger, stream.fail_on_data_loss, stream.include_headers) == (
+        50,
+        False,
+        True,
+    )
+    assert (stream.starting, batch.starting, batch.ending) == ("latest", "earliest", "latest")
+
+
+def test_topics_partitions_and_offsets() -> None:
+    assert source_options({**GOOD, "subscribe": " b , a,b"}, streaming=True).selection.topics == (
+        "b",
+        "a",
+    )
+    assigned = {**without("subscribe"), "assign": '{"a": [1, 0]}'}
+    assert source_options(assigned, streaming=True).selection.partitions == (
+        TopicPartition("a", 0),
+        TopicPartition("a", 1),
+    )
+    starting = {**GOOD, "startingOffsets": '{"a": {"0": 23, "1": -2}}'}
+    assert source_options(starting, streaming=False).starting == {
+        TopicPartition("a", 0): 23,
+        TopicPartition("a", 1): -2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (without("kafka.bootstrap.servers"), r"kafka\.bootstrap\.servers is missing"),
+        (
+            without("subscribe"),
+            "exactly one of subscribe, assign, subscribePattern is needed, got none",
+        ),
+        ({**GOOD, "assign": "{}"}, "got subscribe and assign"),
+        ({**GOOD, "startingOffset": "latest"}, "did you mean startingOffsets"),
+        ({**GOOD, "bootstrap.servers": "h:1"}, r"did you mean kafka\.bootstrap\.servers"),
+        (
+            {**GOOD, "minPartitions": "4"},
+            "minPartitions of Spark's Kafka connector is not supported yet",
+        ),
+        ({**GOOD, "zzz": "4"}, "unknown option zzz: known are"),
+        ({**GOOD, "subscribe": " ,"}, "names no topic"),
+        ({**GOOD, "failOnDataLoss": "maybe"}, "failOnDataLoss must be true or false, not 'maybe'"),
+        ({**GOOD, "maxOffsetsPerTrigger": "0"}, "positive whole number, not '0'"),
+        ({**GOOD, "startingOffsets": "first"}, "must be earliest, latest or like"),
+        ({**GOOD, "startingOffsets": '{"a": {"0": -5}}'}, "a has '0': -5"),
+        ({**GOOD, "startingOffsets": '["a"]'}, "must be earliest, latest or like"),
+        ({**GOOD, "kafka.auto.offset.reset": "latest"}, "use startingOffsets"),
+        ({**GOOD, "kafka.value.deserializer": "x"}, "values are always binary"),
+        ({**without("subscribe"), "subscribePattern": "("}, "not a regular expression"),
+        ({**without("subscribe"), "assign": '{"a": ["x"]}'}, "assign must be like"),
+    ],
+)
+def test_wrong_options(options: dict[str, str], message: str) -> None:
+    for streaming in (True, False):
+        with pytest.raises(ConfigError, match=message):
+            source_options(options, streaming=streaming)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"startingOffsets": "latest"}, "cannot be latest in a batch read"),
+        ({"startingOffsets": '{"a": {"0": -1}}'}, r"-1 \(latest\) in a batch read"),
+        ({"endingOffsets": "earliest"}, "endingOffsets cannot be earliest"),
+        ({"endingOffsets": '{"a": {"0": -2}}'}, r"-2 \(earliest\)"),
+    ],
+)
+def test_what_a_batch_read_cannot_have(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        source_options({**GOOD, **options}, streaming=False)
+
+
+def test_a_stream_has_no_end() -> None:
+    with pytest.raises(ConfigError, match="a stream has no end"):
+        source_options({**GOOD, "endingOffsets": "latest"}, streaming=True)
+
+
+def test_kafka_options_reach_the_client_and_are_checked() -> None:
+    given = {**GOOD, "kafka.isolation.level": "read_committed", "kafka.fetch.max.wait.ms": "20"}
+    config = consumer_config(source_options(given, streaming=True).client)
+    assert (config.isolation_level, config.fetch_max_wait_ms) == ("read_committed", 20)
+
+    wrong = source_options({**GOOD, "kafka.fetch.max.wate.ms": "20"}, streaming=True)
+    with pytest.raises(ConfigError, match=r"did you mean 'fetch\.max\.wait\.ms'"):
+        consumer_config(wrong.client)
+
+
+def test_options_of_sparks_connector_without_effect_here_are_let_pass() -> None:
+    given = {**GOOD, "groupIdPrefix": "x", "kafka.group.id": "y", "fetchOffset.numRetries": "9"}
+
+    assert source_options(given, streaming=True).client.properties == ()
+
+
+def test_sink_options() -> None:
+    given = {"kafka.bootstrap.servers": "h:1", "topic": "out", "kafka.acks": "all"}
+    options = sink_options(given)
+    assert (options.topic, options.client.properties) == ("out", (("acks", "all"),))
+    with pytest.raises(ConfigError, match="unknown option subscribe"):
+        sink_options({**given, "subscribe": "a"})

@@ -1,0 +1,132 @@
+"""Reading one range and planning a batch read, against a cluster in memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pyspark.sql.datasource import InputPartition
+
+from headrace.errors import ApiError, ConfigError, ErrorCode, TransportError
+from headrace.spark.batch import HeadraceBatchReader, batch_ranges
+from headrace.spark.offsets import DataLossError, OffsetRange
+from headrace.spark.options import SourceOptions, source_options
+from headrace.spark.reading import read_range
+from headrace.types import TopicPartition
+from tests.unit.spark.fakes import FakeCluster
+
+A0 = TopicPartition("a", 0)
+
+
+def options(**changes: Any) -> SourceOptions:
+    base = {"kafka.bootstrap.servers": "localhost:1", "subscribe": "a"}
+    return replace(source_options(base, streaming=False), **changes)
+
+
+class Time:
+    """A clock that moves only when somebody waits or asks."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 0.01
+        return self.now
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def offsets(
+    cluster: FakeCluster, start: int, end: int, given: SourceOptions | None = None
+) -> list[int]:
+    time = Time()
+    batches = read_range(
+        cluster, OffsetRange(A0, start, end), given or options(), clock=time, pause=time.pause
+    )
+    return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    cluster = FakeCluster()
+    cluster.grow("a", 0, 20)
+    return cluster
+
+
+def test_a_range_is_read_to_its_end_and_no_further(cluster: FakeCluster) -> None:
+    assert offsets(cluster, 4, 15) == list(range(4, 15))
+    assert offsets(cluster, 4, 15) == list(range(4, 15)), "a repeated task reads the same"
+
+
+def test_passing_errors_are_waited_out(cluster: FakeCluster) -> None:
+    cluster.errors = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NETWORK_EXCEPTION] * 4
+
+    assert offsets(cluster, 0, 6) == list(range(6))
+
+
+def test_final_errors_end_the_task_at_once(cluster: FakeCluster) -> None:
+    cluster.errors = [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+
+    with pytest.raises(ApiError, match="reading a-0"):
+        offsets(cluster, 0, 6)
+    assert len(cluster.fetches) == 1
+
+
+def test_removed_records_are_an_error_that_counts_them(cluster: FakeCluster) -> None:
+    cluster.logs[A0] = (9, 20)
+
+    with pytest.raises(DataLossError, match=r"offsets 4 to 8 of a-0 were removed .* starts at 9"):
+        offsets(cluster, 4, 15)
+    assert offsets(cluster, 4, 15, options(fail_on_data_loss=False)) == list(range(9, 15))
+    assert offsets(cluster, 0, 5, options(fail_on_data_loss=False)) == []
+
+
+def test_a_log_that_was_cut_off_is_an_error_or_passed_over(cluster: FakeCluster) -> None:
+    with pytest.raises(DataLossError, match=r"offsets 25 to 29 of a-0 do not exist .* ends at 20"):
+        offsets(cluster, 25, 30)
+    assert offsets(cluster, 25, 30, options(fail_on_data_loss=False)) == []
+
+
+def test_records_that_never_come_are_not_waited_for_endlessly(cluster: FakeCluster) -> None:
+    with pytest.raises(TransportError, match=r"from offset 20 to 24 .* 2 s .*pollTimeoutMs"):
+        offsets(cluster, 18, 25, options(poll_timeout_ms=2000))
+
+
+def test_a_batch_read_covers_what_there_is_without_empty_ranges(cluster: FakeCluster) -> None:
+    cluster.grow("a", 1, 0)
+    cluster.logs[A0] = (3, 20)
+
+    assert batch_ranges(cluster, options()) == [OffsetRange(A0, 3, 20)]
+
+
+def test_a_batch_read_between_given_offsets(cluster: FakeCluster) -> None:
+    given = options(starting={A0: 5}, ending={A0: -1})
+
+    assert batch_ranges(cluster, given) == [OffsetRange(A0, 5, 20)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        (
+            {"starting": {A0: 5, TopicPartition("b", 0): 1}},
+            ConfigError,
+            "names b-0, which are not read",
+        ),
+        ({"starting": {}}, ConfigError, "startingOffsets says nothing of a-0"),
+        ({"ending": {A0: 21}}, ConfigError, "endingOffsets: a-0 ends at offset 20"),
+        ({"starting": {A0: 9}, "ending": {A0: 8}}, ConfigError, "lies behind endingOffsets 8"),
+        ({"starting": {A0: 25}}, DataLossError, "ends at offset 20, before offset 25"),
+    ],
+)
+def test_offsets_that_do_not_fit_are_refused_before_a_task_runs(
+    cluster: FakeCluster, changes: dict, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        batch_ranges(cluster, options(**changes))
+
+
+def test_the_partition_that_spark_makes_of_no_partitions_is_empty() -> None:
+    assert list(HeadraceBatchReader(options()).read(InputPartition(None))) == []
