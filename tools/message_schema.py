@@ -48,7 +48,10 @@ class Versions:
         """Read "3", "3+", "3-7" or "none"."""
         if text == "none":
             return cls(FOREVER, FOREVER - 1)
-        low, plus, high = re.fullmatch(r"(\d+)(\+)?(?:-(\d+))?", text).groups()  # type: ignore[union-attr]  # a schema that does not match may fail here
+        match = re.fullmatch(r"(\d+)(\+)?(?:-(\d+))?", text)
+        if match is None:
+            raise ValueError(f"not a range of versions: {text}")
+        low, plus, high = match.groups()
         return cls(int(low), FOREVER if plus else int(high or low))
 
     def __contains__(self, version: int) -> bool:

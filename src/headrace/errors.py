@@ -21,7 +21,7 @@ class ErrorCode(IntEnum):
     retriable: bool
     description: str
 
-    def __new__(cls, code: int, retriable: bool = False, description: str = "") -> Self:  # noqa: FBT001, FBT002 - columns of the table
+    def __new__(cls, code: int, retriable: bool, description: str) -> Self:  # noqa: FBT001 - a column of the table
         """Build one member from its row in the table."""
         member = int.__new__(cls, code)
         member._value_ = code
