@@ -21,7 +21,12 @@ class ErrorCode(IntEnum):
     retriable: bool
     description: str
 
-    def __new__(cls, code: int, retriable: bool, description: str) -> Self:  # noqa: FBT001 - a column of the table
+    def __new__(
+        cls,
+        code: int,
+        retriable: bool = False,  # noqa: FBT001, FBT002 - a column of the table
+        description: str = "",
+    ) -> Self:
         """Build one member from its row in the table."""
         member = int.__new__(cls, code)
         member._value_ = code
