@@ -529,8 +529,6 @@ class PartitionLog:
             return []
         if count == len(self._segments):
             self.roll(now_ms)
-            # The new segment's name carries the log end offset: it must be safe before the others go.
-            self._files.sync_directory(self._directory)
         deleted = self._segments.drop_oldest(count)
         self._start_at(self._segments.start_offset)
         return [segment.base_offset for segment in deleted]
@@ -541,7 +539,10 @@ class PartitionLog:
         A crash before or in between leaves segments below the log start offset, which the next opening removes, if
         it is told that offset.
         """
-        self._segments.purge()
+        if self._segments.has_doomed:
+            # The segments that stay carry the offsets on in their names, so these must be safe first.
+            self._files.sync_directory(self._directory)
+            self._segments.purge()
         self._snapshots.remove_below(self._segments.start_offset)
 
     def advance_log_start_offset(self, offset: int) -> None:

@@ -116,9 +116,14 @@ class LogLoader:
         self._load_epochs(unscanned)
         self._load_producers(unscanned, unscanned[-1].end_offset if unscanned else 0)
         kept = self._scan(segments, first_scanned)
-        end_offset = kept[-1].end_offset if kept else self._log_start_offset or 0
-        if end_offset < self._recovery_point:
+        start_offset = self._log_start_offset or 0
+        end_offset = kept[-1].end_offset if kept else start_offset
+        if end_offset < self._recovery_point and start_offset < self._recovery_point:
             raise self._lost(end_offset)
+        if end_offset < start_offset:
+            # All of it was deleted already, and what followed never reached the disk. Offsets do not go back.
+            self._remove_from(kept, 0)
+            kept, end_offset = [], start_offset
         self._tidy(kept, first_scanned, end_offset)
         return LoadedLog(
             kept,

@@ -72,6 +72,11 @@ class Segments:
         self._doomed += dropped
         return dropped
 
+    @property
+    def has_doomed(self) -> bool:
+        """Whether `purge` has something to remove."""
+        return bool(self._doomed)
+
     def purge(self) -> None:
         """Remove the files of dropped segments, oldest first."""
         while self._doomed:
