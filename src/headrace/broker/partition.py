@@ -84,6 +84,23 @@ class Partition:
         """Return whole batches from the one that holds `offset` on; see `PartitionLog.read`."""
         return self.log.read(offset, max_bytes=max_bytes, up_to=up_to, minimum_one=minimum_one)
 
+    def available_bytes(
+        self, offset: int, *, enough: int, max_bytes: int, isolation_level: int
+    ) -> int:
+        """Return how many bytes a reader at `offset` would get, who waits until they are `enough`.
+
+        A read ends with its segment. When there is more in the next one waiting is of no use, so that counts as enough.
+        """
+        end = self.visible_end(isolation_level)
+        found = self.log.read(offset, max_bytes=max_bytes, up_to=end, minimum_one=True)
+        if found is None:
+            return 0
+        if len(found) < enough:
+            newest = self.log.read(end - 1, max_bytes=1, up_to=end, minimum_one=True)
+            if newest is not None and newest.file is not found.file:
+                return enough
+        return len(found)
+
     def check_leader_epoch(self, current_leader_epoch: int) -> None:
         """Compare the epoch that a client believes in with ours; -1 means that it does not say (KIP-320).
 

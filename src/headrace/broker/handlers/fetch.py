@@ -53,7 +53,7 @@ def handle(
     response = read.run()
     if read.failed or read.size >= request.min_bytes or request.max_wait_ms <= 0:
         return response
-    return _wait(broker, context, request, read)
+    return _wait(broker, context, request, read, response)
 
 
 class _Read:
@@ -154,13 +154,26 @@ def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> EpochEndOf
 
 
 def _wait(
-    broker: Broker, context: RequestContext, request: FetchRequest, first: _Read
-) -> Deferred[FetchResponse]:
+    broker: Broker,
+    context: RequestContext,
+    request: FetchRequest,
+    first: _Read,
+    response: FetchResponse,
+) -> FetchResponse | Deferred[FetchResponse]:
     delayed = DelayedFetch(
         lambda: _Read(broker, request).run(), request.min_bytes, broker.purgatory
     )
+    total = 0
+    watches = []
     for partition, wanted, size in first.sizes:
-        delayed.watch(partition, _availability(partition, wanted, request), size)
+        available = _availability(partition, wanted, request)
+        now = available() if size else 0
+        total += now
+        watches.append((partition, available, now))
+    if total >= request.min_bytes:
+        return response
+    for partition, available, now in watches:
+        delayed.watch(partition, available, now)
     broker.purgatory.add(delayed, context.now_ms + request.max_wait_ms)
     return delayed.deferred
 
@@ -177,13 +190,12 @@ def _availability(
 
 def _available_bytes(partition: Partition, wanted: FetchPartition, request: FetchRequest) -> int:
     try:
-        records = partition.read(
+        return partition.available_bytes(
             wanted.fetch_offset,
+            enough=request.min_bytes,
             max_bytes=max(0, wanted.partition_max_bytes),
-            up_to=partition.visible_end(request.isolation_level),
-            minimum_one=True,
+            isolation_level=request.isolation_level,
         )
     except (ApiError, StorageError, OSError):
         # Let the read that makes the response find it again: errors are answered at once.
         return request.min_bytes
-    return 0 if records is None else len(records)

@@ -1,0 +1,168 @@
+"""ListOffsets and OffsetForLeaderEpoch: positions by name, by time, by epoch."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.errors import ErrorCode
+from headrace.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from headrace.protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from tests.fixtures.broker_harness import START_MS, BrokerHarness, batch, produce_request
+
+LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
+
+
+@pytest.fixture
+def harness() -> BrokerHarness:
+    made = BrokerHarness()
+    made.create_topic("t", partitions=2)
+    for number, timestamp_ms in enumerate([START_MS, START_MS + 200, START_MS + 100]):
+        records = batch(b"%d" % number, b"x", timestamp_ms=timestamp_ms)
+        made.call(produce_request("t", 0, records))
+    return made
+
+
+def ask(harness, timestamp, *, version=7, topic="t", partition=0, epoch=-1, isolation_level=0):
+    wanted = ListOffsetsPartition(
+        partition_index=partition, timestamp=timestamp, current_leader_epoch=epoch
+    )
+    request = ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=isolation_level,
+        topics=[ListOffsetsTopic(name=topic, partitions=[wanted])],
+    )
+    (answer,) = harness.call(request, version).topics[0].partitions
+    return answer
+
+
+@pytest.mark.parametrize("version", range(1, 8))
+def test_the_ends_of_the_log_in_every_version(harness, version):
+    for timestamp, offset in {LATEST: 6, EARLIEST: 0}.items():
+        answer = ask(harness, timestamp, version=version)
+        assert (answer.error_code, answer.offset, answer.timestamp) == (0, offset, -1)
+        assert answer.leader_epoch == (0 if version >= 4 else -1)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "offset", "found"),
+    [
+        (0, 0, START_MS),
+        (START_MS, 0, START_MS),
+        (START_MS + 1, 2, START_MS + 200),
+        (START_MS + 200, 2, START_MS + 200),
+    ],
+)
+def test_by_time_it_is_the_first_record_that_is_not_older(harness, timestamp, offset, found):
+    answer = ask(harness, timestamp)
+    assert (answer.error_code, answer.offset, answer.timestamp) == (0, offset, found)
+
+
+def test_by_time_with_nothing_found_there_is_no_error(harness):
+    answer = ask(harness, START_MS + 201)
+    assert (answer.error_code, answer.offset, answer.timestamp) == (0, -1, -1)
+    empty = ask(harness, 0, partition=1)
+    assert (empty.error_code, empty.offset, empty.timestamp) == (0, -1, -1)
+
+
+def test_the_largest_timestamp_from_version_7_on(harness):
+    answer = ask(harness, MAX_TIMESTAMP)
+    assert (answer.offset, answer.timestamp) == (2, START_MS + 200)
+    assert ask(harness, MAX_TIMESTAMP, version=6).error_code == ErrorCode.UNSUPPORTED_VERSION
+    empty = ask(harness, MAX_TIMESTAMP, partition=1)
+    assert (empty.error_code, empty.offset) == (0, -1)
+
+
+@pytest.mark.parametrize("timestamp", [-4, -5, -6, -(2**63)])
+def test_special_timestamps_that_we_do_not_know_are_refused(harness, timestamp):
+    assert ask(harness, timestamp).error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+@pytest.mark.parametrize("isolation_level", [0, 1])
+def test_what_is_not_durable_is_not_told(harness, isolation_level):
+    records = batch(b"late", timestamp_ms=START_MS + 900)
+    harness.send(produce_request("t", 0, records))
+    assert ask(harness, LATEST, isolation_level=isolation_level).offset == 6
+    assert ask(harness, START_MS + 900, isolation_level=isolation_level).offset == -1
+    harness.sync()
+    assert ask(harness, LATEST, isolation_level=isolation_level).offset == 7
+    assert ask(harness, START_MS + 900, isolation_level=isolation_level).offset == 6
+
+
+def test_errors_are_per_partition(harness):
+    assert ask(harness, LATEST, partition=2).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert ask(harness, LATEST, topic="none").error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert ask(harness, LATEST, epoch=1).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+    harness.restart()
+    assert ask(harness, LATEST, epoch=0).error_code == ErrorCode.FENCED_LEADER_EPOCH
+
+
+def test_the_epoch_is_the_one_that_wrote_the_record(harness):
+    harness.restart()
+    harness.produce("t", b"new")
+    assert ask(harness, EARLIEST).leader_epoch == 0
+    assert ask(harness, START_MS).leader_epoch == 0
+    assert ask(harness, LATEST).leader_epoch == 1
+
+
+# OffsetForLeaderEpoch
+
+
+def end_of(harness, epoch, *, version=4, topic="t", partition=0, current=-1):
+    wanted = OffsetForLeaderPartition(
+        partition=partition, leader_epoch=epoch, current_leader_epoch=current
+    )
+    request = OffsetForLeaderEpochRequest(
+        replica_id=-1, topics=[OffsetForLeaderTopic(topic=topic, partitions=[wanted])]
+    )
+    (answer,) = harness.call(request, version).topics[0].partitions
+    assert answer.partition == partition
+    return ErrorCode(answer.error_code), answer.leader_epoch, answer.end_offset
+
+
+@pytest.mark.parametrize("version", [2, 3, 4])
+def test_the_current_epoch_ends_at_the_high_watermark(harness, version):
+    assert end_of(harness, 0, version=version) == (ErrorCode.NONE, 0, 6)
+    harness.send(produce_request("t", 0, batch(b"not durable")))
+    assert end_of(harness, 0, version=version) == (ErrorCode.NONE, 0, 6)
+
+
+def test_earlier_epochs_end_where_the_next_one_began(harness):
+    harness.restart()
+    harness.restart()
+    harness.produce("t", b"c")
+    harness.restart()
+    assert end_of(harness, 0) == (ErrorCode.NONE, 0, 6)
+    # Epoch 1 wrote nothing: the answer is the one before it.
+    assert end_of(harness, 1) == (ErrorCode.NONE, 0, 6)
+    assert end_of(harness, 2) == (ErrorCode.NONE, 2, 7)
+    assert end_of(harness, 3) == (ErrorCode.NONE, 3, 7)
+
+
+def test_a_position_taken_before_a_restart_is_still_valid_after_it(harness):
+    """A consumer at the end of the log must not believe that the log was truncated (KIP-320)."""
+    for partition in (0, 1):
+        before = ask(harness, LATEST, partition=partition)
+        harness.restart()
+        error, _, end_offset = end_of(harness, before.leader_epoch, partition=partition)
+        assert error == ErrorCode.NONE
+        assert end_offset >= before.offset
+
+
+def test_an_epoch_that_nobody_had_is_unknown(harness):
+    assert end_of(harness, 5) == (ErrorCode.NONE, -1, -1)
+    assert end_of(harness, -1) == (ErrorCode.NONE, -1, -1)
+
+
+def test_epoch_errors_are_per_partition(harness):
+    unknown = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
+    assert end_of(harness, 0, topic="none") == unknown
+    assert end_of(harness, 0, partition=9) == unknown
+    assert end_of(harness, 0, current=4)[0] == ErrorCode.UNKNOWN_LEADER_EPOCH

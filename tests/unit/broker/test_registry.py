@@ -1,0 +1,125 @@
+"""The registry of APIs, and the ApiVersions answer that is derived from it."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+
+from headrace.broker.broker import APIS
+from headrace.broker.context import CloseConnection, VersionRange
+from headrace.broker.handlers import REGISTRY
+from headrace.errors import ErrorCode
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.frame import (
+    RequestHeader,
+    decode_response,
+    encode_unsupported_version,
+    request_class,
+    response_class,
+)
+from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from headrace.protocol.messages.fetch import FetchRequest
+from headrace.protocol.messages.metadata import MetadataRequest
+from tests.fixtures.broker_harness import BrokerHarness
+
+# The minimums that Kafka 4 settled on, and the first milestone's maximums.
+ADVERTISED = {
+    ApiKey.PRODUCE: (0, 9),
+    ApiKey.FETCH: (4, 12),
+    ApiKey.LIST_OFFSETS: (1, 7),
+    ApiKey.METADATA: (0, 12),
+    ApiKey.OFFSET_COMMIT: (2, 8),
+    ApiKey.OFFSET_FETCH: (1, 8),
+    ApiKey.FIND_COORDINATOR: (0, 4),
+    ApiKey.JOIN_GROUP: (0, 9),
+    ApiKey.HEARTBEAT: (0, 4),
+    ApiKey.LEAVE_GROUP: (0, 5),
+    ApiKey.SYNC_GROUP: (0, 5),
+    ApiKey.DESCRIBE_GROUPS: (0, 5),
+    ApiKey.LIST_GROUPS: (0, 5),
+    ApiKey.API_VERSIONS: (0, 4),
+    ApiKey.CREATE_TOPICS: (2, 7),
+    ApiKey.DELETE_TOPICS: (1, 6),
+    ApiKey.INIT_PRODUCER_ID: (0, 4),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4),
+    ApiKey.DESCRIBE_CONFIGS: (1, 4),
+    ApiKey.DESCRIBE_CLUSTER: (0, 1),
+}
+
+every_module = pytest.mark.parametrize(
+    "module", REGISTRY, ids=[m.__name__.rpartition(".")[2] for m in REGISTRY]
+)
+
+
+def test_what_is_advertised_is_what_was_decided():
+    assert {m.API_KEY: tuple(m.VERSIONS) for m in REGISTRY} == ADVERTISED
+
+
+def test_the_registry_is_in_the_order_of_the_keys():
+    keys = [module.API_KEY for module in REGISTRY]
+    assert keys == sorted(set(keys))
+
+
+@every_module
+def test_a_module_is_named_after_its_api(module: ModuleType):
+    assert module.__name__.rpartition(".")[2] == ApiKey(module.API_KEY).name.lower()
+
+
+@every_module
+def test_served_versions_exist_in_the_schema_and_are_advertised(module: ModuleType):
+    served = getattr(module, "SERVED", module.VERSIONS)
+    for cls in (request_class(module.API_KEY), response_class(module.API_KEY)):
+        assert cls is not None
+        assert cls.MIN_VERSION <= served.min <= served.max <= cls.MAX_VERSION
+    assert module.VERSIONS.min <= served.min
+    assert served.max == module.VERSIONS.max
+
+
+@every_module
+def test_a_module_says_what_it_serves(module: ModuleType):
+    name = "".join(part.capitalize() for part in ApiKey(module.API_KEY).name.split("_"))
+    served = getattr(module, "SERVED", module.VERSIONS)
+    title = (module.__doc__ or "").splitlines()[0]
+    assert title.startswith(f"{name} (API key {int(module.API_KEY)}), version")
+    assert str(served) in title
+    assert "Behaviour:" in (module.__doc__ or "")
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_api_versions_tells_the_registry(version: int):
+    response = BrokerHarness().call(ApiVersionsRequest(), version)
+    assert response.error_code == ErrorCode.NONE
+    told = {a.api_key: VersionRange(a.min_version, a.max_version) for a in response.api_keys}
+    assert told == {api.key: api.advertised for api in APIS}
+
+
+@pytest.mark.parametrize("name", ["", "kafka python!", "x" * 500])
+def test_api_versions_does_not_judge_the_clients_name(name: str):
+    request = ApiVersionsRequest(client_software_name=name, client_software_version="")
+    assert BrokerHarness().call(request, 3).error_code == ErrorCode.NONE
+
+
+def test_api_versions_of_unknown_version_is_answered_in_version_0_with_our_range():
+    broker = BrokerHarness().broker
+    header = RequestHeader(ApiKey.API_VERSIONS, 99, 7, "from the future")
+    wire = b"".join(
+        bytes(p)  # type: ignore[arg-type]  # no file ranges in this response
+        for p in encode_unsupported_version(header, broker.unsupported_version())
+    )
+    correlation_id, response = decode_response(memoryview(wire)[4:], ApiVersionsResponse, 0)
+    assert correlation_id == 7
+    assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+    own = next(a for a in response.api_keys if a.api_key == ApiKey.API_VERSIONS)
+    assert (own.min_version, own.max_version) == (0, 4)
+
+
+@pytest.mark.parametrize(
+    ("request_", "version"),
+    [(FetchRequest(max_wait_ms=0), 13), (MetadataRequest(), 13), (FetchRequest(), 18)],
+)
+def test_a_version_that_the_codec_knows_but_we_do_not_serve_closes_the_connection(
+    request_, version
+):
+    with pytest.raises(CloseConnection, match="not supported"):
+        BrokerHarness().send(request_, version)
