@@ -239,7 +239,8 @@ class Connection(asyncio.BufferedProtocol):
     def _pause(self) -> None:
         if not self._paused:
             self._paused = True
-            self._transport.pause_reading()
+            if not self._transport.is_closing():  # uvloop raises then
+                self._transport.pause_reading()
 
     def _read_on(self) -> None:
         if self._paused:
@@ -248,7 +249,8 @@ class Connection(asyncio.BufferedProtocol):
             self._received_ms = now_ms = self._hub.now_ms
             if self._frame_began_ms >= 0:
                 self._frame_began_ms = now_ms
-            self._transport.resume_reading()
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
 
     def _continue_soon(self) -> None:
         """Go on with `_process` in the next iteration of the loop."""
@@ -340,7 +342,7 @@ class Connection(asyncio.BufferedProtocol):
             self._hub.client_log.error(
                 "connection.write.failed", client=self.client, error=str(error)
             )
-        self._transport.abort()
+        self.abort()
 
     @property
     def settled(self) -> bool:
@@ -361,6 +363,7 @@ class Connection(asyncio.BufferedProtocol):
     def abort(self) -> None:
         """Close at once, whatever waits to be sent."""
         if not self.lost:
+            self._closing_since_ms = self._hub.now_ms
             self._transport.abort()
 
     def check(self, now_ms: int) -> None:
@@ -375,12 +378,12 @@ class Connection(asyncio.BufferedProtocol):
         reason = self._stalled_write(now_ms) or self._stalled_frame(now_ms)
         if reason:
             self._hub.client_log.warning("connection.closed", client=self.client, reason=reason)
-            self._transport.abort()
+            self.abort()
         elif (
             self.settled
             and now_ms - max(self._active_ms, self._received_ms) > self._limits.idle_timeout_ms
         ):
-            self._transport.abort()
+            self.abort()
 
     def _stalled_write(self, now_ms: int) -> str:
         if not self._writer.queued_bytes or self._writer.sent_bytes != self._written_bytes:

@@ -35,6 +35,7 @@ from headrace.server.timers import BrokerTimer
 from headrace.types import Payload
 
 _SWEEP_INTERVAL_S: Final = 1.0
+_TICK_RETRY_MS: Final = 1000
 
 
 class ServedBroker(Protocol):
@@ -226,6 +227,7 @@ class BrokerHub:
             self._broker.tick(self.now_ms)
         except Exception as error:  # noqa: BLE001 - our own bug must not stop the server
             self.client_log.error("tick.failed", error=repr(error))
+            self._timer.hold_off(_TICK_RETRY_MS)
         self.end()
 
     # -- connections

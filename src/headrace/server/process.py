@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from headrace.broker.broker import Broker
 from headrace.config.broker import BrokerConfig
-from headrace.errors import StorageError
+from headrace.errors import ConfigError, StorageError
 from headrace.ports import FileSystem, Journal, MetadataStore
 from headrace.server.clock import ServerClock
 from headrace.server.connection import Connection
@@ -183,8 +183,7 @@ class _Process:
             on_failure=self._sync_failed,
         )
         servers = [
-            await loop.create_server(lambda: Connection(hub, loop), sock=sock, backlog=_BACKLOG)
-            for sock in self._sockets
+            await self._listen(loop, lambda: Connection(hub, loop), sock) for sock in self._sockets
         ]
         hub.start()
         gc.freeze()  # what was loaded so far stays: the collector need not look at it again
@@ -194,6 +193,20 @@ class _Process:
             server.close()
         await self._close(hub, broker, metadata)
         return self._exit_code
+
+    async def _listen(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        connection: Callable[[], Connection],
+        sock: socket.socket,
+    ) -> asyncio.AbstractServer:
+        try:
+            return await loop.create_server(connection, sock=sock, backlog=_BACKLOG)
+        except OSError as error:
+            # Linux lets two processes bind a port, as long as neither listens: the other one was faster.
+            raise ConfigError(
+                f"cannot listen on {self._options.listen}: {error.strerror}"
+            ) from error
 
     def _announce(self) -> None:
         """Print the ready line, the only thing that ever goes to standard output."""
@@ -205,14 +218,21 @@ class _Process:
             sys.stdout.flush()
 
     async def _close(self, hub: BrokerHub, broker: Broker, metadata: MetadataStore) -> None:
-        failed = self._exit_code != EXIT_OK
         await hub.drain(_DRAIN_TIMEOUT_S)
         await hub.close_connections()
         hub.stop()
-        if not failed:  # else no clean-shutdown marker: the next start recovers
-            broker.close(self._clock.now_ms())
+        if hub.syncer.in_flight:
+            self._journal.error("sync.stuck", action="ending without it")
+            self._exit_code = EXIT_FAILED
+        clean = self._exit_code == EXIT_OK
+        if clean:  # else no clean-shutdown marker: the next start recovers
+            try:
+                broker.close(self._clock.now_ms())
+            except OSError as error:
+                self._journal.error("close.failed", error=repr(error))
+                clean, self._exit_code = False, EXIT_FAILED
         metadata.close()
-        self._journal.info("server.stopped", clean=not failed)
+        self._journal.info("server.stopped", clean=clean)
 
     def _signalled(self, number: signal.Signals) -> None:
         self._signals += 1

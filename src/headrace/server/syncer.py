@@ -82,7 +82,11 @@ class Syncer:
         self._scheduled = False
         if self.in_flight or self.failed:
             return
-        batch = self._broker.start_sync()
+        try:
+            batch = self._broker.start_sync()
+        except Exception as error:  # noqa: BLE001 - a broker that cannot commit must not go on
+            self._fail(error)
+            return
         if batch is None:
             self._wake_idle_waiters()
             return
@@ -111,14 +115,20 @@ class Syncer:
         error = (
             failure if failure is None or isinstance(failure, OSError) else OSError(repr(failure))
         )
-        self._broker.finish_sync(batch, error, self._now_ms())
+        try:
+            self._broker.finish_sync(batch, error, self._now_ms())
+        except Exception as bug:  # noqa: BLE001 - as above
+            failure = failure or bug
         if failure is None:
             self._start()  # the next one runs while the answers of this one are written
-            self._after()
-        else:
-            self._after()
-            self._on_failure(failure)
-            self._wake_idle_waiters()
+        self._after()
+        if failure is not None:
+            self._fail(failure)
+
+    def _fail(self, error: BaseException) -> None:
+        self.failed = True
+        self._on_failure(error)
+        self._wake_idle_waiters()
 
     def _wake_idle_waiters(self) -> None:
         waiters, self._idle_waiters = self._idle_waiters, []

@@ -57,6 +57,11 @@ class BrokerTimer:
             self._tick()
         self.arm()
 
+    def hold_off(self, delay_ms: int) -> None:
+        """Do not fire for a while: the tick failed, and its deadline stays in the past."""
+        self.cancel()
+        self._handle = self._loop.call_later(delay_ms / 1000, self._fire)
+
     def cancel(self) -> None:
         """Stop for good."""
         if self._handle is not None:

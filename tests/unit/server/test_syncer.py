@@ -136,3 +136,23 @@ async def test_a_failure_is_reported_and_nothing_is_synced_after_it(error: BaseE
     await setup.syncer.idle()
     assert len(broker.batches) == 1
     setup.syncer.close()
+
+
+@on_loop
+async def test_a_bug_in_the_broker_ends_the_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    for method in ("start_sync", "finish_sync"):
+        setup = Setup()
+
+        def broken(*_: object) -> None:
+            raise LookupError("bug")
+
+        setup.broker.dirty.append("a")
+        with monkeypatch.context() as patch:
+            patch.setattr(setup.broker, method, broken)
+            setup.syncer.kick()
+            await asyncio.sleep(0)
+            for batch in setup.broker.batches:
+                await setup.finish(batch)
+        assert setup.syncer.failed
+        assert isinstance(setup.failures[0], LookupError)
+        setup.syncer.close()
