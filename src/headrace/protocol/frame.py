@@ -22,6 +22,7 @@ M = TypeVar("M", bound=Message)
 
 _LENGTH = Struct(">i")
 _REQUEST_HEADER = Struct(">hhih")
+_read_request_header = _REQUEST_HEADER.unpack_from
 _REQUEST_PREFIX = Struct(">ihhih")
 _RESPONSE_PREFIX = Struct(">ii")
 _TAGGED_RESPONSE_PREFIX = Struct(">iix")
@@ -96,44 +97,43 @@ def decode_request(frame: memoryview) -> tuple[RequestHeader, Message]:
         ProtocolError: The frame is malformed.
     """
     try:
-        api_key, api_version, correlation_id, length = _REQUEST_HEADER.unpack_from(frame)
-    except StructError as error:
+        api_key, api_version, correlation_id, length = _read_request_header(frame)
+        cls = _REQUEST_CLASSES.get(api_key) or request_class(api_key)
+        if cls is None or not cls.MIN_VERSION <= api_version <= cls.MAX_VERSION:
+            raise UnsupportedVersion(_readable_header(frame))
+        position = _REQUEST_HEADER.size
+        client_id = None
+        if length >= 0:
+            stop = position + length
+            client_id = frame[position:stop].tobytes().decode()
+            position = stop
+        elif length != -1:
+            raise ProtocolError(f"the client id has a length of {length}")
+        if api_version >= cls.FLEXIBLE_VERSION:
+            tags = frame[position]
+            position += 1
+            if tags:
+                position = skip_tags(frame, position, tags)
+    except (StructError, IndexError) as error:
         raise ProtocolError("the request header is cut short") from error
-    cls = request_class(api_key)
-    if cls is None or not cls.MIN_VERSION <= api_version <= cls.MAX_VERSION:
-        # Whatever follows may be of any shape: the client id is a courtesy to whoever logs this.
-        try:
-            client_id, _ = _read_client_id(frame, length)
-        except ProtocolError:
-            client_id = None
-        raise UnsupportedVersion(RequestHeader(api_key, api_version, correlation_id, client_id))
-    client_id, position = _read_client_id(frame, length)
-    if api_version >= cls.FLEXIBLE_VERSION:
-        position = _skip_header_tags(frame, position)
+    except UnicodeDecodeError as error:
+        raise ProtocolError("the client id is not UTF-8") from error
+    # A client id that is cut short has put the position past the end, where no message can start.
     message, _ = cls.decode(frame, position, api_version)
     return RequestHeader(api_key, api_version, correlation_id, client_id), message
 
 
-def _read_client_id(frame: memoryview, length: int) -> tuple[str | None, int]:
-    position = _REQUEST_HEADER.size
-    if length < 0:
-        if length != -1:
-            raise ProtocolError(f"the client id has a length of {length}")
-        return None, position
-    stop = position + length
-    if stop > len(frame):
-        raise ProtocolError("the request header is cut short")
-    try:
-        return str(frame[position:stop], "utf-8"), stop
-    except UnicodeDecodeError as error:
-        raise ProtocolError("the client id is not UTF-8") from error
+def _readable_header(frame: memoryview) -> RequestHeader:
+    """Return the header of a request that is refused.
 
-
-def _skip_header_tags(frame: memoryview, position: int) -> int:
-    try:
-        return skip_tags(frame, position + 1, frame[position])
-    except IndexError as error:
-        raise ProtocolError("the header is cut short") from error
+    Whatever follows the length of the client id may be of any shape: the id is a courtesy to whoever logs it.
+    """
+    api_key, api_version, correlation_id, length = _read_request_header(frame)
+    start = _REQUEST_HEADER.size
+    client_id = None
+    if 0 <= length <= len(frame) - start:
+        client_id = str(frame[start : start + length], "utf-8", "replace")
+    return RequestHeader(api_key, api_version, correlation_id, client_id)
 
 
 def encode_request(header: RequestHeader, request: Message) -> list[Payload]:
@@ -190,7 +190,10 @@ def decode_response(frame: memoryview, cls: type[M], version: int) -> tuple[int,
     correlation_id = read_correlation_id(frame)
     position = _LENGTH.size
     if version >= cls.FLEXIBLE_VERSION and cls.API_KEY != _API_VERSIONS:
-        position = _skip_header_tags(frame, position)
+        try:
+            position = skip_tags(frame, position + 1, frame[position])
+        except IndexError as error:
+            raise ProtocolError("the response header is cut short") from error
     message, _ = cls.decode(frame, position, version)
     return correlation_id, message
 
