@@ -88,6 +88,7 @@ class Broker:
         self._metadata = metadata
         self._entropy = entropy
         self._settling = False
+        self._groups_are_served = False
 
     # Life
 
@@ -112,6 +113,7 @@ class Broker:
         )
         self.topics.load(self._next_leader_epoch(), now_ms)
         self._load_groups(now_ms)
+        self._groups_are_served = True
         self._settle()
 
     def _load_cluster_id(self) -> str:
@@ -146,6 +148,13 @@ class Broker:
             except StorageError as error:
                 # Its groups are refused; the others are served.
                 self.journal.error("group_partition_not_loaded", partition=index, error=str(error))
+
+    def _unload_groups(self) -> None:
+        """After the data directory has failed: whoever waits for a commit is told that it may be lost."""
+        self._groups_are_served = False
+        topic = self.topics.get(OFFSETS_TOPIC)
+        for index in range(0 if topic is None else len(topic.partitions)):
+            self.groups.unload(index)
 
     def close(self, now_ms: int) -> None:
         """Write everything down and mark the shutdown as clean. No sync may be under way.
@@ -273,6 +282,8 @@ class Broker:
             return
         self._settling = True
         try:
+            if self._groups_are_served and self.failed:
+                self._unload_groups()
             while True:
                 while self.replicas.advanced:
                     self._pass_on()

@@ -214,7 +214,7 @@ class Topics:
         """
         check_topic_name(name)
         if name in self._by_name:
-            raise TopicAlreadyExistsError(f"topic {name!r} exists")
+            raise TopicAlreadyExistsError(f"Topic '{name}' already exists.")
         other = self._by_metric_name.get(metric_name(name))
         if other is not None:
             raise InvalidTopicError(

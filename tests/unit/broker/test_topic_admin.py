@@ -294,7 +294,7 @@ def test_a_deletion_that_a_crash_cut_short_is_finished_at_the_next_start(harness
     harness.produce("t", b"old")
     # 1. The commit that deletes the topic is durable. 2. The process dies before the directories are gone.
     delete_log = harness.broker.replicas.delete
-    harness.broker.replicas.delete = _die  # type: ignore[method-assign]  # the crash
+    harness.broker.replicas.delete = _die
     with pytest.raises(SystemError):
         delete(harness, DeleteTopicState(name="t"))
     del delete_log
