@@ -92,6 +92,8 @@ class JavaLoad:
             *("--throughput", str(LOAD_RECORDS_PER_S)),
             compression_type="lz4",
             enable_idempotence="true",
+            # At this rate the default stays with one partition for many seconds.
+            partitioner_class="org.apache.kafka.clients.producer.RoundRobinPartitioner",
         )
 
     @property

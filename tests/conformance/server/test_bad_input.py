@@ -122,7 +122,7 @@ def test_it_closes_and_the_log_says_why(
         client.sock.sendall(data)
         assert client.closed_by_server()
     assert reason in new_log(server, before)
-    assert "connection.closed" in new_log(server, before)
+    assert "connection_closed" in new_log(server, before)
 
 
 @pytest.mark.parametrize("version", [5, 99, 32767, -1])

@@ -77,7 +77,7 @@ def test_it_stops_in_time_with_idle_and_waiting_clients(
         for client in [*idle, waiting]:
             assert client.closed_by_server()
             client.close()
-        assert "server.stopped clean=True" in server.log
+        assert "server_stopped clean=True" in server.log
 
 
 def _long_poll(client: WireClient) -> int:
@@ -187,7 +187,7 @@ def test_settings_come_from_a_properties_file_and_flags_win(tmp_path: Path) -> N
     ) as server:
         assert server.data is not None
         assert f"data={server.data} " in server.ready_line.decode()
-        assert "config.ignored" in server.log
+        assert "config_ignored" in server.log
         with WireClient(address_of(server)) as client:
             client.create_topic("t", partitions=-1)
             assert client.fetch("t", 4, 0).error_code == 0
@@ -201,7 +201,7 @@ def test_json_log_lines(tmp_path: Path) -> None:
             assert sock.recv(1) == b""
         assert server.stop() == 0
         events = [json.loads(line)["event"] for line in server.log.splitlines()]
-        assert "connection.closed" in events
+        assert "connection_closed" in events
 
 
 def test_the_process_keeps_no_file_of_a_closed_connection(tmp_path: Path) -> None:
