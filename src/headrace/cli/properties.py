@@ -53,7 +53,7 @@ def read_properties(path: Path, journal: Journal) -> dict[str, str]:
     settings = _parse_toml(path, text) if path.suffix == ".toml" else _parse_properties(path, text)
     ignored = [key for key in settings if key not in BROKER_OPTIONS and _NOT_OURS.fullmatch(key)]
     if ignored:
-        journal.warning("config.ignored", file=str(path), keys=",".join(sorted(ignored)))
+        journal.warning("config_ignored", file=str(path), keys=",".join(sorted(ignored)))
     return {key: value for key, value in settings.items() if key not in ignored}
 
 

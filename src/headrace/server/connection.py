@@ -138,7 +138,7 @@ class Connection(asyncio.BufferedProtocol):
     def _refuse_new(self, reason: str) -> None:
         self.lost = True
         self._receive.close()
-        self._hub.client_log.warning("connection.refused", client=self.client, reason=reason)
+        self._hub.client_log.warning("connection_refused", client=self.client, reason=reason)
         self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
@@ -325,7 +325,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.lost or self._closing_since_ms >= 0:
             return
         if not quietly:
-            self._hub.client_log.warning("connection.closed", client=self.client, reason=reason)
+            self._hub.client_log.warning("connection_closed", client=self.client, reason=reason)
         if self._ready:
             self.flush()
         self._closing_since_ms = self._hub.now_ms
@@ -340,7 +340,7 @@ class Connection(asyncio.BufferedProtocol):
     def _write_failed(self, error: OSError) -> None:
         if isinstance(error, TruncatedFileError) or not isinstance(error, _LOST):
             self._hub.client_log.error(
-                "connection.write.failed", client=self.client, error=str(error)
+                "connection_write_failed", client=self.client, error=str(error)
             )
         self.abort()
 
@@ -377,7 +377,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         reason = self._stalled_write(now_ms) or self._stalled_frame(now_ms)
         if reason:
-            self._hub.client_log.warning("connection.closed", client=self.client, reason=reason)
+            self._hub.client_log.warning("connection_closed", client=self.client, reason=reason)
             self.abort()
         elif (
             self.settled

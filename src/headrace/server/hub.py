@@ -82,7 +82,7 @@ class _ResponseSlot(Slot):
         try:
             payloads = encode_response(self._header, response)
         except Exception as error:  # noqa: BLE001 - our own bug must not stop the other connections
-            self._hub.report_bug("response.failed", self.connection, self._header, error)
+            self._hub.report_bug("response_failed", self.connection, self._header, error)
             self.connection.close("the broker failed", quietly=True)
             return
         self.fill(payloads)
@@ -176,9 +176,9 @@ class BrokerHub:
         except CloseConnection as error:
             raise CloseConnectionError(f"{_api_name(header.api_key)}: {error.reason}") from error
         except Exception as error:
-            self.report_bug("request.failed", connection, header, error)
+            self.report_bug("request_failed", connection, header, error)
             raise CloseConnectionError(
-                "the broker failed on its request; see request.failed"
+                "the broker failed on its request; see request_failed"
             ) from error
 
     def _unsupported_version(self, header: RequestHeader) -> Sequence[Payload]:
@@ -226,7 +226,7 @@ class BrokerHub:
         try:
             self._broker.tick(self.now_ms)
         except Exception as error:  # noqa: BLE001 - our own bug must not stop the server
-            self.client_log.error("tick.failed", error=repr(error))
+            self.client_log.error("tick_failed", error=repr(error))
             self._timer.hold_off(_TICK_RETRY_MS)
         self.end()
 
@@ -277,7 +277,7 @@ class BrokerHub:
                 while any(c.unsent_bytes for c in self.connections):  # noqa: ASYNC110 - once a life
                     await asyncio.sleep(0.01)
         except TimeoutError:
-            self._journal.warning("drain.timeout", seconds=timeout_s)
+            self._journal.warning("drain_timed_out", seconds=timeout_s)
 
     async def close_connections(self) -> None:
         """Close every connection and wait until all are gone."""

@@ -222,32 +222,32 @@ class _Process:
         await hub.close_connections()
         hub.stop()
         if hub.syncer.in_flight:
-            self._journal.error("sync.stuck", action="ending without it")
+            self._journal.error("sync_stuck", action="ending without it")
             self._exit_code = EXIT_FAILED
         clean = self._exit_code == EXIT_OK
         if clean:  # else no clean-shutdown marker: the next start recovers
             try:
                 broker.close(self._clock.now_ms())
             except OSError as error:
-                self._journal.error("close.failed", error=repr(error))
+                self._journal.error("close_failed", error=repr(error))
                 clean, self._exit_code = False, EXIT_FAILED
         metadata.close()
-        self._journal.info("server.stopped", clean=clean)
+        self._journal.info("server_stopped", clean=clean)
 
     def _signalled(self, number: signal.Signals) -> None:
         self._signals += 1
         if self._signals > 1:
-            self._journal.warning("server.killed", signal=signal.Signals(number).name)
+            self._journal.warning("server_killed", signal=signal.Signals(number).name)
             os._exit(EXIT_FAILED)
-        self._journal.info("server.stopping", signal=signal.Signals(number).name)
+        self._journal.info("server_stopping", signal=signal.Signals(number).name)
         self._stop.set()
 
     def _sync_failed(self, error: BaseException) -> None:
         """The disk no longer keeps what it is given: no acknowledgement can be true any more."""
-        self._journal.error("sync.failed", error=repr(error), action="stopping")
+        self._journal.error("sync_failed", error=repr(error), action="stopping")
         self._exit_code = EXIT_FAILED
         self._stop.set()
 
     def _loop_exception(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        self._journal.error("loop.error", message=str(context.get("message")), error=repr(error))
+        self._journal.error("loop_error", message=str(context.get("message")), error=repr(error))

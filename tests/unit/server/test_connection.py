@@ -251,7 +251,7 @@ async def test_garbage_closes_the_connection_and_says_why(sent: bytes, reason: s
         await bystander.send(framed(b"ping"))
         assert await bystander.receive_frame() == b"ping"
     (line,) = hub.lines.lines
-    assert line[0] == "connection.closed"
+    assert line[0] == "connection_closed"
     assert reason in str(line[1]["reason"])
     assert hub.budget.used == 0
 

@@ -1,0 +1,100 @@
+"""Settings of `serve` and `dev`: files, assignments; and that help costs no more than click."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from headrace.cli import COMMANDS, main
+from headrace.cli.properties import read_properties, split_assignments
+from headrace.errors import ConfigError
+
+
+class Journal:
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, dict[str, object]]] = []
+
+    def info(self, event: str, **fields: object) -> None:
+        self.lines.append((event, fields))
+
+    def warning(self, event: str, **fields: object) -> None:
+        self.lines.append((event, fields))
+
+    def error(self, event: str, **fields: object) -> None:
+        self.lines.append((event, fields))
+
+
+def test_assignments() -> None:
+    given = ["num.partitions=3", " log.dirs = /a=b ", "advertised.listeners="]
+    expected = {"num.partitions": "3", "log.dirs": "/a=b", "advertised.listeners": ""}
+    assert split_assignments(given) == expected
+    for wrong in ("num.partitions", "=3", ""):
+        with pytest.raises(ConfigError, match="KEY=VALUE"):
+            split_assignments([wrong])
+
+
+def test_a_properties_file(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text(
+        "# comment\n! comment\n\nnum.partitions=3\nlog.retention.ms : -1\n"
+        "advertised.listeners=PLAINTEXT://\\\n    example.org:9092\nnum.io.threads=8\n"
+    )
+    journal = Journal()
+    assert read_properties(path, journal) == {
+        "num.partitions": "3",
+        "log.retention.ms": "-1",
+        "advertised.listeners": "PLAINTEXT://example.org:9092",
+    }
+    assert journal.lines == [("config_ignored", {"file": str(path), "keys": "num.io.threads"})]
+
+
+def test_a_toml_file_nested_or_flat(tmp_path: Path) -> None:
+    path = tmp_path / "headrace.toml"
+    path.write_text(
+        '"log.retention.ms" = 5\n[num]\npartitions = 3\n[auto.create.topics]\nenable = false\n'
+    )
+    assert read_properties(path, Journal()) == {
+        "log.retention.ms": "5",
+        "num.partitions": "3",
+        "auto.create.topics.enable": "false",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("a.toml", "= 3"), ("a.properties", "just words"), ("b", "\xff")]
+)
+def test_a_broken_file_is_named(tmp_path: Path, name: str, content: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content.encode("latin-1"))
+    with pytest.raises(ConfigError, match=name):
+        read_properties(path, Journal())
+
+
+def test_every_command_of_the_table_exists() -> None:
+    for name in COMMANDS:
+        result = CliRunner().invoke(main, [name, "--help"])
+        assert result.exit_code == 0, result.output
+
+
+def test_help_imports_neither_server_nor_client() -> None:
+    program = (
+        "import sys; from headrace.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'asyncio', 'headrace.broker', 'headrace.clients', 'sqlite3', 'pyspark'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert "serve" in result.stdout
+
+
+def test_an_unknown_command_is_wrong_usage() -> None:
+    result = CliRunner().invoke(main, ["nonsense"])
+    assert result.exit_code == 2
