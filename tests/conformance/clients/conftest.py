@@ -13,17 +13,8 @@ pytest.register_assert_rewrite(
 )
 
 from tests.conformance.clients.observer import Observer  # noqa: E402  # rewritten from here on
-from tests.fixtures.targets import TARGETS, Target, make_target  # noqa: E402
+from tests.fixtures.targets import Target, make_target  # noqa: E402
 from tools.fetch_java import JavaUnavailableError  # noqa: E402
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--target",
-        choices=TARGETS,
-        default=os.environ.get("CONFORMANCE_TARGET", "headrace"),
-        help="the server that the conformance tests run against",
-    )
 
 
 @pytest.fixture(scope="module")

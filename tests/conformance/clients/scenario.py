@@ -342,10 +342,10 @@ class GroupLife:
         check_log(self._observer, self.topic, load.acknowledged, self._client.value_of)
         delivered = self.history.delivered()
         for n, partition, offset in load.acknowledged:
-            assert delivered[partition].get(offset) == self._client.value_of(n), f"{n} at {partition}@{offset}"
-        problems = check_deliveries(
-            self.history.events(), commits_told=self._client.tells_commits
-        )
+            assert delivered[partition].get(offset) == self._client.value_of(n), (
+                f"{n} at {partition}@{offset}"
+            )
+        problems = check_deliveries(self.history.events(), commits_told=self._client.tells_commits)
         assert not problems, "\n".join(problems)
         ledger = self._observer.ledger(self.group)
         assert len(ledger) > 10, "the coordinator's own records are there to be checked"
