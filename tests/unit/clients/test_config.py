@@ -1,0 +1,87 @@
+"""Property names and values."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.clients.config import (
+    ClientConfig,
+    ConsumerConfig,
+    ProducerConfig,
+    parse_bootstrap,
+    parse_config,
+)
+from headrace.errors import ConfigError
+
+
+def test_java_names_librdkafka_names_and_attributes_mean_the_same() -> None:
+    by_name = [
+        parse_config(ProducerConfig, {name: "7"}).linger_ms
+        for name in ("linger.ms", "queue.buffering.max.ms", "linger_ms")
+    ]
+    assert by_name == [7, 7, 7]
+
+
+def test_properties_win_over_defaults_and_none_is_no_default() -> None:
+    config = parse_config(ClientConfig, {"client.id": "a"}, client_id="b", request_timeout_ms=None)
+    assert config.client_id == "a"
+    assert config.request_timeout_ms == ClientConfig().request_timeout_ms
+
+
+@pytest.mark.parametrize(
+    ("properties", "text"),
+    [
+        ({"request.timeout": "1"}, "did you mean 'request.timeout.ms'"),
+        ({"batch.size": "1"}, "belongs to a producer"),
+        ({"group.id": "g"}, "belongs to a consumer"),
+        ({"zzz": "1"}, "unknown property 'zzz'$"),
+        ({"request.timeout.ms": "soon"}, "whole number"),
+        ({"request.timeout.ms": "-5"}, "negative"),
+        ({"security.protocol": "SSL"}, "plaintext"),
+        ({"bootstrap.servers": "host:port"}, "not HOST:PORT"),
+    ],
+)
+def test_mistakes_are_named(properties: dict[str, str], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        parse_config(ClientConfig, properties)
+
+
+@pytest.mark.parametrize(
+    ("value", "acks"), [("all", -1), ("-1", -1), (1, 1), ("0", 0)]
+)
+def test_acks(value, acks: int) -> None:
+    assert parse_config(ProducerConfig, {"acks": value}).acks == acks
+
+
+def test_acks_that_rule_idempotence_out_switch_it_off_unless_it_was_asked_for() -> None:
+    assert parse_config(ProducerConfig, {}).enable_idempotence
+    assert not parse_config(ProducerConfig, {"acks": "1"}).enable_idempotence
+    assert not parse_config(ProducerConfig, {"max.in.flight": "8"}).enable_idempotence
+    with pytest.raises(ConfigError, match="acks=all"):
+        parse_config(ProducerConfig, {"acks": "1", "enable.idempotence": "true"})
+    with pytest.raises(ConfigError, match="at most 5"):
+        parse_config(ProducerConfig, {"max.in.flight": "8", "enable.idempotence": "yes"})
+
+
+def test_offset_resets_have_many_names() -> None:
+    resets = {name: parse_config(ConsumerConfig, {"auto.offset.reset": name}).auto_offset_reset for name in ("smallest", "END", "error")}
+    assert resets == {"smallest": "earliest", "END": "latest", "error": "none"}
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("a:1,b:2", [("a", 1), ("b", 2)]),
+        (" a ", [("a", 9092)]),
+        ("[::1]:5,[::1]", [("::1", 5), ("::1", 9092)]),
+        ("PLAINTEXT://h:19092", [("h", 19092)]),
+    ],
+)
+def test_bootstrap(text: str, addresses: list[tuple[str, int]]) -> None:
+    assert parse_bootstrap(text) == addresses
+
+
+@pytest.mark.parametrize("text", ["", ",", "a:0", "a:99999", ":9092", "a:b"])
+def test_bad_bootstrap(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_bootstrap(text)

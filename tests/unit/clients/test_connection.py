@@ -1,0 +1,201 @@
+"""The connection's state machine, fed by hand."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.clients.connection import Connection
+from headrace.clients.versions import VersionRange, choose_version
+from headrace.errors import ApiError, ErrorCode, ProtocolError, TransportError
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.frame import RequestHeader, decode_request, encode_response
+from headrace.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+)
+from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from headrace.protocol.messages.list_groups import ListGroupsRequest
+from headrace.protocol.messages.produce import ProduceRequest
+
+EVERYTHING = [
+    ApiVersion(api_key=ApiKey.HEARTBEAT, min_version=0, max_version=3),
+    ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=0, max_version=4),
+    ApiVersion(api_key=ApiKey.PRODUCE, min_version=0, max_version=13),
+]
+
+
+def new_connection(**options) -> Connection[str]:
+    return Connection(client_id="me", peer="b:1", **options)
+
+
+def sent(connection: Connection[str]) -> list[tuple[RequestHeader, object]]:
+    """The requests in the connection's output."""
+    data = b"".join(bytes(part) for part in connection.take_output())
+    requests = []
+    while data:
+        size = int.from_bytes(data[:4], "big")
+        requests.append(decode_request(memoryview(data[4 : 4 + size])))
+        data = data[4 + size :]
+    return requests
+
+
+def feed(connection: Connection[str], data: bytes, step: int | None = None) -> None:
+    """Deliver bytes, `step` at a time at most."""
+    while data:
+        buffer = connection.get_buffer()
+        assert len(buffer) > 0
+        count = min(len(buffer), len(data), step or len(data))
+        buffer[:count] = data[:count]
+        connection.bytes_received(count)
+        data = data[count:]
+
+
+def encoded(header: RequestHeader, response) -> bytes:
+    return b"".join(bytes(part) for part in encode_response(header, response))
+
+
+def shake_hands(connection: Connection[str], api_versions=EVERYTHING) -> None:
+    [(header, _)] = sent(connection)
+    feed(connection, encoded(header, ApiVersionsResponse(api_keys=api_versions)))
+
+
+def test_handshake_asks_for_versions_and_says_who_asks() -> None:
+    connection = new_connection()
+    [(header, request)] = sent(connection)
+    assert isinstance(request, ApiVersionsRequest)
+    assert (header.client_id, header.api_version) == ("me", 3)
+    assert request.client_software_name == "headrace"
+    assert not connection.ready
+
+
+def test_unknown_handshake_version_is_answered_in_version_0_and_asked_again() -> None:
+    connection = new_connection()
+    [(header, _)] = sent(connection)
+    refusal = ApiVersionsResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION,
+        api_keys=[ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=0, max_version=2)],
+    )
+    feed(connection, encoded(header._replace(api_version=0), refusal))
+    [(again, _)] = sent(connection)
+    assert again.api_version == 2
+    assert not connection.ready
+    feed(connection, encoded(again, ApiVersionsResponse(api_keys=EVERYTHING)))
+    assert connection.ready
+
+
+def test_a_refusal_without_a_table_falls_back_to_version_0_and_then_gives_up() -> None:
+    connection = new_connection()
+    [(header, _)] = sent(connection)
+    refusal = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    feed(connection, encoded(header._replace(api_version=0), refusal))
+    [(again, _)] = sent(connection)
+    assert again.api_version == 0
+    with pytest.raises(ProtocolError, match="UNSUPPORTED_VERSION"):
+        feed(connection, encoded(again, refusal))
+
+
+def test_requests_before_the_handshake_wait_for_it() -> None:
+    connection = new_connection()
+    connection.send(HeartbeatRequest(group_id="g"), "first")
+    shake_hands(connection)
+    [(header, request)] = sent(connection)
+    assert isinstance(request, HeartbeatRequest)
+    assert header.api_version == 3, "the broker's maximum, below ours"
+
+
+@given(step=st.integers(1, 40))
+def test_answers_come_back_under_their_tokens_however_they_are_cut(step: int) -> None:
+    connection = new_connection()
+    shake_hands(connection)
+    for name in ("a", "b", "c"):
+        connection.send(HeartbeatRequest(group_id=name), name)
+    data = b"".join(
+        encoded(header, HeartbeatResponse(error_code=25 + index))
+        for index, (header, _) in enumerate(sent(connection))
+    )
+    feed(connection, data, step)
+    completed = connection.take_completed()
+    assert [done.token for done in completed] == ["a", "b", "c"]
+    assert [done.outcome.error_code for done in completed] == [25, 26, 27]
+    assert connection.idle
+
+
+def test_an_answer_out_of_turn_breaks_the_connection_and_fails_what_waits() -> None:
+    connection = new_connection()
+    shake_hands(connection)
+    connection.send(HeartbeatRequest(), "a")
+    connection.send(HeartbeatRequest(), "b")
+    (_, _), (second, _) = sent(connection)
+    with pytest.raises(ProtocolError, match="was due"):
+        feed(connection, encoded(second, HeartbeatResponse()))
+    lost = TransportError("gone")
+    assert {(done.token, done.outcome) for done in connection.abandon(lost)} == {("a", lost), ("b", lost)}
+
+
+def test_an_answer_that_nothing_asked_for_breaks_the_connection() -> None:
+    connection = new_connection()
+    shake_hands(connection)
+    with pytest.raises(ProtocolError, match="nothing asked for"):
+        feed(connection, encoded(RequestHeader(12, 3, 9, None), HeartbeatResponse()))
+
+
+@pytest.mark.parametrize("greeting", [b"HTTP/1.1 400 Bad Request\r\n", b"\x15\x03\x01\x00\x02\x02\x46"])
+def test_another_protocol_is_named_before_memory_is_taken(greeting: bytes) -> None:
+    connection = new_connection()
+    with pytest.raises(ProtocolError, match="TLS or an HTTP port"):
+        feed(connection, greeting)
+
+
+@pytest.mark.parametrize("length", [-1, 0, 3, 1001])
+def test_frame_sizes_are_bounded(length: int) -> None:
+    connection = new_connection(max_frame_bytes=1000)
+    shake_hands(connection)
+    with pytest.raises(ProtocolError, match="bytes"):
+        feed(connection, length.to_bytes(4, "big", signed=True))
+
+
+def test_a_garbled_answer_breaks_the_connection() -> None:
+    connection = new_connection()
+    shake_hands(connection)
+    connection.send(HeartbeatRequest(), "a")
+    [(header, _)] = sent(connection)
+    whole = encoded(header, HeartbeatResponse())
+    cut = (len(whole) - 4 - 3).to_bytes(4, "big") + whole[4:-3]
+    with pytest.raises(ProtocolError):
+        feed(connection, cut)
+    assert [done.token for done in connection.abandon(TransportError("x"))] == ["a"]
+
+
+def test_an_api_that_the_broker_lacks_fails_that_request_only() -> None:
+    connection = new_connection()
+    shake_hands(connection)
+    connection.send(ListGroupsRequest(), "list")
+    [done] = connection.take_completed()
+    assert isinstance(done.outcome, ApiError)
+    assert done.outcome.code == ErrorCode.UNSUPPORTED_VERSION
+    assert "LIST_GROUPS" in str(done.outcome)
+    assert connection.take_output() == []
+
+
+def test_produce_without_acknowledgement_is_complete_when_it_is_sent() -> None:
+    connection = new_connection()
+    shake_hands(connection)
+    connection.send(ProduceRequest(acks=0), "p", answered=False)
+    [done] = connection.take_completed()
+    assert done.outcome is None
+    [(header, _)] = sent(connection)
+    assert header.api_version == 9, "our cap: later versions speak of topic ids"
+    connection.send(HeartbeatRequest(), "h")
+    [(header, _)] = sent(connection)
+    feed(connection, encoded(header, HeartbeatResponse()))
+    assert [done.token for done in connection.take_completed()] == ["h"]
+
+
+def test_versions_are_the_highest_that_both_speak() -> None:
+    assert choose_version(12, VersionRange(0, 4), VersionRange(2, 9)) == 4
+    assert choose_version(12, VersionRange(0, 4), VersionRange(0, 2)) == 2
+    with pytest.raises(ApiError, match="offers HEARTBEAT 5-9"):
+        choose_version(12, VersionRange(0, 4), VersionRange(5, 9))

@@ -1,0 +1,361 @@
+"""Coordinators, offsets and membership against scripted answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.clients.flows.assignors import assign_range
+from headrace.clients.flows.effects import GROUP_CHANNEL, ClientState
+from headrace.clients.flows.groups import describe_groups, list_groups
+from headrace.clients.flows.membership import (
+    GroupSettings,
+    Membership,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+    heartbeat,
+    join,
+    leave,
+)
+from headrace.clients.flows.offsets import OffsetAndMetadata, commit_offsets, committed_offsets
+from headrace.errors import ApiError, ErrorCode, ProtocolError, TransportError
+from headrace.protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsResponse,
+)
+from headrace.protocol.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from headrace.protocol.messages.heartbeat import HeartbeatResponse
+from headrace.protocol.messages.join_group import (
+    JoinGroupRequest,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+)
+from headrace.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from headrace.protocol.messages.list_groups import ListedGroup, ListGroupsResponse
+from headrace.protocol.messages.metadata import MetadataRequest
+from headrace.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from headrace.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from headrace.types import TopicPartition
+from tests.unit.clients.scripted import ScriptedDriver, known_state, metadata_response
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+SETTINGS = GroupSettings(group_id="g")
+
+
+def coordinated(answer, nodes=(1,)):
+    """Answer FindCoordinator with one node after the other (the last for ever), the rest by `answer`."""
+    left = list(nodes)
+
+    def reply(call):
+        if isinstance(call.request, MetadataRequest):
+            return metadata_response({"t": {0: 1, 1: 2}})
+        if isinstance(call.request, FindCoordinatorRequest):
+            node = left.pop(0) if len(left) > 1 else left[0]
+            found = Coordinator(key="g", node_id=node, host=f"b{node}", port=9000 + node)
+            return FindCoordinatorResponse(coordinators=[found])
+        assert call.channel == GROUP_CHANNEL
+        return answer(call)
+
+    return reply
+
+
+def committed_response(code: int) -> OffsetCommitResponse:
+    part = OffsetCommitResponsePartition(partition_index=0, error_code=code)
+    return OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name="t", partitions=[part])])
+
+
+def test_a_commit_follows_the_coordinator() -> None:
+    def answer(call):
+        return committed_response(ErrorCode.NOT_COORDINATOR if call.node == 1 else 0)
+
+    driver = ScriptedDriver(coordinated(answer, nodes=(1, 2)))
+    state = known_state({})
+    driver.run(commit_offsets(state, "g", {T0: OffsetAndMetadata(5)}))
+    assert state.coordinators == {"g": 2}
+    assert [call.node for call in driver.calls if isinstance(call.request, OffsetCommitRequest)] == [1, 2]
+
+
+def test_a_coordinator_that_cannot_be_reached_is_looked_for_again() -> None:
+    def answer(call):
+        if call.node == 1:
+            raise TransportError("reset")
+        return committed_response(0)
+
+    driver = ScriptedDriver(coordinated(answer, nodes=(1, 2)))
+    driver.run(commit_offsets(known_state({}), "g", {T0: OffsetAndMetadata(5)}))
+
+
+def test_an_old_brokers_answer_to_find_coordinator_is_read_too() -> None:
+    def answer(call):
+        if isinstance(call.request, FindCoordinatorRequest):
+            return FindCoordinatorResponse(node_id=7, host="h", port=1)
+        if isinstance(call.request, MetadataRequest):
+            return metadata_response({})
+        return committed_response(0)
+
+    state = ClientState()
+    ScriptedDriver(answer).run(commit_offsets(state, "g", {T0: OffsetAndMetadata(5)}))
+    assert state.metadata.brokers[7].host == "h"
+
+
+def test_a_loading_coordinator_is_waited_for() -> None:
+    codes = iter([ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NONE])
+    driver = ScriptedDriver(coordinated(lambda _call: committed_response(next(codes))))
+    driver.run(commit_offsets(known_state({}), "g", {T0: OffsetAndMetadata(5)}))
+    assert len(driver.sleeps) == 1
+
+
+def test_a_refused_commit_is_raised() -> None:
+    driver = ScriptedDriver(coordinated(lambda _call: committed_response(ErrorCode.ILLEGAL_GENERATION)))
+    with pytest.raises(ApiError) as raised:
+        driver.run(commit_offsets(known_state({}), "g", {T0: OffsetAndMetadata(5)}))
+    assert raised.value.code == ErrorCode.ILLEGAL_GENERATION
+
+
+def test_committed_offsets_in_both_forms_of_the_answer() -> None:
+    new = OffsetFetchResponse(
+        groups=[
+            OffsetFetchResponseGroup(
+                group_id="g",
+                topics=[
+                    OffsetFetchResponseTopics(
+                        name="t",
+                        partitions=[
+                            OffsetFetchResponsePartitions(partition_index=0, committed_offset=5, metadata="m"),
+                            OffsetFetchResponsePartitions(partition_index=1, committed_offset=-1),
+                        ],
+                    )
+                ],
+            )
+        ]
+    )
+    old = OffsetFetchResponse(
+        topics=[
+            OffsetFetchResponseTopic(
+                name="t",
+                partitions=[
+                    OffsetFetchResponsePartition(partition_index=0, committed_offset=5, metadata="m")
+                ],
+            )
+        ]
+    )
+    for response in (new, old):
+        driver = ScriptedDriver(coordinated(lambda _call, response=response: response))
+        found = driver.run(committed_offsets(known_state({}), "g", [T0, T1]))
+        assert found == {T0: OffsetAndMetadata(5, "m")}
+        [request] = driver.requests(OffsetFetchRequest)
+        assert request.groups[0].topics[0].partition_indexes == [0, 1]
+        assert request.topics[0].partition_indexes == [0, 1]
+
+
+def test_offsets_that_a_transaction_may_change_are_waited_for() -> None:
+    codes = iter([ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.NONE])
+
+    def answer(_call):
+        part = OffsetFetchResponsePartitions(
+            partition_index=0, committed_offset=5, error_code=next(codes)
+        )
+        topic = OffsetFetchResponseTopics(name="t", partitions=[part])
+        return OffsetFetchResponse(groups=[OffsetFetchResponseGroup(group_id="g", topics=[topic])])
+
+    driver = ScriptedDriver(coordinated(answer))
+    assert driver.run(committed_offsets(known_state({}), "g", None)) == {T0: OffsetAndMetadata(5)}
+
+
+class Group:
+    """A coordinator's side of joining, scripted by error codes."""
+
+    def __init__(self, join_codes=(), sync_codes=(), *, leader: bool = True) -> None:
+        self.join_codes = list(join_codes)
+        self.sync_codes = list(sync_codes)
+        self.leader = leader
+        self.generation = 0
+        self.synced: list[SyncGroupRequest] = []
+        self.members: list[str] = []
+
+    def answer(self, call):
+        if isinstance(call.request, JoinGroupRequest):
+            return self._join(call.request)
+        assert isinstance(call.request, SyncGroupRequest)
+        self.synced.append(call.request)
+        code = self.sync_codes.pop(0) if self.sync_codes else 0
+        if code:
+            return SyncGroupResponse(error_code=code)
+        return SyncGroupResponse(assignment=encode_assignment([T1]))
+
+    def _join(self, request: JoinGroupRequest) -> JoinGroupResponse:
+        self.members.append(request.member_id)
+        code = self.join_codes.pop(0) if self.join_codes else 0
+        member = request.member_id or "m-1"
+        if code:
+            return JoinGroupResponse(error_code=code, member_id=member)
+        self.generation += 1
+        members = [
+            JoinGroupResponseMember(member_id=name, metadata=encode_subscription(frozenset("t")))
+            for name in (member, "z")
+        ]
+        return JoinGroupResponse(
+            generation_id=self.generation,
+            protocol_name="range",
+            leader=member if self.leader else "z",
+            member_id=member,
+            members=members if self.leader else [],
+        )
+
+
+def join_group(group: Group, member_id: str = "") -> tuple[Membership, ScriptedDriver]:
+    driver = ScriptedDriver(coordinated(group.answer))
+
+    def counts(topics):
+        assert topics == frozenset("t")
+        return {"t": 2}
+        yield
+
+    flow = join(
+        known_state({}),
+        SETTINGS,
+        member_id,
+        frozenset("t"),
+        partition_counts=counts,
+        assignor=assign_range,
+    )
+    return driver.run(flow), driver
+
+
+def test_the_leader_computes_the_assignment_for_all() -> None:
+    group = Group(join_codes=[ErrorCode.MEMBER_ID_REQUIRED])
+    member, driver = join_group(group)
+    assert member == Membership("m-1", 1, (T1,))
+    assert group.members == ["", "m-1"], "the id that was given is used in the second join (KIP-394)"
+    [sync] = group.synced
+    assert {entry.member_id: decode_assignment(entry.assignment) for entry in sync.assignments} == {
+        "m-1": [T0],
+        "z": [T1],
+    }
+    assert driver.sleeps == []
+
+
+def test_a_follower_sends_no_assignment() -> None:
+    group = Group(leader=False)
+    join_group(group)
+    assert group.synced[0].assignments == []
+
+
+@pytest.mark.parametrize("code", [ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION])
+def test_a_rebalance_during_the_sync_starts_over(code: ErrorCode) -> None:
+    group = Group(sync_codes=[code])
+    member, _ = join_group(group)
+    assert member.generation_id == 2
+    assert group.members == ["", "m-1"]
+
+
+def test_a_forgotten_member_joins_as_a_new_one() -> None:
+    group = Group(join_codes=[ErrorCode.UNKNOWN_MEMBER_ID])
+    join_group(group, "old")
+    assert group.members == ["old", ""]
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ErrorCode.INVALID_SESSION_TIMEOUT]
+)
+def test_a_group_that_does_not_take_the_member_says_so(code: ErrorCode) -> None:
+    with pytest.raises(ApiError, match="cannot join group 'g'") as raised:
+        join_group(Group(join_codes=[code]))
+    assert raised.value.code == code
+
+
+def test_a_join_may_take_as_long_as_the_slowest_member() -> None:
+    _, driver = join_group(Group())
+    [call] = [call for call in driver.calls if isinstance(call.request, JoinGroupRequest)]
+    assert call.timeout_ms is not None
+    assert call.timeout_ms > SETTINGS.rebalance_timeout_ms
+
+
+def test_a_heartbeat_returns_the_verdict() -> None:
+    member = Membership("m", 3, ())
+    driver = ScriptedDriver(
+        coordinated(lambda _call: HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
+    )
+    assert driver.run(heartbeat(known_state({}), SETTINGS, member)) == ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_leaving_is_tried_once() -> None:
+    member = Membership("m", 3, ())
+    driver = ScriptedDriver(coordinated(lambda _call: LeaveGroupResponse()))
+    driver.run(leave(known_state({}), SETTINGS, member))
+    [request] = driver.requests(LeaveGroupRequest)
+    assert request.member_id == "m"
+    assert [identity.member_id for identity in request.members] == ["m"]
+
+    def lost(_call):
+        raise TransportError("reset")
+
+    driver = ScriptedDriver(coordinated(lost))
+    with pytest.raises(TransportError):
+        driver.run(leave(known_state({}), SETTINGS, member))
+    assert driver.sleeps == []
+
+
+def test_subscriptions_of_other_clients_versions_are_read() -> None:
+    assert decode_subscription(encode_subscription(frozenset({"a", "b"}))) == {"a", "b"}
+    # Version 0 from the wire: version, one topic, no user data.
+    assert decode_subscription(b"\x00\x00\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff") == {"t"}
+    newer = b"\x00\x63" + encode_subscription(frozenset({"t"}))[2:] + b"\xff" * 12
+    assert decode_subscription(newer) == {"t"}
+    with pytest.raises(ProtocolError):
+        decode_subscription(b"\x00")
+    assert decode_assignment(b"") == []
+
+
+def test_groups_of_all_brokers_are_listed() -> None:
+    def answer(call):
+        if isinstance(call.request, MetadataRequest):
+            return metadata_response({})
+        entry = ListedGroup(group_id=f"g{3 - call.node}", protocol_type="consumer", group_state="Stable")
+        return ListGroupsResponse(groups=[entry])
+
+    listings = ScriptedDriver(answer).run(list_groups(ClientState()))
+    assert [(group.group_id, group.coordinator) for group in listings] == [("g1", 2), ("g2", 1)]
+
+
+def test_a_described_group_shows_who_reads_what() -> None:
+    member = DescribedGroupMember(
+        member_id="m", client_id="c", client_host="/h", member_assignment=encode_assignment([T0, T1])
+    )
+    described = DescribedGroup(
+        group_id="g", group_state="Stable", protocol_type="consumer", protocol_data="range", members=[member]
+    )
+    driver = ScriptedDriver(coordinated(lambda _call: DescribeGroupsResponse(groups=[described])))
+    group = driver.run(describe_groups(known_state({}), ["g"]))["g"]
+    assert (group.state, group.protocol, group.coordinator) == ("Stable", "range", 1)
+    assert group.members[0].assignment == (T0, T1)
+
+
+def test_a_group_that_does_not_exist_is_dead_in_every_version() -> None:
+    for described in (
+        DescribedGroup(group_id="g", group_state="Dead"),
+        DescribedGroup(group_id="g", error_code=ErrorCode.GROUP_ID_NOT_FOUND),
+    ):
+        response = DescribeGroupsResponse(groups=[described])
+        driver = ScriptedDriver(coordinated(lambda _call, response=response: response))
+        assert driver.run(describe_groups(known_state({}), ["g"]))["g"].state == "Dead"
