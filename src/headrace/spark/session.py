@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.spark.java import check_java
@@ -34,7 +35,11 @@ STOP_TIMEOUT_S: Final = 20
 
 
 def local_session(
-    name: str, settings: Mapping[str, str] | None = None, *, master: str = MASTER
+    name: str,
+    settings: Mapping[str, str] | None = None,
+    *,
+    master: str = MASTER,
+    log_path: Path | None = None,
 ) -> SparkSession:
     """Start Spark in this process and a JVM beside it.
 
@@ -42,6 +47,7 @@ def local_session(
         name: What Spark shows as the application.
         settings: Spark settings besides, or instead of, `SETTINGS`.
         master: Where to run.
+        log_path: A file for all that Spark's processes print, instead of this process's output.
 
     Raises:
         ConfigError: Java is missing or too old.
@@ -54,7 +60,30 @@ def local_session(
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in {**SETTINGS, **(settings or {})}.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    with contextlib.nullcontext() if log_path is None else _output_to(log_path):
+        return builder.getOrCreate()
+
+
+@contextlib.contextmanager
+def _output_to(path: Path) -> Iterator[None]:
+    """Let processes that are started inside the block inherit a file as their standard output and error.
+
+    PySpark has no setting for that. For the length of the block this process writes there too.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    saved = {number: os.dup(number) for number in (1, 2)}
+    try:
+        with path.open("ab") as log:
+            for number in saved:
+                os.dup2(log.fileno(), number)
+            yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, copy in saved.items():
+            os.dup2(copy, number)
+            os.close(copy)
 
 
 def stop_session(spark: SparkSession) -> None:
@@ -65,9 +94,9 @@ def stop_session(spark: SparkSession) -> None:
     context: Any = spark.sparkContext
     gateway = context._gateway  # noqa: SLF001 - PySpark has no other way to its JVM
     process = getattr(gateway, "proc", None)
-    with suppress(Exception):  # a JVM that is gone already cannot be asked
+    with contextlib.suppress(Exception):  # a JVM that is gone already cannot be asked
         spark.stop()
-    with suppress(Exception):
+    with contextlib.suppress(Exception):
         gateway.shutdown()
     type(context)._gateway = None  # noqa: SLF001 - so that a later session starts a JVM of its own
     type(context)._jvm = None  # noqa: SLF001 - as above
