@@ -109,7 +109,15 @@ class Batch:
 class PartitionQueue:
     """One partition's batches: the open one, those ready to go, those in flight."""
 
-    __slots__ = ("in_flight", "muted_until", "next_sequence", "open", "ready", "topic_partition")
+    __slots__ = (
+        "confirmed",
+        "in_flight",
+        "muted_until",
+        "next_sequence",
+        "open",
+        "ready",
+        "topic_partition",
+    )
 
     def __init__(self, topic_partition: TopicPartition) -> None:
         self.topic_partition = topic_partition
@@ -117,6 +125,10 @@ class PartitionQueue:
         self.ready: deque[Batch] = deque()
         self.in_flight: list[Batch] = []
         self.next_sequence = 0
+        self.confirmed = False
+        """Whether the leader has acknowledged a batch of the present sequence. Before that it may take any batch for
+        the first, so a second one must not be on its way: (1) the first is refused for a passing reason, (2) the
+        second is taken, (3) the first, repeated, comes too late."""
         self.muted_until = 0.0
         """Nothing is sent before this moment: the pause after a failure."""
 
@@ -134,7 +146,7 @@ class PartitionQueue:
         """Whether the first ready batch may be sent now."""
         if not self.ready or now < self.muted_until or self.recovering:
             return False
-        return pipelined or not self.in_flight
+        return not self.in_flight or (pipelined and self.confirmed)
 
     def close_open(self) -> None:
         """Move the open batch to those that are ready."""
@@ -156,13 +168,11 @@ class PartitionQueue:
 
     def put_back(self, batch: Batch, muted_until: float) -> None:
         """Return a failed batch to its place in line."""
-        position = self.in_flight.index(batch)
         self.in_flight.remove(batch)
         # Batches leave in order, so what came back before and precedes this one is what was sent before it.
         earlier = sum(1 for other in self.ready if other.attempts > 0 and precedes(other, batch))
         self.ready.insert(earlier, batch)
         self.muted_until = max(self.muted_until, muted_until)
-        assert position >= 0
 
     def is_first_outstanding(self, batch: Batch) -> bool:
         """Whether no earlier batch of the partition still waits for its fate."""
@@ -173,6 +183,7 @@ class PartitionQueue:
         """Start a new sequence under a new identity; nothing may be in flight."""
         assert not self.in_flight, "batches in flight keep their sequence"
         self.next_sequence = 0
+        self.confirmed = False
         for batch in self.ready:
             if batch.builder is None:
                 batch.restamp(identity, self.next_sequence)

@@ -264,6 +264,7 @@ class Sender:
         count = batch.count if batch.builder is None else len(batch.builder)
         if error is None:
             self.delivered += count
+            queue.confirmed = True
         else:
             self.failed += count
             # The records after it have a gap before them: a new epoch begins their sequence anew.

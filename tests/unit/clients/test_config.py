@@ -46,9 +46,7 @@ def test_mistakes_are_named(properties: dict[str, str], text: str) -> None:
         parse_config(ClientConfig, properties)
 
 
-@pytest.mark.parametrize(
-    ("value", "acks"), [("all", -1), ("-1", -1), (1, 1), ("0", 0)]
-)
+@pytest.mark.parametrize(("value", "acks"), [("all", -1), ("-1", -1), (1, 1), ("0", 0)])
 def test_acks(value, acks: int) -> None:
     assert parse_config(ProducerConfig, {"acks": value}).acks == acks
 
@@ -64,7 +62,10 @@ def test_acks_that_rule_idempotence_out_switch_it_off_unless_it_was_asked_for() 
 
 
 def test_offset_resets_have_many_names() -> None:
-    resets = {name: parse_config(ConsumerConfig, {"auto.offset.reset": name}).auto_offset_reset for name in ("smallest", "END", "error")}
+    resets = {
+        name: parse_config(ConsumerConfig, {"auto.offset.reset": name}).auto_offset_reset
+        for name in ("smallest", "END", "error")
+    }
     assert resets == {"smallest": "earliest", "END": "latest", "error": "none"}
 
 

@@ -132,7 +132,10 @@ def test_an_answer_out_of_turn_breaks_the_connection_and_fails_what_waits() -> N
     with pytest.raises(ProtocolError, match="was due"):
         feed(connection, encoded(second, HeartbeatResponse()))
     lost = TransportError("gone")
-    assert {(done.token, done.outcome) for done in connection.abandon(lost)} == {("a", lost), ("b", lost)}
+    assert {(done.token, done.outcome) for done in connection.abandon(lost)} == {
+        ("a", lost),
+        ("b", lost),
+    }
 
 
 def test_an_answer_that_nothing_asked_for_breaks_the_connection() -> None:
@@ -142,7 +145,9 @@ def test_an_answer_that_nothing_asked_for_breaks_the_connection() -> None:
         feed(connection, encoded(RequestHeader(12, 3, 9, None), HeartbeatResponse()))
 
 
-@pytest.mark.parametrize("greeting", [b"HTTP/1.1 400 Bad Request\r\n", b"\x15\x03\x01\x00\x02\x02\x46"])
+@pytest.mark.parametrize(
+    "greeting", [b"HTTP/1.1 400 Bad Request\r\n", b"\x15\x03\x01\x00\x02\x02\x46"]
+)
 def test_another_protocol_is_named_before_memory_is_taken(greeting: bytes) -> None:
     connection = new_connection()
     with pytest.raises(ProtocolError, match="TLS or an HTTP port"):

@@ -77,7 +77,9 @@ def test_refresh_tries_again_when_a_broker_does_not_answer() -> None:
 
 def test_a_full_refresh_forgets_topics_that_are_gone() -> None:
     state = known_state({"t": {0: 1}, "u": {0: 1}})
-    ScriptedDriver(lambda _call: metadata_response({"u": {0: 1}})).run(metadata.refresh(state, None))
+    ScriptedDriver(lambda _call: metadata_response({"u": {0: 1}})).run(
+        metadata.refresh(state, None)
+    )
     assert list(state.metadata.topics) == ["u"]
 
 
@@ -146,7 +148,9 @@ def test_only_what_failed_is_asked_again_after_the_leader_moved() -> None:
     assert {where: listed.offset for where, listed in found.items()} == {T0: 10, T1: 20}
     last = driver.requests(ListOffsetsRequest)[-1]
     [topic] = last.topics
-    assert [(part.partition_index, part.current_leader_epoch) for part in topic.partitions] == [(1, 2)]
+    assert [(part.partition_index, part.current_leader_epoch) for part in topic.partitions] == [
+        (1, 2)
+    ]
     assert driver.calls[-1].node == 1
 
 
@@ -154,9 +158,11 @@ def test_a_broker_that_leaves_a_partition_out_is_asked_again() -> None:
     state = known_state({"t": {0: 1, 1: 1}})
     partial = iter([{0: (0, 10)}, {1: (0, 20)}])
     driver = ScriptedDriver(
-        lambda call: metadata_response({"t": {0: 1, 1: 1}})
-        if isinstance(call.request, MetadataRequest)
-        else offsets_answer(call.request, next(partial))
+        lambda call: (
+            metadata_response({"t": {0: 1, 1: 1}})
+            if isinstance(call.request, MetadataRequest)
+            else offsets_answer(call.request, next(partial))
+        )
     )
     found = driver.run(list_offsets(state, {T0: LATEST, T1: LATEST}))
     assert len(found) == 2
@@ -208,7 +214,9 @@ def test_fetch_tells_errors_by_partition_and_raises_none() -> None:
             raise TransportError("reset")
         data = PartitionData(partition_index=0, high_watermark=5, records=memoryview(b"batch"))
         stranger = PartitionData(partition_index=8, high_watermark=1)
-        return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[data, stranger])])
+        return FetchResponse(
+            responses=[FetchableTopicResponse(topic="t", partitions=[data, stranger])]
+        )
 
     driver = ScriptedDriver(answer)
     positions = {TopicPartition("t", number): FetchPosition(0) for number in range(3)}

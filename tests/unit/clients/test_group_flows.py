@@ -92,7 +92,9 @@ def test_a_commit_follows_the_coordinator() -> None:
     state = known_state({})
     driver.run(commit_offsets(state, "g", {T0: OffsetAndMetadata(5)}))
     assert state.coordinators == {"g": 2}
-    assert [call.node for call in driver.calls if isinstance(call.request, OffsetCommitRequest)] == [1, 2]
+    assert [
+        call.node for call in driver.calls if isinstance(call.request, OffsetCommitRequest)
+    ] == [1, 2]
 
 
 def test_a_coordinator_that_cannot_be_reached_is_looked_for_again() -> None:
@@ -126,7 +128,9 @@ def test_a_loading_coordinator_is_waited_for() -> None:
 
 
 def test_a_refused_commit_is_raised() -> None:
-    driver = ScriptedDriver(coordinated(lambda _call: committed_response(ErrorCode.ILLEGAL_GENERATION)))
+    driver = ScriptedDriver(
+        coordinated(lambda _call: committed_response(ErrorCode.ILLEGAL_GENERATION))
+    )
     with pytest.raises(ApiError) as raised:
         driver.run(commit_offsets(known_state({}), "g", {T0: OffsetAndMetadata(5)}))
     assert raised.value.code == ErrorCode.ILLEGAL_GENERATION
@@ -141,7 +145,9 @@ def test_committed_offsets_in_both_forms_of_the_answer() -> None:
                     OffsetFetchResponseTopics(
                         name="t",
                         partitions=[
-                            OffsetFetchResponsePartitions(partition_index=0, committed_offset=5, metadata="m"),
+                            OffsetFetchResponsePartitions(
+                                partition_index=0, committed_offset=5, metadata="m"
+                            ),
                             OffsetFetchResponsePartitions(partition_index=1, committed_offset=-1),
                         ],
                     )
@@ -154,7 +160,9 @@ def test_committed_offsets_in_both_forms_of_the_answer() -> None:
             OffsetFetchResponseTopic(
                 name="t",
                 partitions=[
-                    OffsetFetchResponsePartition(partition_index=0, committed_offset=5, metadata="m")
+                    OffsetFetchResponsePartition(
+                        partition_index=0, committed_offset=5, metadata="m"
+                    )
                 ],
             )
         ]
@@ -246,7 +254,9 @@ def test_the_leader_computes_the_assignment_for_all() -> None:
     group = Group(join_codes=[ErrorCode.MEMBER_ID_REQUIRED])
     member, driver = join_group(group)
     assert member == Membership("m-1", 1, (T1,))
-    assert group.members == ["", "m-1"], "the id that was given is used in the second join (KIP-394)"
+    assert group.members == ["", "m-1"], (
+        "the id that was given is used in the second join (KIP-394)"
+    )
     [sync] = group.synced
     assert {entry.member_id: decode_assignment(entry.assignment) for entry in sync.assignments} == {
         "m-1": [T0],
@@ -296,7 +306,9 @@ def test_a_heartbeat_returns_the_verdict() -> None:
     driver = ScriptedDriver(
         coordinated(lambda _call: HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
     )
-    assert driver.run(heartbeat(known_state({}), SETTINGS, member)) == ErrorCode.REBALANCE_IN_PROGRESS
+    assert (
+        driver.run(heartbeat(known_state({}), SETTINGS, member)) == ErrorCode.REBALANCE_IN_PROGRESS
+    )
 
 
 def test_leaving_is_tried_once() -> None:
@@ -331,7 +343,9 @@ def test_groups_of_all_brokers_are_listed() -> None:
     def answer(call):
         if isinstance(call.request, MetadataRequest):
             return metadata_response({})
-        entry = ListedGroup(group_id=f"g{3 - call.node}", protocol_type="consumer", group_state="Stable")
+        entry = ListedGroup(
+            group_id=f"g{3 - call.node}", protocol_type="consumer", group_state="Stable"
+        )
         return ListGroupsResponse(groups=[entry])
 
     listings = ScriptedDriver(answer).run(list_groups(ClientState()))
@@ -340,10 +354,17 @@ def test_groups_of_all_brokers_are_listed() -> None:
 
 def test_a_described_group_shows_who_reads_what() -> None:
     member = DescribedGroupMember(
-        member_id="m", client_id="c", client_host="/h", member_assignment=encode_assignment([T0, T1])
+        member_id="m",
+        client_id="c",
+        client_host="/h",
+        member_assignment=encode_assignment([T0, T1]),
     )
     described = DescribedGroup(
-        group_id="g", group_state="Stable", protocol_type="consumer", protocol_data="range", members=[member]
+        group_id="g",
+        group_state="Stable",
+        protocol_type="consumer",
+        protocol_data="range",
+        members=[member],
     )
     driver = ScriptedDriver(coordinated(lambda _call: DescribeGroupsResponse(groups=[described])))
     group = driver.run(describe_groups(known_state({}), ["g"]))["g"]

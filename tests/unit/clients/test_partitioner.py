@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
+from aiokafka.partitioner import murmur2 as reference_murmur2
 from hypothesis import given
 from hypothesis import strategies as st
-from aiokafka.partitioner import murmur2 as reference_murmur2
 
 from headrace.clients.flows.assignors import assign_range
 from headrace.clients.partitioner import StickyPartitioner, murmur2, partition_for_key
@@ -63,7 +63,9 @@ def test_a_topic_of_one_partition_sticks_to_it() -> None:
 
 
 def test_range_gives_the_first_members_the_rest() -> None:
-    assignment = assign_range({"b": frozenset("t"), "a": frozenset("t"), "c": frozenset("t")}, {"t": 7})
+    assignment = assign_range(
+        {"b": frozenset("t"), "a": frozenset("t"), "c": frozenset("t")}, {"t": 7}
+    )
     assert {member: [p.partition for p in parts] for member, parts in assignment.items()} == {
         "a": [0, 1, 2],
         "b": [3, 4],
@@ -82,7 +84,9 @@ def test_range_gives_topics_only_to_those_who_want_them() -> None:
 
 
 @given(
-    st.dictionaries(st.text("abcdef", min_size=1, max_size=3), st.frozensets(st.sampled_from("tuv")), min_size=1),
+    st.dictionaries(
+        st.text("abcdef", min_size=1, max_size=3), st.frozensets(st.sampled_from("tuv")), min_size=1
+    ),
     st.dictionaries(st.sampled_from("tuv"), st.integers(0, 20)),
 )
 def test_range_assigns_every_wanted_partition_once(subscriptions, counts) -> None:
@@ -91,7 +95,10 @@ def test_range_assigns_every_wanted_partition_once(subscriptions, counts) -> Non
     given_out = [p for parts in assignment.values() for p in parts]
     wanted = {topic for topics in subscriptions.values() for topic in topics}
     assert sorted(given_out) == sorted(
-        TopicPartition(topic, number) for topic in counts if topic in wanted for number in range(counts[topic])
+        TopicPartition(topic, number)
+        for topic in counts
+        if topic in wanted
+        for number in range(counts[topic])
     )
     for member, parts in assignment.items():
         assert {p.topic for p in parts} <= subscriptions[member]
