@@ -1,0 +1,294 @@
+"""The group coordinator against clients that join, leave, crash, pause and commit, while it is killed itself.
+
+Whatever happens: a generation is never given to two memberships; within one generation no partition has two owners; an
+acknowledged commit is never lost and never becomes -1; a commit that was refused changes nothing; every group becomes
+stable once its clients are left in peace; and no request stays unanswered.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from headrace.core.coordinator.group.states import GroupState
+from headrace.core.deferred import Deferred
+from headrace.errors import ErrorCode
+from tests.fixtures.group_clients import PARTITIONS, RETRIED, GroupClient, converge
+from tests.fixtures.group_world import GroupWorld, now, parked, subscription
+
+NAMES = ("a", "b", "c", "d")
+INSTANCES = {"c": "static-c", "d": "static-d"}
+TOPICS = st.sampled_from([subscription("t"), subscription("t", "u")])
+
+Owned = dict[tuple[str, int], dict[int, str]]
+
+
+class Consumer(GroupClient):
+    """A client that also commits, and whose every request and answer is checked against the model."""
+
+    machine: GroupCoordinatorMachine
+
+    def __init__(self, machine: GroupCoordinatorMachine, name: str) -> None:
+        super().__init__(machine.world, name, instance=INSTANCES.get(name))
+        self.machine = machine
+        self.paused = False
+
+    def join(self) -> None:
+        super().join()
+        self.machine.sent(self.outstanding)
+
+    def sync(self, assignments: dict[str, bytes]) -> None:
+        super().sync(assignments)
+        self.machine.sent(self.outstanding)
+
+    def heartbeat(self) -> None:
+        super().heartbeat()
+        self.machine.sent(self.outstanding)
+
+    def joined(self, response: Any) -> None:
+        self.machine.told_generation(response)
+        super().joined(response)
+
+    def synced(self, response: Any) -> None:
+        super().synced(response)
+        if self.assignment is not None:
+            self.machine.took(self, self.generation, self.assignment)
+
+    def commit(self, partition: int, offset: int) -> None:
+        reply = self.world.commit(
+            {("t", partition): offset},
+            member=self.member,
+            generation=self.generation,
+            instance=self.instance,
+        )
+        self.machine.committing(partition, offset, reply)
+        self.outstanding = (reply, self.committed)
+        self.machine.sent(self.outstanding)
+
+    def committed(self, response: Any) -> None:
+        error = response.topics[0].partitions[0].error_code
+        if error not in {ErrorCode.NONE, *RETRIED}:
+            self.rejoin(error)
+
+
+class GroupCoordinatorMachine(RuleBasedStateMachine):
+    """One group of up to four consumers, two of them static."""
+
+    @initialize(
+        manual=st.sampled_from([True, True, True, False]),
+        delay_ms=st.sampled_from([0, 3_000]),
+        names=st.sampled_from([(), ("a",), ("a", "b"), ("a", "c"), NAMES]),
+    )
+    def start(self, *, manual: bool, delay_ms: int, names: tuple[str, ...]) -> None:
+        self.world = GroupWorld(manual=manual, group_initial_rebalance_delay_ms=delay_ms)
+        self.clients = {name: Consumer(self, name) for name in names}
+        self.replies: list[Deferred[Any]] = []
+        self.generations: dict[int, frozenset[str]] = {}
+        self.owners: dict[int, dict[int, str]] = {}
+        self.acknowledged: dict[int, int] = {}
+        self.attempted: dict[int, set[int]] = {}
+        self.offset = 0
+        if names:
+            converge(self.world, list(self.clients.values()))
+
+    # --- the model listens ---
+
+    def sent(self, outstanding: tuple[Any, Any] | None) -> None:
+        if outstanding is not None and isinstance(outstanding[0], Deferred):
+            self.replies.append(outstanding[0])
+
+    def told_generation(self, response: Any) -> None:
+        """A generation number stands for one membership, for ever; static members may change their ids in it."""
+        if response.error_code != ErrorCode.NONE or not response.members:
+            return
+        members = frozenset(
+            entry.group_instance_id or entry.member_id for entry in response.members
+        )
+        known = self.generations.setdefault(response.generation_id, members)
+        assert known == members, "one generation, two memberships"
+
+    def took(self, client: Consumer, generation: int, partitions: set[int]) -> None:
+        owners = self.owners.setdefault(generation, {})
+        who = client.instance or client.member
+        for partition in partitions:
+            assert owners.setdefault(partition, who) == who, "one partition, two owners"
+
+    def committing(self, partition: int, offset: int, reply: Any) -> None:
+        self.attempted.setdefault(partition, set()).add(offset)
+
+        def answered(response: Any) -> None:
+            error = response.topics[0].partitions[0].error_code
+            if error == ErrorCode.NONE:
+                self.acknowledged[partition] = offset
+            elif error not in RETRIED:
+                self.attempted[partition].discard(offset)
+
+        if isinstance(reply, Deferred):
+            reply.on_done(answered)
+        else:
+            answered(reply)
+
+    # --- what happens ---
+
+    @rule(name=st.sampled_from(NAMES))
+    def start_client(self, name: str) -> None:
+        if name not in self.clients:
+            self.clients[name] = Consumer(self, name)
+
+    @rule(name=st.sampled_from(NAMES), steps=st.integers(1, 4))
+    def step(self, name: str, steps: int) -> None:
+        client = self.clients.get(name)
+        for _ in range(steps if client is not None and not client.paused else 0):
+            assert client is not None
+            client.step()
+
+    @rule(steps=st.integers(1, 6), synced=st.booleans())
+    def everybody_steps(self, steps: int, *, synced: bool) -> None:
+        for _ in range(steps):
+            if synced:
+                self.world.sync()
+            for client in self.clients.values():
+                if not client.paused:
+                    client.step()
+
+    @rule(name=st.sampled_from(NAMES))
+    def crash_client(self, name: str) -> None:
+        self.clients.pop(name, None)
+
+    @rule(name=st.sampled_from(NAMES))
+    def pause_or_resume(self, name: str) -> None:
+        if name in self.clients:
+            self.clients[name].paused = not self.clients[name].paused
+
+    @rule(name=st.sampled_from(NAMES))
+    def lose_connection(self, name: str) -> None:
+        if name in self.clients:
+            self.clients[name].reconnect()
+
+    @rule(name=st.sampled_from(NAMES), metadata=TOPICS)
+    def change_subscription(self, name: str, metadata: bytes) -> None:
+        client = self.clients.get(name)
+        if client is not None and client.metadata != metadata:
+            client.metadata, client.generation, client.assignment = metadata, -1, None
+
+    @rule(name=st.sampled_from(NAMES))
+    def leave(self, name: str) -> None:
+        client = self.clients.pop(name, None)
+        if client is not None and client.member:
+            reply = self.world.leave((client.member, client.instance))
+            self.sent((reply, None))
+
+    @rule()
+    def everybody_commits(self) -> None:
+        for client in self.clients.values():
+            if client.outstanding is not None and not client.paused:
+                client.step()
+            if client.outstanding is None and not client.paused and client.assignment:
+                self.offset += 1
+                client.commit(min(client.assignment), self.offset)
+
+    @rule(
+        generation=st.integers(0, 12),
+        name=st.sampled_from(NAMES),
+        partition=st.integers(0, PARTITIONS - 1),
+    )
+    def zombie_commits(self, generation: int, name: str, partition: int) -> None:
+        """Somebody commits for a generation that is over: it is refused, and nothing of it is kept."""
+        group = self.world.coordinator._shards[0].groups.get("g")
+        if group is None or group.generation.number <= generation:
+            return
+        client = self.clients.get(name)
+        member = client.member if client is not None else "long-gone"
+        end = self.world.log.end_offset(0)
+        reply = self.world.commit({("t", partition): 999}, member=member, generation=generation)
+        assert self.world.log.end_offset(0) == end
+        self.sent((reply, None))
+
+    @rule(ms=st.sampled_from([1, 500, 3_000, 9_999, 30_000, 60_000]))
+    def time_passes(self, ms: int) -> None:
+        self.world.advance(ms)
+
+    @rule()
+    def disk_catches_up(self) -> None:
+        self.world.sync()
+
+    @rule(synced=st.booleans())
+    def kill_coordinator(self, *, synced: bool) -> None:
+        """All connections break; what was not synced may or may not have reached the disk."""
+        if synced:
+            self.world.log.sync(0)
+        self.world.restart()
+        self.replies.clear()
+        for client in self.clients.values():
+            client.reconnect()
+
+    @precondition(lambda self: hasattr(self, "world"))
+    @rule()
+    def unload_and_load(self) -> None:
+        """Leadership is lost and won again: nobody is left without an answer."""
+        self.world.sync()
+        self.world.coordinator.unload(0)
+        assert all(reply.done for reply in self.replies)
+        self.world.coordinator.load(0, self.world.now_ms)
+
+    # --- what must always hold ---
+
+    @invariant()
+    def acknowledged_commits_are_there(self) -> None:
+        if not hasattr(self, "world") or not self.acknowledged:
+            return
+        reply = self.world.fetch({"t": list(range(PARTITIONS))})
+        if parked(reply):
+            self.sent((reply, None))
+            return
+        (group,) = now(reply)
+        for entry in group.topics[0].partitions:
+            acknowledged = self.acknowledged.get(entry.partition_index)
+            if acknowledged is None:
+                continue
+            assert entry.committed_offset >= acknowledged, "an acknowledged commit is lost"
+            assert entry.committed_offset in self.attempted[entry.partition_index]
+
+    @invariant()
+    def members_of_the_working_membership_have_deadlines(self) -> None:
+        """Nobody can stay in the group without being heard of: a timer or a parked request vouches for everybody."""
+        if not hasattr(self, "world"):
+            return
+        shard = self.world.coordinator._shards[0]
+        for group in shard.groups.values():
+            for member in group.members.values():
+                timer = shard.timer("session", group, member.member_id)
+                assert member.is_waiting or timer in shard.timers
+            for member_id in group.pending:
+                assert shard.timer("session", group, member_id) in shard.timers
+            if group.state is GroupState.PREPARING_REBALANCE:
+                assert shard.timer("join", group) in shard.timers
+            if group.state is GroupState.COMPLETING_REBALANCE:
+                assert shard.timer("sync", group) in shard.timers
+
+    def teardown(self) -> None:
+        """Left in peace, clients converge; without clients the group is empty; nobody waits for ever."""
+        if not hasattr(self, "world"):
+            return
+        for client in self.clients.values():
+            client.paused = False
+        if self.clients:
+            converge(self.world, list(self.clients.values()))
+            owned = [p for client in self.clients.values() for p in client.assignment or ()]
+            assert sorted(owned) == list(range(PARTITIONS))
+        self.clients.clear()
+        self.world.advance(400_000)
+        self.world.sync()
+        assert all(reply.done for reply in self.replies)
+        group = self.world.coordinator._shards[0].groups.get("g")
+        assert group is None or group.state is GroupState.EMPTY
+        self.acknowledged_commits_are_there()
+
+
+GroupCoordinatorMachine.TestCase.settings = settings(
+    max_examples=max(settings().max_examples, 200), stateful_step_count=50
+)
+TestGroupCoordinator = GroupCoordinatorMachine.TestCase
