@@ -1,7 +1,8 @@
 """Broker CPU per request on one core, with a generator that a real client could not be: raw, pipelined, prebuilt.
 
-Run as `python benchmarks/micro/server.py [--durability os|fsync] [--memory] [--only TEXT]`. Each row: requests per second, broker CPU
-microseconds per request, and GB per second where it means something. The generator runs in this process on the other core.
+Run as `python benchmarks/micro/server.py [--durability os|fsync] [--memory] [--only TEXT]`. Each row: requests per
+second, broker CPU microseconds per request, and GB per second where it means something. The generator runs in this
+process, on another core.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from headrace.protocol.frame import RequestHeader, encode_request
+from headrace.protocol.frame import RequestHeader
 from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from headrace.protocol.messages.produce import (
     PartitionProduceData,
@@ -31,7 +32,7 @@ from headrace.protocol.messages.produce import (
     TopicProduceData,
 )
 from headrace.records.builder import build_batch
-from tests.conformance.server.wire import NOW_MS, WireClient
+from tests.conformance.server.wire import NOW_MS, WireClient, encoded
 from tests.fixtures.processes import ServerProcess, running_server
 
 _LENGTH = struct.Struct(">i")
@@ -77,7 +78,7 @@ def fetch_request(topic: str, max_bytes: int) -> bytes:
 def join(request: ProduceRequest | FetchRequest, version: int) -> bytes:
     """Return a request as it travels."""
     header = RequestHeader(request.API_KEY, version, 1, "bench")
-    return b"".join(map(bytes, encode_request(header, request)))  # type: ignore[arg-type]
+    return encoded(header, request)
 
 
 class Generator:

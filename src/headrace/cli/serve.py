@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from headrace.cli.properties import read_properties, split_assignments
+from headrace.cli.properties import read_properties, single_listener, split_assignments
 from headrace.errors import ConfigError, HeadraceError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -20,7 +20,13 @@ EXIT_USAGE = 2
 _DEFAULT_LISTEN = "127.0.0.1:9092"
 _OPTIONS = (
     click.option("--listen", metavar="HOST:PORT", help=f"Where to accept connections.  [default: {_DEFAULT_LISTEN}]"),
-    click.option("--config", "assignments", metavar="KEY=VALUE", multiple=True, help="A broker setting by Kafka's name; repeatable."),
+    click.option(
+        "--config",
+        "assignments",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="A broker setting by Kafka's name; repeatable.",
+    ),
     click.option(
         "--config-file",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -124,7 +130,7 @@ def run_server(
         config = parse_broker_config(
             {**(defaults or {}), **from_file, **split_assignments(assignments), **(settings or {})}
         )
-        address = parse_listen_address(listen or listeners)
+        address = parse_listen_address(listen or single_listener(listeners))
         check_exposure(address, insecure=insecure)
         options = ServeOptions(listen=address, data=data, config=config, loop=loop)
         sys.exit(run(options))

@@ -1,9 +1,9 @@
 """One client connection: requests in, responses out in the order of the requests, everything bounded.
 
 A wake-up of the event loop brings bytes; all whole requests in them are handled, then their responses go out in one
-write. A response that is not ready keeps its place in a queue of slots, and so do the ready ones behind it. Reading stops
-while the connection has too many requests in flight, while the client does not take its responses, and while the memory
-budget is used up.
+write. A response that is not ready keeps its place in a queue of slots, and so do the ready ones behind it. Reading
+stops while the connection has too many requests in flight, while the client does not take its responses, and while
+the memory budget is used up.
 
 The connection knows framing, order and limits, and nothing of Kafka: `Hub.handle` turns a frame into payloads.
 """

@@ -1,7 +1,7 @@
 """Where connections and the broker meet: decode a request, hand it to the broker, encode its answer.
 
-Also what belongs to no single connection: the set of open ones and its limits, the end of a wake-up (flush, sync, timer),
-and the sweep once a second (time-outs, spare memory, the clock).
+Also what belongs to no single connection: the set of open ones and its limits, the end of a wake-up (flush, sync,
+timer), and the sweep once a second (time-outs, spare memory, the clock).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A broker as a process: open the data, listen, say so, serve until told to stop, close cleanly.
 
 The order matters. The port is bound first, so that a mistake shows before a recovery; it accepts connections only when
-the broker is open. At the end it stops accepting, answers what only waits for a sync, closes the connections, and lets the
-broker write its clean-shutdown marker last.
+the broker is open. At the end it stops accepting, answers what only waits for a sync, closes the connections, and lets
+the broker write its clean-shutdown marker last.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.protocol.messages.produce import PartitionProduceResponse
 from headrace.records.builder import build_batch
 from tests.conformance.server.wire import NOW_MS, WireClient
 from tests.fixtures.processes import ServerProcess
@@ -92,8 +93,8 @@ class Ledger:
             self.problem = repr(error)
             raise
 
-    def acknowledge(self, part: object) -> None:
-        error_code, base_offset = part.error_code, part.base_offset  # type: ignore[attr-defined]
+    def acknowledge(self, part: PartitionProduceResponse) -> None:
+        error_code, base_offset = part.error_code, part.base_offset
         if error_code:
             self.problem = f"error {error_code} for partition {self.partition}"
             return

@@ -45,6 +45,12 @@ NOW_MS = int(time.time() * 1000)
 VERSIONS = {0: 9, 1: 11, 18: 3, 19: 5, 22: 4, 3: 9}
 
 
+def encoded(header: RequestHeader, request: Message) -> bytes:
+    """Return a request as it travels."""
+    payloads = encode_request(header, request)
+    return b"".join(payload for payload in payloads if not isinstance(payload, FileRange))
+
+
 class WireClient:
     """One connection; `send` and `receive` may be apart, so that requests can be pipelined."""
 
@@ -62,7 +68,7 @@ class WireClient:
         cls = response_class(request.API_KEY)
         assert cls is not None
         self._pending[self._correlation_id] = (cls, version)
-        self.sock.sendall(b"".join(map(bytes, encode_request(header, request))))  # type: ignore[arg-type]
+        self.sock.sendall(encoded(header, request))
         return self._correlation_id
 
     def receive_frame(self) -> bytes:

@@ -10,7 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.cli import COMMANDS, main
-from headrace.cli.properties import read_properties, split_assignments
+from headrace.cli.properties import read_properties, single_listener, split_assignments
+from headrace.config.broker import parse_broker_config
 from headrace.errors import ConfigError
 
 
@@ -50,6 +51,32 @@ def test_a_properties_file(tmp_path: Path) -> None:
         "advertised.listeners": "PLAINTEXT://example.org:9092",
     }
     assert journal.lines == [("config_ignored", {"file": str(path), "keys": "num.io.threads"})]
+
+
+def test_a_file_as_kafka_ships_it(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text(
+        "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.bootstrap.servers=localhost:9093\n"
+        "listeners=PLAINTEXT://:9092,CONTROLLER://:9093\ninter.broker.listener.name=PLAINTEXT\n"
+        "advertised.listeners=PLAINTEXT://localhost:9092\ncontroller.listener.names=CONTROLLER\n"
+        "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT\n"
+        "num.network.threads=3\nnum.io.threads=8\nsocket.send.buffer.bytes=102400\n"
+        "socket.receive.buffer.bytes=102400\nsocket.request.max.bytes=104857600\n"
+        "log.dirs=/tmp/kafka-logs\nnum.partitions=1\nnum.recovery.threads.per.data.dir=2\n"
+        "offsets.topic.replication.factor=1\nshare.coordinator.state.topic.replication.factor=1\n"
+        "transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n"
+        "log.retention.hours=168\nlog.segment.bytes=1073741824\nlog.retention.check.interval.ms=300000\n"
+    )
+    settings = read_properties(path, Journal())
+    assert single_listener(settings.pop("listeners")) == "PLAINTEXT://:9092"
+    assert settings.pop("log.dirs") == "/tmp/kafka-logs"
+    assert parse_broker_config(settings).log_retention_ms == 168 * 3_600_000
+
+
+@pytest.mark.parametrize("listeners", ["", "CONTROLLER://:9093", "PLAINTEXT://:1,PLAINTEXT://:2"])
+def test_there_is_one_listener(listeners: str) -> None:
+    with pytest.raises(ConfigError, match="one listener"):
+        single_listener(listeners)
 
 
 def test_a_toml_file_nested_or_flat(tmp_path: Path) -> None:
