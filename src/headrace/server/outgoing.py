@@ -21,6 +21,9 @@ from headrace.types import Buffer, FileRange, Payload
 SENDFILE_MIN_BYTES: Final = 64 * 1024
 """File ranges from this size on go by sendfile; below, reading and joining them is cheaper."""
 
+READ_MAX_BYTES: Final = 512 * 1024
+"""What one `send` reads from files at most: a client that takes nothing must not make us hold copies of files."""
+
 _JOIN_MAX_BYTES: Final = 64 * 1024
 _BYTES_PER_TURN: Final = 4 * 1024 * 1024
 _BUFFERS_PER_CALL: Final = 64
@@ -84,9 +87,12 @@ class SocketWriter:
 
     def _enqueue(self, payloads: Sequence[Payload]) -> None:
         small: list[Buffer] = []
+        readable = READ_MAX_BYTES
         for payload in payloads:
             if isinstance(payload, FileRange):
-                if payload.size >= SENDFILE_MIN_BYTES and payload.file.fileno() is not None:
+                readable -= payload.size
+                by_sendfile = payload.size >= SENDFILE_MIN_BYTES or readable < 0
+                if by_sendfile and payload.size and payload.file.fileno() is not None:
                     self._enqueue_joined(small)
                     self._queue.append(payload)
                     self.queued_bytes += payload.size

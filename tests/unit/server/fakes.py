@@ -62,6 +62,18 @@ class RealFile:
         self._file.close()
 
 
+class CountingFile(RealFile):
+    """Counts what is read into memory."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.read_bytes = 0
+
+    def buffers(self, position: int, size: int) -> Sequence[bytes]:
+        self.read_bytes += size
+        return super().buffers(position, size)
+
+
 class MemoryFile:
     """Chunks without a descriptor."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import struct
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ import pytest
 
 from headrace.server import outgoing
 from headrace.server.limits import KIB, MIB, ServerLimits
+from headrace.types import FileRange
 from tests.unit.server.fakes import (
     PRODUCE,
     Client,
+    CountingFile,
     FakeHub,
     MemoryFile,
     RealFile,
@@ -164,6 +167,31 @@ async def test_file_ranges_arrive_unchanged(tmp_path: Path, kind: str, size: int
         assert await client.receive_frame() == b"after"
     if isinstance(hub.file, RealFile):
         hub.file.close()
+
+
+@on_loop
+async def test_many_small_ranges_are_not_all_read_into_memory(tmp_path: Path) -> None:
+    content = os.urandom(8 * MIB)
+    path = tmp_path / "segment"
+    path.write_bytes(content)
+    file = CountingFile(path)
+    ranges = [FileRange(file, at, 32 * KIB) for at in range(0, len(content), 32 * KIB)]
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.settimeout(0)
+        theirs.settimeout(0)
+        client = Client(theirs)
+        errors: list[OSError] = []
+        writer = outgoing.SocketWriter(
+            asyncio.get_running_loop(), ours, lambda: None, errors.append
+        )
+        writer.send(ranges)
+        assert file.read_bytes <= outgoing.READ_MAX_BYTES
+        assert await client.receive(len(content)) == content
+        assert writer.queued_bytes == 0
+        assert not errors
+        writer.close()
+    file.close()
 
 
 @on_loop
