@@ -1,6 +1,9 @@
-"""`headrace dev`: a broker in memory."""
+"""`headrace dev`: a broker for development, in memory unless it is given a directory."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 import click
 
@@ -10,10 +13,16 @@ _DEV_DEFAULTS = {"durability": "os", "group.initial.rebalance.delay.ms": "0"}
 
 
 @click.command()
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep the data in a directory after all.",
+)
 @server_options
-def dev(**options: object) -> None:
+def dev(data: Path | None, **options: Any) -> None:
     """Run a broker in memory, for development and tests: what it holds is gone when it ends.
 
-    Consumer groups start without the usual delay. Everything else is as in `headrace serve`.
+    Consumer groups start without the usual delay, and an acknowledgement does not wait for a disk. Everything else
+    is as in `headrace serve`.
     """
-    run_server(data=None, defaults=_DEV_DEFAULTS, **options)  # type: ignore[arg-type]  # click checked them
+    run_server(data=data, defaults=_DEV_DEFAULTS, **options)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from headrace import __version__
 from headrace.broker.broker import Broker
 from headrace.config.broker import BrokerConfig
 from headrace.errors import ConfigError, StorageError
@@ -188,6 +189,7 @@ class _Process:
         hub.start()
         gc.freeze()  # what was loaded so far stays: the collector need not look at it again
         self._announce()
+        self._log_start()
         await self._stop.wait()
         for server in servers:
             server.close()
@@ -216,6 +218,20 @@ class _Process:
         with contextlib.suppress(OSError):  # nobody reads it
             sys.stdout.write(f"ready kafka={address} data={data} pid={os.getpid()}\n")
             sys.stdout.flush()
+
+    def _log_start(self) -> None:
+        config, data = self._options.config, self._options.data
+        self._journal.info(
+            "server_started",
+            version=__version__,
+            listen=str(self._options.listen),
+            durability=config.durability,
+            loop=type(asyncio.get_running_loop()).__module__.partition(".")[0],
+        )
+        if data is not None and config.durability == "os":
+            self._journal.warning(
+                "durability_os", meaning="a power cut may lose records that were acknowledged"
+            )
 
     async def _close(self, hub: BrokerHub, broker: Broker, metadata: MetadataStore) -> None:
         await hub.drain(_DRAIN_TIMEOUT_S)
