@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Self
 
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
@@ -41,7 +42,7 @@ from headrace.protocol.messages.produce import (
 )
 from headrace.records.batch import BatchHeader
 from headrace.records.reader import read_records
-from headrace.types import TopicPartition
+from headrace.types import FileRange, TopicPartition
 
 VERSIONS = {
     ApiKey.PRODUCE: 9,
@@ -131,7 +132,7 @@ class FakeCluster:
         for broker in self.brokers.values():
             broker.close()
 
-    def __enter__(self) -> FakeCluster:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -222,7 +223,11 @@ class FakeBroker:
                 return b""
         if response is None:
             return b""
-        return b"".join(bytes(part) for part in encode_response(header, response))
+        return b"".join(
+            bytes(part)
+            for part in encode_response(header, response)
+            if not isinstance(part, FileRange)
+        )
 
     def _respond(self, header: RequestHeader, request, code: ErrorCode):
         responders = {
@@ -233,7 +238,7 @@ class FakeBroker:
             ApiKey.LIST_OFFSETS: self._list_offsets,
             ApiKey.INIT_PRODUCER_ID: self._init_producer_id,
         }
-        return responders[header.api_key](request, code)
+        return responders[ApiKey(header.api_key)](request, code)
 
     def _api_versions(self, _request, code):
         rows = [

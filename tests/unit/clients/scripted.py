@@ -18,10 +18,6 @@ from headrace.protocol.messages.metadata import (
 Answer = Callable[[Call], Any]
 
 
-class OutOfTime(AssertionError):
-    """A flow went on pausing: with a real driver its deadline would have come."""
-
-
 class ScriptedDriver:
     """Answers calls by a function; `calls` and `sleeps` tell what the flow did."""
 

@@ -28,8 +28,11 @@ def test_nothing_listening_is_told_at_once_with_the_address() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-        with BlockingClient(f"127.0.0.1:{port}") as lonely, pytest.raises(
-            TransportError, match=f"cannot connect to 127.0.0.1:{port}: Connection refused"
+        with (
+            BlockingClient(f"127.0.0.1:{port}") as lonely,
+            pytest.raises(
+                TransportError, match=f"cannot connect to 127.0.0.1:{port}: Connection refused"
+            ),
         ):
             lonely.connect()
 
@@ -96,9 +99,11 @@ def test_a_listener_that_never_answers_the_handshake() -> None:
         mute.bind(("127.0.0.1", 0))
         mute.listen()
         address = f"127.0.0.1:{mute.getsockname()[1]}"
-        with BlockingClient(address, socket_connection_setup_timeout_ms=100) as waiting:
-            with pytest.raises(TransportError, match="does not answer the handshake"):
-                waiting.connect()
+        with (
+            BlockingClient(address, socket_connection_setup_timeout_ms=100) as waiting,
+            pytest.raises(TransportError, match="does not answer the handshake"),
+        ):
+            waiting.connect()
 
 
 def test_a_port_that_speaks_something_else_is_recognised() -> None:
@@ -114,9 +119,12 @@ def test_a_port_that_speaks_something_else_is_recognised() -> None:
 
         thread = threading.Thread(target=answer)
         thread.start()
-        with BlockingClient(f"127.0.0.1:{listener.getsockname()[1]}") as lost:
-            with pytest.raises(TransportError, match="TLS or an HTTP port"):
-                lost.connect()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        with (
+            BlockingClient(address) as lost,
+            pytest.raises(TransportError, match="TLS or an HTTP port"),
+        ):
+            lost.connect()
         thread.join()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from headrace.clients.flows import metadata
@@ -39,7 +41,7 @@ from tests.unit.clients.scripted import ScriptedDriver, known_state, metadata_re
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def offsets_answer(request: ListOffsetsRequest, answers: dict[int, tuple[int, int]]):
+def offsets_answer(request: Any, answers: dict[int, tuple[int, int]]):
     """Partition number to (error code, offset)."""
     return ListOffsetsResponse(
         topics=[

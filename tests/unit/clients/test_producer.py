@@ -38,6 +38,11 @@ def send_numbers(
         sender.send("t", None, b"%d" % number, partition=0, on_delivery=on_delivery)
 
 
+def fill(sender: BlockingProducer) -> None:
+    for _ in itertools.repeat(None, 1000):
+        sender.send("t", None, b"x" * 100)
+
+
 def numbers(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
@@ -127,10 +132,9 @@ def test_a_record_too_large_for_the_topic_fails_alone_and_the_rest_goes_on() -> 
             sender.send("t", None, b"x" * 300, partition=0, on_delivery=reports.append)
             send_numbers(sender, 3, reports, start=3)
         assert values(cluster) == numbers(6)
-        failed = [report for report in reports if report.error is not None]
-        assert [(report.offset, report.error.code) for report in failed] == [
-            (-1, ErrorCode.MESSAGE_TOO_LARGE)
-        ]
+        [(offset, error)] = [(report.offset, report.error) for report in reports if report.error]
+        assert isinstance(error, ApiError)
+        assert (offset, error.code) == (-1, ErrorCode.MESSAGE_TOO_LARGE)
         assert (sender.delivered, sender.failed) == (6, 1)
 
 
@@ -139,7 +143,7 @@ def test_a_record_larger_than_a_request_is_refused_before_it_is_sent() -> None:
         FakeCluster(topics={"t": 1}) as cluster,
         producer(cluster, max_request_size=1000) as sender,
     ):
-        with pytest.raises(ApiError, match="max.request.size=1000") as raised:
+        with pytest.raises(ApiError, match="exceeds max") as raised:
             sender.send("t", None, b"x" * 2000)
         assert raised.value.code == ErrorCode.MESSAGE_TOO_LARGE
         sender.send("t", None, b"small")
@@ -247,9 +251,8 @@ def test_the_buffer_is_bounded() -> None:
         sender.send("t", None, b"x")
         sender.flush()
         cluster.brokers[1].close()
-        with pytest.raises(TransportError, match="max.block.ms"):
-            for _ in itertools.repeat(None, 1000):
-                sender.send("t", None, b"x" * 100)
+        with pytest.raises(TransportError, match="wait for delivery"):
+            fill(sender)
         sender.close(timeout_ms=0, quiet=True)
 
 
