@@ -132,19 +132,17 @@ class World:
 
     def restart(self) -> None:
         assert self.manager is not None
+        before = [
+            (log.log_start_offset, log.log_end_offset, raw_batches(log))
+            for log in map(self.log, PARTITIONS)
+        ]
         self.manager.close(self.now_ms)
-        before = {
-            path: content
-            for path, content in self.files.contents().items()
-            if path.endswith(".log")
-        }
         self.start()
-        after = {
-            path: content
-            for path, content in self.files.contents().items()
-            if path.endswith(".log")
-        }
-        assert before == after
+        logs = [self.log(partition) for partition in PARTITIONS]
+        assert before == [
+            (log.log_start_offset, log.log_end_offset, raw_batches(log)) for log in logs
+        ]
+        assert not any(log.recovery.scanned_bytes for log in logs)
 
     def elect(self) -> None:
         self.epoch += 1

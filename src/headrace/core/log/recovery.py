@@ -114,9 +114,10 @@ class LogLoader:
         first_scanned = self._first_to_scan(segments)
         unscanned = segments[:first_scanned]
         self._load_epochs(unscanned)
-        self._load_producers(unscanned, unscanned[-1].end_offset if unscanned else 0)
-        kept = self._scan(segments, first_scanned)
         start_offset = self._log_start_offset or 0
+        scan_from = segments[0].base_offset if segments else start_offset
+        self._load_producers(unscanned, unscanned[-1].end_offset if unscanned else scan_from)
+        kept = self._scan(segments, first_scanned)
         end_offset = kept[-1].end_offset if kept else start_offset
         if end_offset < self._recovery_point and start_offset < self._recovery_point:
             raise self._lost(end_offset)
@@ -124,6 +125,7 @@ class LogLoader:
             # All of it was deleted already, and what followed never reached the disk. Offsets do not go back.
             self._remove_from(kept, 0)
             kept, end_offset = [], start_offset
+            self._snapshots.restore(self._producers, end_offset)
         self._tidy(kept, first_scanned, end_offset)
         return LoadedLog(
             kept,
