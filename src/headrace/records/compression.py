@@ -105,7 +105,7 @@ def _decompress_gzip(data: Buffer, bound: int) -> bytes:
     parts: list[bytes] = []
     rest: Buffer = data
     remaining = bound
-    while rest:  # a gzip stream may have several members
+    while rest or not parts:  # a gzip stream may have several members, and has one
         inflate = zlib.decompressobj(31)
         try:
             part = inflate.decompress(rest, remaining + 1)
