@@ -5,7 +5,8 @@ complete and the new generation durable. Session timeouts outside of group.min/m
 INVALID_SESSION_TIMEOUT. Any protocol type is accepted.
 Not implemented: groups of the new protocol (KIP-848).
 Versions: v1 rebalance timeout; v4 new members get MEMBER_ID_REQUIRED and an id first (KIP-394); v5 group instance ids
-(KIP-345); v6 flexible; v7 protocol type in the response; v8 reason; v9 skip_assignment for a static leader that restarted.
+(KIP-345); v6 flexible; v7 protocol type in the response; v8 reason; v9 skip_assignment for a static leader that
+restarted.
 """
 
 from __future__ import annotations

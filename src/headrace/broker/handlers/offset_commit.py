@@ -1,8 +1,8 @@
 """OffsetCommit (API key 8), versions 2-8.
 
-Behaviour: commits are records in `__consumer_offsets`; the answer waits until they are durable. Errors are per partition;
-partitions that do not exist are UNKNOWN_TOPIC_OR_PARTITION and do not stop the others. The retention time of v2-4 is
-ignored: offsets.retention.minutes decides.
+Behaviour: commits are records in `__consumer_offsets`; the answer waits until they are durable. Errors are per
+partition; partitions that do not exist are UNKNOWN_TOPIC_OR_PARTITION and do not stop the others. The retention time of
+v2-4 is ignored: offsets.retention.minutes decides.
 Not implemented: members of the new group protocol (v9), topic ids (v10).
 Versions: v6 leader epochs; v7 group instance ids (KIP-345); v8 flexible.
 """

@@ -1,8 +1,8 @@
 """OffsetFetch (API key 9), versions 1-8.
 
 Behaviour: where nothing is committed, for the group or for the partition, the offset is -1 without an error; while the
-group is being loaded the answer is an error, never -1. Only durable offsets are shown, which is what require_stable asks
-for as long as there are no transactions. Null topics (v2+) mean all.
+group is being loaded the answer is an error, never -1. Only durable offsets are shown, which is what require_stable
+asks for as long as there are no transactions. Null topics (v2+) mean all.
 Not implemented: members of the new group protocol (v9), topic ids (v10).
 Versions: v2 error code of the whole, before that it is per partition; v5 leader epochs; v6 flexible; v7 require_stable;
 v8 several groups.

@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from headrace.core.deadlines import Deadlines
@@ -365,5 +366,5 @@ def gather(replies: Sequence[Reply[T]]) -> list[T] | Deferred[list[T]]:
         return values  # type: ignore[return-value]  # every value was at hand
     missing = len(pending)
     for index, deferred in pending:
-        deferred.on_done(lambda value, index=index: arrived(index, value))  # type: ignore[misc]  # default binds the index
+        deferred.on_done(partial(arrived, index))
     return gathered

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TypeVar
 
 from headrace.core.coordinator.group import describe, membership, offsets, rebalance
@@ -109,7 +109,7 @@ class GroupCoordinator:
                 entropy=self._entropy,
                 journal=self._journal,
             )
-            shard.after_load = lambda group, at_ms, shard=shard: self._shrink(shard, group, at_ms)  # type: ignore[misc]  # default binds the shard
+            shard.after_load = partial(self._shrink, shard)
         shard.runtime.load(now_ms)
 
     def unload(self, partition: int) -> None:
@@ -302,7 +302,7 @@ class GroupCoordinator:
     def _write(self, shard: GroupShard, records: list[GroupRecord], now_ms: int) -> None:
         for start in range(0, len(records), TOMBSTONES_PER_BATCH):
             batch = records[start : start + TOMBSTONES_PER_BATCH]
-            shard.runtime.execute(lambda batch=batch: Result(None, batch), _no_response, now_ms)  # type: ignore[misc]  # default binds the batch
+            shard.runtime.execute(partial(_writing, batch), _no_response, now_ms)
 
     # --- views ---
 
@@ -340,7 +340,7 @@ class GroupCoordinator:
         gathered = gather(
             [
                 shard.runtime.execute(
-                    lambda shard=shard: describe.list_groups(shard, wanted_states, wanted_types),  # type: ignore[misc]  # default binds the shard
+                    partial(describe.list_groups, shard, wanted_states, wanted_types),
                     failed,
                     now_ms,
                 )
@@ -366,6 +366,10 @@ class GroupCoordinator:
             # The partition exists, and on a single node it is ours: its turn to be loaded has not come yet.
             return failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return shard.runtime.execute(lambda: operation(shard), failed, now_ms)
+
+
+def _writing(records: list[GroupRecord]) -> Result[None]:
+    return Result(None, records)
 
 
 def _no_response(_error: ErrorCode) -> None:

@@ -1,8 +1,8 @@
 """The records of `__consumer_offsets`: values the group coordinator works with, and Kafka's format of them.
 
 A key begins with two bytes that name its kind: 0 and 1 are OffsetCommitKey, 2 is GroupMetadataKey. A value begins with
-two bytes that are its version. Offsets are written with value version 3, groups with value version 3, as Kafka 4 writes them, so its
-tools can print them. A group whose join phase is complete but whose assignment has not arrived yet is marked with the
+two bytes that are its version. Both kinds of value are written in version 3, as Kafka 4 does, so that its tools can
+print them. A group whose join phase is complete but whose assignment has not arrived yet is marked with the
 record header `headrace.state`; Kafka has no such record (it keeps that phase in memory only) and ignores the header.
 """
 

@@ -9,7 +9,7 @@ class GroupState(Enum):
     """The states of a classic group, under the names that DescribeGroups and ListGroups show.
 
     EMPTY, COMPLETING_REBALANCE and STABLE are states of a stored generation. PREPARING_REBALANCE is soft: it covers the
-    stored state while members join, and a crash uncovers it again. DEAD is what a group that does not exist is shown as.
+    stored state while members join, and a crash uncovers it again. DEAD is how a group that does not exist is shown.
     """
 
     EMPTY = "Empty"
@@ -17,7 +17,8 @@ class GroupState(Enum):
 
     action: JoinGroup with an unknown member id -> MEMBER_ID_REQUIRED (from version 4 on) or the member is added
             JoinGroup with a member id nobody was given -> UNKNOWN_MEMBER_ID
-            SyncGroup, Heartbeat -> UNKNOWN_MEMBER_ID; LeaveGroup -> UNKNOWN_MEMBER_ID per member, or forgets a pending one
+            SyncGroup, Heartbeat -> UNKNOWN_MEMBER_ID
+            LeaveGroup -> UNKNOWN_MEMBER_ID for each member; an id that was handed out is taken back
             OffsetCommit with generation -1 -> accepted (consumers that manage their partitions themselves, tools)
             OffsetFetch -> answered; all offsets expired -> the group is deleted
     transition: the first member is added -> PREPARING_REBALANCE; deleted -> DEAD
