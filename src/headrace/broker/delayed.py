@@ -124,14 +124,22 @@ class DelayedFetch:
     reads again, all partitions in the order of the request.
     """
 
-    __slots__ = ("_available", "_done", "_min_bytes", "_purgatory", "_read", "_watched", "deferred")
+    __slots__ = (
+        "_available",
+        "_done",
+        "_missing_bytes",
+        "_purgatory",
+        "_read",
+        "_watched",
+        "deferred",
+    )
 
     def __init__(
         self, read: Callable[[], FetchResponse], min_bytes: int, purgatory: Purgatory
     ) -> None:
         self.deferred: Deferred[FetchResponse] = Deferred()
         self._read = read
-        self._min_bytes = min_bytes
+        self._missing_bytes = min_bytes
         self._purgatory = purgatory
         self._watched: dict[Partition, Callable[[], int]] = {}
         self._available: dict[Partition, int] = {}
@@ -147,6 +155,7 @@ class DelayedFetch:
         """
         self._watched[partition] = available
         self._available[partition] = now
+        self._missing_bytes -= now
         partition.watchers[self] = None
 
     def partition_changed(self, partition: Partition) -> None:
@@ -154,8 +163,10 @@ class DelayedFetch:
         if self._done:
             return
         if not partition.deleted:
-            self._available[partition] = self._watched[partition]()
-            if sum(self._available.values()) < self._min_bytes:
+            now = self._watched[partition]()
+            self._missing_bytes -= now - self._available[partition]
+            self._available[partition] = now
+            if self._missing_bytes > 0:
                 return
         self.expire()
 

@@ -16,6 +16,7 @@ write. Whoever waits is answered with KAFKA_STORAGE_ERROR and the shell ends the
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -30,6 +31,7 @@ from headrace.ports import FileSystem, Journal
 from headrace.records.batch import TimestampType
 from headrace.types import Buffer, TopicPartition
 
+NOT_THE_DISK: Final = frozenset({errno.EMFILE, errno.ENFILE})
 BACKGROUND_SYNC_INTERVAL_MS: Final = 30_000
 """With durability `os`: how often logs are synced, so that a start after a crash has little to check."""
 
@@ -41,6 +43,11 @@ class FailedSync:
 
     def __init__(self, error: OSError) -> None:
         self.error = error
+
+    @property
+    def tasks(self) -> list[FailedSync]:
+        """Itself, for a shell that runs the tasks of a batch one by one."""
+        return [self]
 
     def run(self) -> None:
         """Raise the error that made the directory fail."""
@@ -221,7 +228,11 @@ class ReplicaManager:
         return info
 
     def _failed(self, error: OSError) -> ApiError:
-        self.fail(error)
+        if error.errno in NOT_THE_DISK:
+            # A segment could not be created, and the log is as it was. It may work the next time.
+            self._journal.error("too_many_open_files", error=str(error))
+        else:
+            self.fail(error)
         return StorageUnavailableError(str(error))
 
     # Group commit

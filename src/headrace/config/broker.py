@@ -112,7 +112,10 @@ class BrokerConfig:
     log_preallocate: bool = _default_of("preallocate")
     log_retention_bytes: int = _default_of("retention.bytes")
     log_retention_check_interval_ms: int = option(
-        300_000, "How often old segments are looked for.", minimum=1
+        300_000,
+        "How often old segments are looked for.",
+        minimum=1,
+        stored_only="it is every five minutes",
     )
     log_retention_ms: int = _default_of("retention.ms")
     log_roll_jitter_ms: int = _default_of("segment.jitter.ms")
@@ -138,8 +141,8 @@ class BrokerConfig:
         minimum=1,
     )
     max_topics_per_request: int = option(
-        10_000,
-        "How many topics one request may name. Headrace's own option.",
+        1000,
+        "How many topics one request may create or describe. Headrace's own option.",
         type=_INT,
         minimum=1,
     )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.broker.config_entries import ConfigEntry, broker_entries, topic_entries
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.topic_names import check_topic_name
-from headrace.errors import ApiError, InvalidRequestError
+from headrace.errors import ApiError, ErrorCode, InvalidRequestError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -43,23 +43,26 @@ def handle(
 ) -> DescribeConfigsResponse:
     """Describe the configurations of every resource."""
     results = []
-    for resource in request.resources:
+    for number, resource in enumerate(request.resources):
         result = DescribeConfigsResult(
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
             error_message=None,
         )
         try:
-            result.configs = [
-                _result(entry, request) for entry in _wanted(resource, _entries(broker, resource))
-            ]
+            entries = _entries(broker, resource, number)
+            result.configs = [_result(entry, request) for entry in _wanted(resource, entries)]
         except ApiError as error:
             result.error_code, result.error_message = error.code, error.message
         results.append(result)
     return DescribeConfigsResponse(results=results)
 
 
-def _entries(broker: Broker, resource: DescribeConfigsResource) -> Iterable[ConfigEntry]:
+def _entries(
+    broker: Broker, resource: DescribeConfigsResource, number: int
+) -> Iterable[ConfigEntry]:
+    if number >= broker.config.max_topics_per_request:
+        raise ApiError(ErrorCode.POLICY_VIOLATION, "too many resources in one request")
     name = resource.resource_name
     if resource.resource_type == TOPIC:
         check_topic_name(name)

@@ -41,6 +41,8 @@ VERSIONS: Final = VersionRange(4, 12)
 FULL_FETCH_EPOCHS: Final = frozenset({0, -1})
 """Session epochs that ask for a new session and for none."""
 NO_RECORDS: Final = b""
+LONGEST_WAIT_MS: Final = 300_000
+"""A longer wait is cut short with an empty answer: a client that is gone must not be remembered for weeks."""
 
 
 def handle(
@@ -174,7 +176,7 @@ def _wait(
         return response
     for partition, available, now in watches:
         delayed.watch(partition, available, now)
-    broker.purgatory.add(delayed, context.now_ms + request.max_wait_ms)
+    broker.purgatory.add(delayed, context.now_ms + min(request.max_wait_ms, LONGEST_WAIT_MS))
     return delayed.deferred
 
 

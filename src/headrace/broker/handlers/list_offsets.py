@@ -42,18 +42,30 @@ def handle(
 ) -> ListOffsetsResponse:
     """Find an offset in every partition."""
     version = context.header.api_version
+    seen: set[tuple[str, int]] = set()
     return ListOffsetsResponse(
         topics=[
             ListOffsetsTopicResponse(
                 name=topic.name,
                 partitions=[
                     _partition(broker, request, topic.name, wanted, version)
+                    if _is_new(seen, topic.name, wanted.partition_index)
+                    else _failed(wanted, ErrorCode.INVALID_REQUEST)
                     for wanted in topic.partitions
                 ],
             )
             for topic in request.topics
         ]
     )
+
+
+def _is_new(seen: set[tuple[str, int]], topic: str, index: int) -> bool:
+    """Note a partition; a request may name each one once, so that it cannot ask for unlimited searching."""
+    key = (topic, index)
+    if key in seen:
+        return False
+    seen.add(key)
+    return True
 
 
 def _partition(

@@ -37,6 +37,8 @@ API_KEY: Final = ApiKey.METADATA
 VERSIONS: Final = VersionRange(0, 12)
 
 TOPIC_IDS_VERSION: Final = 12
+CREATIONS_PER_REQUEST: Final = 100
+"""Each creation is a commit to disk; a client that names more asks again and gets the next ones."""
 
 
 def handle(broker: Broker, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
@@ -59,16 +61,19 @@ def _topics(
         for topic in broker.topics:
             yield _describe(broker, topic)
         return
+    existing = len(broker.topics)
+    may_create = request.allow_auto_topic_creation and broker.config.auto_create_topics_enable
     seen: set[tuple[str | None, bytes]] = set()
     for wanted in request.topics:
         key = (wanted.name, bytes(wanted.topic_id))
         if key not in seen:
             seen.add(key)
-            yield _find(broker, context, request, wanted)
+            left = CREATIONS_PER_REQUEST - (len(broker.topics) - existing) if may_create else 0
+            yield _find(broker, context, wanted, left)
 
 
 def _find(
-    broker: Broker, context: RequestContext, request: MetadataRequest, wanted: MetadataRequestTopic
+    broker: Broker, context: RequestContext, wanted: MetadataRequestTopic, creations_left: int
 ) -> MetadataResponseTopic:
     name, topic_id = wanted.name, bytes(wanted.topic_id)
     if topic_id != ZERO_UUID or name is None:
@@ -79,14 +84,15 @@ def _find(
             return _failed(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)
         return _describe(broker, topic)
     try:
-        may_create = request.allow_auto_topic_creation and broker.config.auto_create_topics_enable
-        topic = broker.topics.get(name) or _create(broker, name, context.now_ms, may_create)
+        topic = broker.topics.get(name)
+        if topic is None:
+            topic = _create(broker, name, context.now_ms, may_create=creations_left > 0)
     except ApiError as error:
         return _failed(error.code, name, ZERO_UUID)
     return _describe(broker, topic)
 
 
-def _create(broker: Broker, name: str, now_ms: int, may_create: bool) -> Topic:  # noqa: FBT001 - passed through
+def _create(broker: Broker, name: str, now_ms: int, *, may_create: bool) -> Topic:
     check_topic_name(name)
     if not may_create or name in INTERNAL_TOPICS - {OFFSETS_TOPIC}:
         raise UnknownTopicOrPartitionError
