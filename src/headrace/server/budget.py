@@ -33,8 +33,8 @@ class MemoryBudget:
 
     @property
     def contended(self) -> bool:
-        """Whether somebody waits: whoever holds memory without need should give it back."""
-        return bool(self._waiters)
+        """Whether somebody waits, or the overdraft is used: who holds memory without need should give it back."""
+        return bool(self._waiters) or self.used > self._limit
 
     def has_room(self, count: int) -> bool:
         """Whether `count` more bytes are there without a wait and without the overdraft."""

@@ -389,10 +389,16 @@ class Connection(asyncio.BufferedProtocol):
         if not self._writer.queued_bytes or self._writer.sent_bytes != self._written_bytes:
             self._written_bytes = self._writer.sent_bytes
             self._written_ms = now_ms
-        elif now_ms - self._written_ms > self._limits.write_timeout_ms:
-            seconds = self._limits.write_timeout_ms / 1000
-            return f"the client took none of {self._writer.queued_bytes} waiting bytes in {seconds:g} s"
-        return ""
+            return ""
+        timeout_ms = self._limits.write_timeout_ms
+        if self._receive.holds_extra and self._hub.budget.contended:
+            timeout_ms = min(
+                timeout_ms, self._limits.frame_timeout_ms
+            )  # others wait for its memory
+        if now_ms - self._written_ms <= timeout_ms:
+            return ""
+        queued = self._writer.queued_bytes
+        return f"the client took none of {queued} waiting bytes in {timeout_ms / 1000:g} s"
 
     def _stalled_frame(self, now_ms: int) -> str:
         if self._paused or self._frame_began_ms < 0:

@@ -70,6 +70,11 @@ class ReceiveBuffer:
         return len(self._data)
 
     @property
+    def holds_extra(self) -> bool:
+        """Whether it has taken memory from the budget."""
+        return len(self._data) > self._limits.initial_buffer_bytes
+
+    @property
     def pending(self) -> int:
         """Bytes received that belong to no whole request yet (or to one that was not taken out yet)."""
         return self._end - self._start

@@ -2,7 +2,7 @@
 
 The sync in flight is the batching window, so there is no timer: under light load a request waits for one sync, under
 heavy load many requests share one. The broker says what is to be synced (`start_sync`) and learns the outcome
-(`finish_sync`), both on the event loop; only the batch's `run` is called in the thread.
+(`finish_sync`), both on the event loop; only the tasks of the batch run in threads.
 """
 
 from __future__ import annotations
@@ -10,15 +10,28 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Final, Protocol
+
+_PARALLEL_FROM: Final = 5
+"""From so many files on they are synced in parallel; with fewer, handing them over costs more than it saves."""
+_PARALLEL: Final = 8
+
+
+class Task(Protocol):
+    """One file to sync."""
+
+    def run(self) -> None:
+        """Sync it; OSError if that fails."""
 
 
 class Batch(Protocol):
     """A set of files to sync."""
 
-    def run(self) -> None:
-        """Sync them; OSError if one fails. Called in another thread."""
+    @property
+    def tasks(self) -> Sequence[Task]:
+        """The files one by one; they may be run in any order, and at the same time in several threads."""
 
 
 class Syncable(Protocol):
@@ -63,6 +76,7 @@ class Syncer:
         self._on_failure = on_failure
         self._jobs: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._pool: ThreadPoolExecutor | None = None
         self._scheduled = False
         self._idle_waiters: list[asyncio.Future[None]] = []
         self.in_flight = False
@@ -101,13 +115,26 @@ class Syncer:
         while (batch := self._jobs.get()) is not None:
             failure: BaseException | None = None
             try:
-                batch.run()
+                self._run(batch.tasks)
             except BaseException as error:  # noqa: BLE001 - whatever it is, the broker has to learn of it
                 failure = error
             try:
                 self._loop.call_soon_threadsafe(self._finish, batch, failure)
             except RuntimeError:  # the loop was closed: nobody waits any more
                 return
+
+    def _run(self, tasks: Sequence[Task]) -> None:
+        """Run the tasks; when it returns or raises, none of them is running any more."""
+        if len(tasks) < _PARALLEL_FROM:
+            for task in tasks:
+                task.run()
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(_PARALLEL, "headrace-sync")
+        futures = [self._pool.submit(task.run) for task in tasks]
+        wait(futures)
+        for future in futures:
+            future.result()
 
     def _finish(self, batch: Batch, failure: BaseException | None) -> None:
         self.in_flight = False
@@ -150,3 +177,5 @@ class Syncer:
         """End the thread once it has finished the sync in flight."""
         if self._thread is not None:
             self._jobs.put(None)
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)

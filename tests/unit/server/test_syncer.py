@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from headrace.server.syncer import Batch, Syncer
+from headrace.server.syncer import Batch, Syncer, Task
 from tests.unit.server.loops import on_loop
 
 
@@ -17,6 +18,10 @@ class FakeBatch:
         self.error = error
         self.gate = threading.Event()
         self.thread = ""
+
+    @property
+    def tasks(self) -> Sequence[Task]:
+        return [self]
 
     def run(self) -> None:
         self.thread = threading.current_thread().name
@@ -31,6 +36,9 @@ class FakeBroker:
         self.batches: list[FakeBatch] = []
         self.finished: list[tuple[list[str], OSError | None]] = []
         self.error: BaseException | None = None
+        self.make_batch: Callable[[list[str]], FakeBatch] = lambda items: FakeBatch(
+            items, self.error
+        )
 
     @property
     def sync_due(self) -> bool:
@@ -40,7 +48,7 @@ class FakeBroker:
         if not self.dirty:
             return None
         items, self.dirty = self.dirty, []
-        self.batches.append(FakeBatch(items, self.error))
+        self.batches.append(self.make_batch(items))
         return self.batches[-1]
 
     def finish_sync(self, batch: Batch, error: OSError | None, now_ms: int) -> None:
@@ -156,3 +164,44 @@ async def test_a_bug_in_the_broker_ends_the_commits(monkeypatch: pytest.MonkeyPa
         assert setup.syncer.failed
         assert isinstance(setup.failures[0], LookupError)
         setup.syncer.close()
+
+
+class ManyFiles(FakeBatch):
+    """Files that wait for each other: run one by one they would never end."""
+
+    def __init__(self, count: int, error: BaseException | None) -> None:
+        super().__init__([], None)
+        barrier = threading.Barrier(min(count, 8))
+        self.files = [self.File(barrier, error if number == 2 else None) for number in range(count)]
+
+    class File:
+        def __init__(self, barrier: threading.Barrier, error: BaseException | None) -> None:
+            self.barrier = barrier
+            self.error = error
+            self.done = False
+
+        def run(self) -> None:
+            self.barrier.wait(10)
+            self.done = True
+            if self.error is not None:
+                raise self.error
+
+    @property
+    def tasks(self) -> Sequence[Task]:
+        return self.files
+
+
+@pytest.mark.parametrize("error", [None, OSError(5, "Input/output error")])
+@on_loop
+async def test_many_files_are_synced_in_parallel(error: OSError | None) -> None:
+    setup = Setup()
+    batch = ManyFiles(8, error)
+    setup.broker.dirty.append("a")
+    setup.broker.make_batch = lambda items: batch
+    setup.syncer.kick()
+    async with asyncio.timeout(10):
+        await setup.changed.wait()
+    assert all(file.done for file in batch.files)
+    assert setup.broker.finished == [([], error)]
+    assert setup.failures == ([] if error is None else [error])
+    setup.syncer.close()
