@@ -70,14 +70,12 @@ def test_damaged_data_is_an_error(codec: Compression) -> None:
     good = compress(codec, TEXT)
     for bad in (
         b"",
-        b"\0",
+        b"\x80",
         b"\xff" * 40,
         good[:-3],
         good[: len(good) // 2],
         good + b"junk and more junk",
     ):
-        if codec == Compression.GZIP and not bad:
-            continue
         with pytest.raises(CorruptRecordError):
             decompress(codec, bad)
 
@@ -91,14 +89,14 @@ def test_the_limit_is_exact(codec: Compression) -> None:
 
 
 def bomb(codec: Compression) -> bytes:
-    size = 600 << 20
+    size = 100 << 20
     if codec == Compression.GZIP:
         deflate = zlib.compressobj(9, zlib.DEFLATED, 31)
-        return b"".join(deflate.compress(bytes(1 << 20)) for _ in range(600)) + deflate.flush()
+        return b"".join(deflate.compress(bytes(1 << 20)) for _ in range(100)) + deflate.flush()
     if codec == Compression.ZSTD:
         # A frame without content size, and run-length blocks of 128 KiB from four bytes each.
         block = ((128 << 10) << 3 | 1 << 1).to_bytes(3, "little") + b"x"
-        return bytes.fromhex("28b52ffd") + b"\x00\x58" + block * 4800
+        return bytes.fromhex("28b52ffd") + b"\x00\x58" + block * 800
     if codec == Compression.LZ4:
         return compress(codec, bytes(80 << 20))
     return struct.pack("<B", 0x80) + b"\x80\x80\x80\x02" + b"\0" * 50 + size.to_bytes(4, "little")
