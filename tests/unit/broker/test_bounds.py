@@ -1,0 +1,98 @@
+"""What one client may ask for is bounded, whatever it says."""
+
+from __future__ import annotations
+
+import errno
+
+from headrace.broker.handlers.fetch import LONGEST_WAIT_MS
+from headrace.broker.handlers.metadata import CREATIONS_PER_REQUEST
+from headrace.errors import ErrorCode
+from headrace.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
+from headrace.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.fixtures.broker_harness import BrokerHarness, fetch_request
+
+
+def test_a_wait_of_weeks_is_cut_short():
+    harness = BrokerHarness()
+    harness.create_topic("t")
+    pending = harness.send(fetch_request(("t", 0, 0), max_wait_ms=2**31 - 1))
+    harness.advance(LONGEST_WAIT_MS)
+    assert pending.response.responses[0].partitions[0].error_code == ErrorCode.NONE
+    assert len(harness.broker.purgatory) == 0
+
+
+def test_a_partition_does_not_remember_who_has_been_answered():
+    harness = BrokerHarness()
+    harness.create_topic("t")
+    for _ in range(50):
+        harness.send(fetch_request(("t", 0, 0), max_wait_ms=100))
+    partition = harness.broker.topics.require("t").partition(0)
+    assert len(partition.watchers) == 50
+    harness.advance(100)
+    assert len(partition.watchers) == 0
+
+
+def test_one_request_creates_only_so_many_topics():
+    harness = BrokerHarness()
+    names = [f"t{number}" for number in range(CREATIONS_PER_REQUEST + 5)]
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names])
+    errors = [topic.error_code for topic in harness.call(request).topics]
+    assert errors.count(ErrorCode.NONE) == CREATIONS_PER_REQUEST
+    assert errors[-5:] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 5
+    assert ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.retriable
+    errors = [topic.error_code for topic in harness.call(request).topics]
+    assert set(errors) == {ErrorCode.NONE}
+
+
+def test_one_request_describes_only_so_many_resources():
+    harness = BrokerHarness(max_topics_per_request=3)
+    harness.create_topic("t")
+    resource = DescribeConfigsResource(resource_type=2, resource_name="t", configuration_keys=None)
+    results = harness.call(DescribeConfigsRequest(resources=[resource] * 5)).results
+    assert [r.error_code for r in results] == [0, 0, 0, *[ErrorCode.POLICY_VIOLATION] * 2]
+
+
+def test_one_request_searches_a_partition_once():
+    harness = BrokerHarness()
+    harness.create_topic("t")
+    wanted = ListOffsetsPartition(partition_index=0, timestamp=5)
+    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=[wanted] * 3)])
+    (topic,) = harness.call(request).topics
+    assert [p.error_code for p in topic.partitions] == [0, *[ErrorCode.INVALID_REQUEST] * 2]
+
+
+class CrowdedFiles:
+    """A file system that is out of descriptors for a while."""
+
+    def __init__(self, files) -> None:
+        self._files = files
+        self.full = False
+
+    def open(self, path: str, *, create: bool = False):
+        if self.full:
+            raise OSError(errno.EMFILE, "Too many open files", path)
+        return self._files.open(path, create=create)
+
+    def __getattr__(self, name: str):
+        return getattr(self._files, name)
+
+
+def test_too_many_open_files_is_not_a_broken_disk():
+    files = CrowdedFiles(BrokerHarness().files)
+    harness = BrokerHarness(files=files)
+    harness.create_topic("t", partitions=2)
+    harness.produce("t", b"a")
+    files.full = True
+    assert harness.produce("t", b"b", partition=1).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert harness.produce("t", b"b", partition=0).error_code == ErrorCode.NONE
+    assert not harness.broker.failed
+    files.full = False
+    assert harness.produce("t", b"b", partition=1).base_offset == 0
