@@ -32,6 +32,7 @@ def _default_of(topic_option: str) -> Any:
                 described,
                 documentation=f"Default of {topic_option} for topics. {described.documentation}",
                 broker_name=None,
+                dynamic=True,
             )
         },
     )

@@ -39,6 +39,7 @@ class Source(IntEnum):
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
 
@@ -56,6 +57,8 @@ class Option:
     """Values that Kafka knows and Headrace refuses, with the reason."""
     broker_name: str | None = None
     """For a topic's option: the broker's option that gives the default."""
+    dynamic: bool = False
+    """For a broker's option: whether it can be changed while the broker runs."""
 
 
 def option(
@@ -69,6 +72,7 @@ def option(
     unsupported: Mapping[str, str] | None = None,
     broker_name: str | None = None,
     stored_only: str | None = None,
+    dynamic: bool = False,
 ) -> Any:
     """Declare one field of a configuration dataclass.
 
@@ -82,6 +86,7 @@ def option(
         unsupported: Words that are refused with the reason given.
         broker_name: The broker's option with the same meaning.
         stored_only: Why the value is kept and reported but not acted on yet.
+        dynamic: Whether a broker's option can be changed while the broker runs.
     """
     if stored_only is not None:
         documentation = f"{documentation} Accepted and stored, but not acted on yet: {stored_only}."
@@ -96,6 +101,7 @@ def option(
         choices=choices,
         unsupported=unsupported or {},
         broker_name=broker_name,
+        dynamic=dynamic,
     )
     return field(default=default, metadata={"option": described})
 

@@ -15,6 +15,7 @@ from headrace.config.options import (
     options_of,
     parse,
 )
+from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
     from headrace.config.broker import BrokerConfig
@@ -192,6 +193,24 @@ class TopicConfig:
 TOPIC_OPTIONS: Final[Mapping[str, Option]] = options_of(TopicConfig)
 
 
+_TIERED: Final = "there is no tiered storage"
+_THROTTLED: Final = "a partition has one replica"
+_OLD_FORMATS: Final = "there is one message format, version 2"
+UNSUPPORTED_TOPIC_OPTIONS: Final[Mapping[str, str]] = {
+    "follower.replication.throttled.replicas": _THROTTLED,
+    "leader.replication.throttled.replicas": _THROTTLED,
+    "local.retention.bytes": _TIERED,
+    "local.retention.ms": _TIERED,
+    "message.downconversion.enable": _OLD_FORMATS,
+    "message.format.version": _OLD_FORMATS,
+    "message.timestamp.difference.max.ms": "use message.timestamp.before.max.ms and .after.max.ms",
+    "remote.log.copy.disable": _TIERED,
+    "remote.log.delete.on.disable": _TIERED,
+    "remote.storage.enable": _TIERED,
+}
+"""Topic options that Kafka has or had and Headrace has not, with the reason."""
+
+
 def topic_defaults(broker_config: BrokerConfig) -> dict[str, Value]:
     """Return what a topic without settings of its own inherits from the broker, by attribute."""
     defaults: dict[str, Value] = {}
@@ -209,4 +228,7 @@ def parse_topic_config(
     Raises:
         ConfigError: A key is unknown, or a value out of bounds or not supported.
     """
+    for name in overrides:
+        if name in UNSUPPORTED_TOPIC_OPTIONS:
+            raise ConfigError(f"{name}: not supported: {UNSUPPORTED_TOPIC_OPTIONS[name]}")
     return parse(TopicConfig, overrides, defaults=topic_defaults(broker_config))

@@ -10,6 +10,7 @@ from headrace.config.broker import BROKER_OPTIONS, BrokerConfig, parse_broker_co
 from headrace.config.options import OptionType, kafka_name, parse_value, render_value
 from headrace.config.topic import (
     TOPIC_OPTIONS,
+    UNSUPPORTED_TOPIC_OPTIONS,
     TopicConfig,
     parse_topic_config,
     topic_defaults,
@@ -92,6 +93,12 @@ def test_an_unknown_key_suggests_the_nearest():
         parse_topic_config({"retention.msec": "1"}, BrokerConfig())
     with pytest.raises(ConfigError, match=r"did you mean num\.partitions"):
         parse_broker_config({"num.partition": "3"})
+
+
+def test_options_of_kafka_that_we_do_not_have_say_why():
+    with pytest.raises(ConfigError, match="there is no tiered storage"):
+        parse_topic_config({"remote.storage.enable": "true"}, BrokerConfig())
+    assert not set(UNSUPPORTED_TOPIC_OPTIONS) & set(TOPIC_OPTIONS)
 
 
 def test_the_broker_takes_kafkas_other_names():
