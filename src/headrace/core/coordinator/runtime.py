@@ -28,7 +28,7 @@ from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from headrace.core.deadlines import Deadlines
 from headrace.core.deferred import Deferred
-from headrace.errors import ApiError, CorruptRecordError, ErrorCode
+from headrace.errors import ApiError, ErrorCode, StorageError
 from headrace.ports import Journal
 from headrace.types import Buffer
 
@@ -72,6 +72,9 @@ class Timer(NamedTuple):
 
 
 Timers = Deadlines[Timer]
+
+PARKED = "parked"
+"""The kind of timer that a shard itself sets: the oldest parked response has waited long enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,9 +217,7 @@ class Shard(Generic[R]):
             deferred.resolve(response if error is ErrorCode.NONE else on_error(error))
 
         if not self._parked:
-            self._timers.set(
-                Timer("parked", self.partition), self._now_ms + self._commit_timeout_ms
-            )
+            self._timers.set(Timer(PARKED, self.partition), self._now_ms + self._commit_timeout_ms)
         self._parked.append(
             Parked(self.end_offset, self._now_ms + self._commit_timeout_ms, resolve)
         )
@@ -231,7 +232,7 @@ class Shard(Generic[R]):
         while self._parked and self._parked[0].deadline_ms <= now_ms:
             self._parked.popleft().resolve(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if self._parked:
-            self._timers.set(Timer("parked", self.partition), self._parked[0].deadline_ms)
+            self._timers.set(Timer(PARKED, self.partition), self._parked[0].deadline_ms)
 
     def _postpone(self, run: Callable[[int], Reply[T]]) -> Deferred[T]:
         deferred: Deferred[T] = Deferred()
@@ -298,7 +299,7 @@ class Shard(Generic[R]):
             parked = self._parked.popleft()
             parked.resolve(ErrorCode.NOT_COORDINATOR if failed else ErrorCode.NONE)
         if not self._parked:
-            self._timers.cancel(Timer("parked", self.partition))
+            self._timers.cancel(Timer(PARKED, self.partition))
 
     # --- life ---
 
@@ -321,7 +322,7 @@ class Shard(Generic[R]):
                         unknown += 1
                     else:
                         self._machine.replay(record)
-        except (CorruptRecordError, ApiError) as error:
+        except (StorageError, ApiError, OSError) as error:
             self._journal.error(
                 "coordinator_load_failed", partition=self.partition, error=str(error)
             )

@@ -115,10 +115,6 @@ class Member:
             self.awaiting_join is not None or self.awaiting_sync is not None
         )
 
-    def supports(self, protocol_name: str) -> bool:
-        """Whether it named this protocol."""
-        return any(protocol.name == protocol_name for protocol in self.protocols)
-
     def metadata(self, protocol_name: str | None) -> bytes:
         """Return its metadata for a protocol, empty if it does not support it."""
         for protocol in self.protocols:
@@ -266,8 +262,9 @@ class Group:
         """Whether a member with these protocols may be in the group together with the present members."""
         if not self.members:
             return bool(protocol_type) and any(True for _ in names)
+        supporters = count_supporters(self.members.values())
         return protocol_type == self.protocol_type and any(
-            all(member.supports(name) for member in self.members.values()) for name in names
+            supporters[name] == len(self.members) for name in names
         )
 
     # --- soft state ---
@@ -293,15 +290,20 @@ class Group:
         return member
 
 
+def count_supporters(members: Iterable[Member]) -> Counter[str]:
+    """Return how many members support each protocol."""
+    return Counter(
+        name for member in members for name in {protocol.name for protocol in member.protocols}
+    )
+
+
 def select_protocol(members: Iterable[Member]) -> str | None:
     """Return the protocol of most votes among those that all members support.
 
     Every member votes for the first of them in its own order; on a tie the first voter's choice wins.
     """
     voters = list(members)
-    supporters = Counter(
-        name for member in voters for name in {protocol.name for protocol in member.protocols}
-    )
+    supporters = count_supporters(voters)
     votes: Counter[str] = Counter()
     for member in voters:
         common = (p.name for p in member.protocols if supporters[p.name] == len(voters))

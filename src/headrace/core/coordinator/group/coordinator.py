@@ -14,6 +14,7 @@ from headrace.core.coordinator.group.records import GroupRecord
 from headrace.core.coordinator.group.shard import JOIN, SESSION, SYNC, GroupShard
 from headrace.core.coordinator.group.sync import sync_group
 from headrace.core.coordinator.runtime import (
+    PARKED,
     CoordinatorLog,
     Reply,
     Result,
@@ -40,12 +41,13 @@ from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRes
 
 T = TypeVar("T")
 
-EXPIRY = Timer("expiry", -1)
+EXPIRY = "expiry"
 TOMBSTONES_PER_BATCH = 1_000
 MAX_STORED_BYTES = 32_767
+CACHED_LENGTH = 256
+"""Longer group ids are hashed anew each time, so that nobody fills the cache with them."""
 
 
-@lru_cache(maxsize=4_096)
 def java_hash(text: str) -> int:
     """Return Java's String.hashCode(): over UTF-16 code units, as a signed 32-bit number."""
     units = text.encode("utf-16-be", "surrogatepass")
@@ -55,9 +57,12 @@ def java_hash(text: str) -> int:
     return result - (1 << 32) if result >= 1 << 31 else result
 
 
+_cached_hash = lru_cache(maxsize=4_096)(java_hash)
+
+
 def partition_for_group(group_id: str, partitions_count: int) -> int:
     """Return the partition of `__consumer_offsets` that holds a group, as every Kafka broker and tool computes it."""
-    hashed = java_hash(group_id)
+    hashed = java_hash(group_id) if len(group_id) > CACHED_LENGTH else _cached_hash(group_id)
     return (0 if hashed == -(1 << 31) else abs(hashed)) % partitions_count
 
 
@@ -68,7 +73,7 @@ def can_be_stored(text: str | None) -> bool:
 
 def is_valid_group_id(group_id: str) -> bool:
     """Whether a group that has members may be called this."""
-    return bool(group_id) and can_be_stored(group_id)
+    return group_id != "" and can_be_stored(group_id)
 
 
 class GroupCoordinator:
@@ -96,9 +101,6 @@ class GroupCoordinator:
         Raises:
             StorageError: A record in it cannot be read.
         """
-        if EXPIRY not in self._timers:
-            interval_ms = self.config.offsets_retention_check_interval_ms
-            self._timers.set(EXPIRY, now_ms + interval_ms)
         shard = self._shards.get(partition)
         if shard is None:
             shard = self._shards[partition] = GroupShard(
@@ -110,6 +112,10 @@ class GroupCoordinator:
                 journal=self._journal,
             )
             shard.after_load = partial(self._shrink, shard)
+        # Every partition has its own share of the interval: looking through all of them at once would take long.
+        share = (partition + 1) / max(self._log.partitions_count, 1)
+        interval_ms = self.config.offsets_retention_check_interval_ms
+        self._timers.set(Timer(EXPIRY, partition), now_ms + int(interval_ms * share))
         shard.runtime.load(now_ms)
 
     def unload(self, partition: int) -> None:
@@ -139,18 +145,18 @@ class GroupCoordinator:
     def expire(self, now_ms: int) -> None:
         """Run what is due. Each timer is an operation of its own, like a request."""
         for timer in self._timers.expire(now_ms):
-            if timer in self._timers:
-                continue  # what an earlier one of them did has set it anew
-            if timer == EXPIRY:
-                self._remove_expired(now_ms)
-                interval_ms = self.config.offsets_retention_check_interval_ms
-                self._timers.set(EXPIRY, now_ms + interval_ms)
-            elif (shard := self._shards.get(timer.partition)) is not None:
+            # Unless what an earlier one of them did has set this one anew.
+            shard = self._shards.get(timer.partition)
+            if shard is not None and timer not in self._timers:
                 self._run_timer(shard, timer, now_ms)
 
     def _run_timer(self, shard: GroupShard, timer: Timer, now_ms: int) -> None:
-        if timer.kind == "parked":
+        if timer.kind == PARKED:
             shard.runtime.expire_parked(now_ms)
+            return
+        if timer.kind == EXPIRY:
+            self._remove_expired(shard, now_ms)
+            self._timers.set(timer, now_ms + self.config.offsets_retention_check_interval_ms)
             return
         group = shard.groups.get(timer.group_id)
         if group is None:
@@ -256,8 +262,6 @@ class GroupCoordinator:
         def failed(error: ErrorCode) -> OffsetCommitResponse:
             return offsets.commit_failed(request, error)
 
-        if not can_be_stored(request.group_id):
-            return failed(ErrorCode.INVALID_GROUP_ID)
         return self._run(
             request.group_id,
             lambda shard: offsets.commit_offsets(shard, request, now_ms),
@@ -293,11 +297,10 @@ class GroupCoordinator:
         for shard in list(self._shards.values()):
             self._write(shard, offsets.of_deleted_topics(shard, names), now_ms)
 
-    def _remove_expired(self, now_ms: int) -> None:
-        for shard in list(self._shards.values()):
-            if shard.runtime.state is ShardState.ACTIVE:
-                for records in list(offsets.expired(shard, now_ms)):
-                    self._write(shard, records, now_ms)
+    def _remove_expired(self, shard: GroupShard, now_ms: int) -> None:
+        if shard.runtime.state is ShardState.ACTIVE:
+            for records in list(offsets.expired(shard, now_ms)):
+                self._write(shard, records, now_ms)
 
     def _write(self, shard: GroupShard, records: list[GroupRecord], now_ms: int) -> None:
         for start in range(0, len(records), TOMBSTONES_PER_BATCH):
@@ -358,6 +361,8 @@ class GroupCoordinator:
         failed: Callable[[ErrorCode], T],
         now_ms: int,
     ) -> Reply[T]:
+        if not can_be_stored(group_id):
+            return failed(ErrorCode.INVALID_GROUP_ID)
         partition = self.partition_for(group_id)
         if partition is None:
             return failed(ErrorCode.NOT_COORDINATOR)

@@ -35,6 +35,9 @@ MEMBER_ID_REQUIRED_VERSION = 4
 SKIP_ASSIGNMENT_VERSION = 9
 """From this version on a leader can be told that it leads but need not assign (KIP-814)."""
 
+REASON_MAX = 200
+"""How much of a member's reason to join is journalled."""
+
 MEMBER_ID_PREFIX_MAX = 255
 """How much of a client id or instance id begins a member id; it is for human readers."""
 
@@ -68,7 +71,7 @@ class Joining:
         self.protocols = tuple(
             Protocol(protocol.name, bytes(protocol.metadata)) for protocol in request.protocols
         )
-        self.reason = request.reason or "not provided"
+        self.reason = (request.reason or "not provided")[:REASON_MAX]
 
     @property
     def names(self) -> list[str]:

@@ -167,9 +167,9 @@ def _fetched(partition: int, committed: CommittedOffset | None) -> OffsetFetchRe
 def expired(shard: GroupShard, now_ms: int) -> Iterator[list[GroupRecord]]:
     """Yield, group by group, the tombstones of offsets that have expired and of groups that have nothing left.
 
-    The rule is KIP-211's: the offsets of a group that had members count from the moment it became empty; those of a
-    topic that a stable consumer group is not subscribed to any more, and those of a group that never had members,
-    count from their commit.
+    The rule is KIP-211's: the offsets of a group that had members count from the moment it became empty, or from a
+    commit after that; those of a topic that a stable consumer group is not subscribed to any more, and those of a group
+    that never had members, count from their commit.
     """
     for group in list(shard.groups.values()):
         tombstones: list[GroupRecord] = []
@@ -215,9 +215,8 @@ def _is_expired(shard: GroupShard, group: Group, committed: CommittedOffset, now
     if committed.expire_timestamp_ms >= 0:
         return now_ms >= committed.expire_timestamp_ms
     since_ms = committed.commit_timestamp_ms
-    became_empty_ms = group.generation.state_timestamp_ms
-    if group.is_stored and group.state is GroupState.EMPTY and became_empty_ms >= 0:
-        since_ms = became_empty_ms
+    if group.is_stored and group.state is GroupState.EMPTY:
+        since_ms = max(since_ms, group.generation.state_timestamp_ms)
     return now_ms - since_ms >= shard.config.offsets_retention_ms
 
 
