@@ -1,7 +1,8 @@
 """A broker on a disk and a metadata store that lose power at any moment.
 
-What was acknowledged is there afterwards, at its offset; what a consumer has seen stays; topics that were created exist with
-their ids, deleted ones are gone; committed offsets never go back; nothing is there twice or was never sent.
+What was acknowledged is there afterwards, at its offset; what a consumer has seen stays; topics that were created
+exist with their ids, deleted ones are gone; committed offsets never go back; nothing is there twice or was never
+sent.
 """
 
 from __future__ import annotations

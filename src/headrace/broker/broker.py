@@ -1,17 +1,21 @@
 """The broker: one synchronous object that is handed requests, time, and the outcome of syncs.
 
-A shell (the TCP server, a test, a simulation) owns it and calls `open`, then from one thread: `handle` for every request, `tick` when
-`next_deadline_ms` is reached, `start_sync` and `finish_sync` around each group commit, and `close`.
+A shell (the TCP server, a test, a simulation) owns it and calls `open`, then from one thread: `handle` for every
+request, `tick` when `next_deadline_ms` is reached, `start_sync` and `finish_sync` around each group commit, and
+`close`.
 
-Responses that have to wait are `Deferred`s. They are resolved last, when the broker has come to rest (`_settle`): resolving one may make
-the server hand in the next request at once, and that call finds consistent state and leaves the delivery to the outer one.
+Responses that have to wait are `Deferred`s. They are resolved last, when the broker has come to rest (`_settle`):
+resolving one may make the server hand in the next request at once, and that call finds consistent state and leaves
+the delivery to the outer one.
 """
 
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from headrace.broker.broker_settings import BrokerSettings
 from headrace.broker.context import CloseConnection, Endpoint, RequestContext, VersionRange
 from headrace.broker.delayed import Purgatory
 from headrace.broker.endpoints import adaptive_endpoint, parse_advertised_listeners
@@ -75,6 +79,8 @@ class Broker:
             ConfigError: `advertised.listeners` cannot be read.
         """
         self.config = config
+        """What counts at present; changed as a whole by `configure`."""
+        self.settings = BrokerSettings(config, metadata, journal)
         self.journal = journal
         self.apis = APIS
         self.purgatory = Purgatory()
@@ -98,6 +104,8 @@ class Broker:
         Raises:
             StorageError: Something stored cannot be read, or belongs to another broker.
         """
+        self.settings.load()
+        self.config = self.settings.config
         self.cluster_id = self._load_cluster_id()
         self.replicas = ReplicaManager(
             self.config, self._files, self.journal, cluster_id=self.cluster_id
@@ -231,6 +239,16 @@ class Broker:
         """
         self.topics.delete(topic)
         self.groups.topics_deleted([topic.name], now_ms)
+
+    def configure(self, settings: Mapping[str, str], *, all_brokers: bool) -> None:
+        """Change the settings of this broker, or of all; they are durable and count when this returns.
+
+        Raises:
+            ApiError: A setting is not acceptable, or they could not be stored.
+        """
+        self.settings.change(settings, all_brokers=all_brokers)
+        self.config = self.settings.config
+        self.topics.broker_config_changed(self.config)
 
     # Group commit
 

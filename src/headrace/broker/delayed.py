@@ -1,8 +1,8 @@
-"""Requests that cannot be answered yet (Kafka's purgatory): produces that wait to be durable, fetches that wait for data.
+"""Requests that cannot be answered yet (Kafka's purgatory): produces that wait for a sync, fetches that wait for data.
 
-Nothing here is resolved while state is being changed. An operation that is complete is put on the purgatory's list, and
-whoever is outermost (`Broker.handle`, `tick`, `finish_sync`) drains the list last: resolving a deferred may make the server
-hand in the connection's next request at once.
+Nothing here is resolved while state is being changed. An operation that is complete is put on the purgatory's list,
+and whoever is outermost (`Broker.handle`, `tick`, `finish_sync`) drains the list last: resolving a deferred may make
+the server hand in the connection's next request at once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """One partition of which this broker holds the only replica, and so leads.
 
-It is the degenerate case of a replicated partition: leader epoch, high watermark and log end offset exist, and the high
-watermark follows the local log (what is synced, or with `durability=os` what is written) because nobody else has to agree.
+It is the degenerate case of a replicated partition: leader epoch, high watermark and log end offset exist, and the
+high watermark follows the local log (what is synced, or with `durability=os` what is written) because nobody else has
+to agree.
 """
 
 from __future__ import annotations
@@ -119,8 +120,8 @@ class Partition:
     def await_high_watermark(self, end_offset: int, waiter: Waiter) -> None:
         """Call `waiter(NONE)` when the high watermark reaches `end_offset`, or with the error that prevents it.
 
-        Offsets come in ascending order, as appends do. (The retry of a batch may come with an earlier one: then it waits for
-        what was appended before it, which one sync makes durable together.)
+        Offsets come in ascending order, as appends do. (The retry of a batch may come with an earlier one:
+        then it waits for what was appended before it, which one sync makes durable together.)
         """
         self._waiters.append((end_offset, waiter))
 

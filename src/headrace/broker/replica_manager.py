@@ -1,14 +1,14 @@
 """The partitions of this broker as replicas: append, become durable, move the high watermark, tell who waits.
 
-There is one replica of each partition. What "replicated" means is therefore what `durability` says: with `fsync` the high
-watermark follows the synced offset, with `os` the log end offset. The broker's own topics are always synced when
+There is one replica of each partition. What "replicated" means is therefore what `durability` says: with `fsync` the
+high watermark follows the synced offset, with `os` the log end offset. The broker's own topics are always synced when
 they lie in real files.
 
 The life of an append with `fsync`:
 
     1. `append` writes to the page cache; the produce waits on its partition
     2. `start_sync` takes all logs that were written to; the shell runs the batch in a thread, appends go on
-    3. `finish_sync` moves the high watermarks; `settle` answers the produces, the waiting fetches, the group coordinator
+    3. `finish_sync` moves the high watermarks; the broker answers produces, fetches and the group coordinator
 
 After the first I/O error of any kind nothing is acknowledged any more: the kernel may have dropped what it could not
 write. Whoever waits is answered with KAFKA_STORAGE_ERROR and the shell ends the process.
@@ -17,7 +17,7 @@ write. Whoever waits is answered with KAFKA_STORAGE_ERROR and the shell ends the
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from headrace.broker.partition import Partition
@@ -179,6 +179,32 @@ class ReplicaManager:
     def _sync_later(self, log: PartitionLog) -> None:
         self._unsynced[log] = None
 
+    def configure(self, partitions: Iterable[Partition | None], config: TopicConfig) -> None:
+        """Let the logs of a topic work with another configuration from now on."""
+        for_logs = log_config(config, self._config)
+        for partition in partitions:
+            if partition is not None:
+                partition.log.config = for_logs
+
+    def broker_config_changed(self, config: BrokerConfig) -> None:
+        """Use another configuration of the broker; logs get it by `configure`."""
+        self._config = config
+
+    def delete_records(self, offsets: Mapping[Partition, int], now_ms: int) -> None:
+        """Move the log start of partitions up to an offset each; that is durable when this returns.
+
+        Raises:
+            ApiError: KAFKA_STORAGE_ERROR; the data directory has failed.
+        """
+        for partition, offset in offsets.items():
+            partition.log.advance_log_start_offset(offset)
+        try:
+            self._logs.delete_below_start([partition.log for partition in offsets], now_ms)
+        except OSError as error:
+            raise self._failed(error) from error
+        for partition in offsets:
+            partition.notify_watchers()
+
     def delete(self, topic_partitions: Sequence[TopicPartition]) -> None:
         """Delete partitions and their data durably; whoever waits for them is answered.
 
@@ -303,5 +329,5 @@ class ReplicaManager:
                 self._mark_dirty(log)
 
     def close(self, now_ms: int) -> None:
-        """Sync and close all logs and mark the shutdown as clean, unless the directory has failed or was never loaded."""
+        """Sync and close all logs, and mark the shutdown as clean unless the directory has failed."""
         self._logs.close(now_ms)

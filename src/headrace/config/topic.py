@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from headrace.config.broker import BrokerConfig
 
 _COMPACTION: Final = "log compaction comes later"
-_RECOMPRESSION: Final = "batches are stored as the producer compressed them; leave it at 'producer' and set compression.type on producers"
+_RECOMPRESSION: Final = (
+    "batches are stored as the producer compressed them; leave it at 'producer' and set "
+    "compression.type on producers"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

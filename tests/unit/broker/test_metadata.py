@@ -130,7 +130,8 @@ def test_topic_ids_are_stable_and_not_zero():
 def test_a_topic_id_never_looks_like_an_option():
     harness = BrokerHarness()
     dashed = bytes.fromhex("f8000000000040008000000000000001")
-    harness.entropy.uuid = iter([dashed, bytes(16), bytes([7] * 16)]).__next__  # type: ignore[method-assign]  # fixed draws
+    draws = iter([dashed, bytes(16), bytes([7] * 16)])
+    harness.entropy.uuid = draws.__next__  # type: ignore[method-assign]  # fixed draws
     assert ask(harness, "t").topics[0].topic_id == bytes([7] * 16)
 
 

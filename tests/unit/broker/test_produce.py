@@ -61,7 +61,7 @@ def test_every_codec_is_kept_as_it_was_sent(harness: BrokerHarness, compression:
 
 
 @pytest.mark.parametrize(("version", "accepted"), [(6, False), (7, True)])
-def test_zstd_needs_version_7(harness: BrokerHarness, version: int, accepted: bool):  # noqa: FBT001 - a table
+def test_zstd_needs_version_7(harness: BrokerHarness, version, accepted):
     request = produce_request("t", 0, batch(b"a", compression=Compression.ZSTD))
     expected = ErrorCode.NONE if accepted else ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     assert error_of(harness.call(request, version)) == expected

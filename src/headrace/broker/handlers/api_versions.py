@@ -1,9 +1,10 @@
 """ApiVersions (API key 18), versions 0-4.
 
-Behaviour: answers what the registry holds, so the answer cannot differ from what is served. It never fails: a version that
-we do not know is answered in the format of version 0 with UNSUPPORTED_VERSION and the same list (KIP-511), which every
-client takes as "try again with the highest you see"; `unsupported` builds that answer. The client's software name and version are not judged.
-Produce is advertised from version 0 although 0-2 are refused: older librdkafka switches compression off otherwise (KAFKA-18659).
+Behaviour: answers what the registry holds, so the answer cannot differ from what is served. It never fails: a version
+that we do not know is answered in the format of version 0 with UNSUPPORTED_VERSION and the same list (KIP-511), which
+every client takes as "try again with the highest you see"; `unsupported` builds that answer. The client's software
+name and version are not judged. Produce is advertised from version 0 although 0-2 are refused: older librdkafka
+switches compression off otherwise (KAFKA-18659).
 Not implemented: features (none is finalized).
 Versions: v1 throttle time; v3 client software, flexible body under a header that stays version 0.
 """

@@ -1,8 +1,9 @@
 """DeleteTopics (API key 20), versions 1-6.
 
-Behaviour: by name, or from version 6 on by id. When the answer says success the topic, its data and its metadata are gone, and its
-name can be used again at once, with a new id. Whoever waits on it is answered with UNKNOWN_TOPIC_OR_PARTITION. Internal topics cannot
-be deleted. With delete.topic.enable=false the answer is TOPIC_DELETION_DISABLED.
+Behaviour: by name, or from version 6 on by id. When the answer says success the topic, its data and its metadata are
+gone, and its name can be used again at once, with a new id. Whoever waits on it is answered with
+UNKNOWN_TOPIC_OR_PARTITION. Internal topics cannot be deleted. With delete.topic.enable=false the answer is
+TOPIC_DELETION_DISABLED.
 Versions: v3 TOPIC_DELETION_DISABLED; v4 flexible; v5 error messages; v6 topic ids.
 """
 

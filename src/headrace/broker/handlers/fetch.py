@@ -1,11 +1,12 @@
 """Fetch (API key 1), versions 4-12.
 
-Behaviour: partitions are read in the order of the request, whole batches as ranges of the segment files, never above the high
-watermark (with read_committed: the last stable offset). `max_bytes` and `partition_max_bytes` hold, except that the first
-partition with data returns at least one batch. With less than `min_bytes` and no error the answer waits for `max_wait_ms`,
-woken by the high watermark. The answer holds every partition that was asked for, in order. Sessions are declined as KIP-227
-allows: the answer carries session id 0 and the client goes on with full requests; an incremental request gets
-FETCH_SESSION_ID_NOT_FOUND. Leader epochs are checked (KIP-320). Fetches of followers are refused with NOT_LEADER_OR_FOLLOWER.
+Behaviour: partitions are read in the order of the request, whole batches as ranges of the segment files, never above
+the high watermark (with read_committed: the last stable offset). `max_bytes` and `partition_max_bytes` hold, except
+that the first partition with data returns at least one batch. With less than `min_bytes` and no error the answer
+waits for `max_wait_ms`, woken by the high watermark. The answer holds every partition that was asked for, in order.
+Sessions are declined as KIP-227 allows: the answer carries session id 0 and the client goes on with full requests; an
+incremental request gets FETCH_SESSION_ID_NOT_FOUND. Leader epochs are checked (KIP-320). Fetches of followers are
+refused with NOT_LEADER_OR_FOLLOWER.
 Not implemented: aborted transactions (there are none), racks.
 Versions: v5 log start offset; v7 sessions; v9 leader epochs; v10 zstd; v11 rack; v12 flexible, last fetched epoch.
 """

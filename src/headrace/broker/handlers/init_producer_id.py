@@ -1,9 +1,10 @@
 """InitProducerId (API key 22), versions 0-4.
 
-Behaviour: an idempotent producer gets an id that nobody had before, with epoch 0, also when it comes back with an id and an
-epoch (KIP-360): a producer without transactions raises its epoch by itself, see Kafka's TransactionCoordinator.
-Not implemented: transactions; a request with a transactional id gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client
-takes as final (UNSUPPORTED_VERSION would be retried by some until they time out).
+Behaviour: an idempotent producer gets an id that nobody had before, with epoch 0, also when it comes back with an id
+and an epoch (KIP-360): a producer without transactions raises its epoch by itself, see Kafka's
+TransactionCoordinator.
+Not implemented: transactions; a request with a transactional id gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which
+every client takes as final (UNSUPPORTED_VERSION would be retried by some until they time out).
 Versions: v2 flexible; v3 producer id and epoch in the request; v4 PRODUCER_FENCED.
 """
 

@@ -1,9 +1,9 @@
 """ListOffsets (API key 2), versions 1-7.
 
-Behaviour: -1 is the high watermark (with read_committed the last stable offset), -2 the log start, -3 the record with the largest
-timestamp; anything from 0 on finds the first record with at least that timestamp. When there is none the answer is
-offset -1 and timestamp -1 without an error. Offsets at or above the high watermark are never told. The leader epoch is that
-of the record, so that a consumer which starts there can find out about truncations (KIP-320).
+Behaviour: -1 is the high watermark (with read_committed the last stable offset), -2 the log start, -3 the record with
+the largest timestamp; anything from 0 on finds the first record with at least that timestamp. When there is none the
+answer is offset -1 and timestamp -1 without an error. Offsets at or above the high watermark are never told. The
+leader epoch is that of the record, so that a consumer which starts there can find out about truncations (KIP-320).
 Not implemented: the special timestamps of tiered storage (-4, -5), which are answered with UNSUPPORTED_VERSION.
 Versions: v2 isolation level; v4 leader epochs; v6 flexible; v7 largest timestamp (KIP-734).
 """

@@ -1,9 +1,10 @@
 """Metadata (API key 3), versions 0-12.
 
-Behaviour: one broker, which is the controller and leads every partition. The address is the configured one, or the one
-that the client connected to. No topics asked (null) means all; an empty list means none, in version 0 all. A topic that does
-not exist is created at once, with the broker's defaults, where the client and the broker allow it, and is in the answer: no
-client has to retry. Errors are per topic. Unknown names are UNKNOWN_TOPIC_OR_PARTITION, unknown ids UNKNOWN_TOPIC_ID.
+Behaviour: one broker, which is the controller and leads every partition. The address is the configured one, or the
+one that the client connected to. No topics asked (null) means all; an empty list means none, in version 0 all. A
+topic that does not exist is created at once, with the broker's defaults, where the client and the broker allow it,
+and is in the answer: no client has to retry. Errors are per topic. Unknown names are UNKNOWN_TOPIC_OR_PARTITION,
+unknown ids UNKNOWN_TOPIC_ID.
 Not implemented: authorized operations (always "not known"), racks, topics by id before version 12 (INVALID_REQUEST).
 Versions: v1 controller, internal flag; v2 cluster id; v4 allow_auto_topic_creation; v7 leader epochs; v9 flexible;
 v10 topic ids in answers; v12 topics by id.

@@ -1,8 +1,8 @@
 """OffsetForLeaderEpoch (API key 23), versions 2-4.
 
-Behaviour: tells where a leader epoch ended, so that a consumer finds out whether the log was truncated behind its back (KIP-320):
-the largest epoch up to the one asked for, and the offset after its last record. The end of the current epoch is the high
-watermark for consumers. An epoch that is newer than ours is answered with -1, -1.
+Behaviour: tells where a leader epoch ended, so that a consumer finds out whether the log was truncated behind its
+back (KIP-320): the largest epoch up to the one asked for, and the offset after its last record. The end of the
+current epoch is the high watermark for consumers. An epoch that is newer than ours is answered with -1, -1.
 Versions: v3 replica id; v4 flexible.
 """
 

@@ -1,12 +1,13 @@
 """Produce (API key 0), versions 3-9 (advertised from 0, see `headrace.broker.handlers.api_versions`).
 
-Behaviour: every partition's records are checked, appended and answered for themselves. acks=1 and acks=all mean the same on one
-node: the answer waits until the batch is durable, that is below the high watermark. acks=0 gets no answer; if anything fails the
-connection is closed, so that the client looks for the reason. If `timeout_ms` passes first the answer is REQUEST_TIMED_OUT,
-never success. Retries of an idempotent producer are answered with the original offset, once that is durable.
-With acks=all and min.insync.replicas above 1 the answer is NOT_ENOUGH_REPLICAS: there is one replica.
-Not implemented: transactions; a request with a transactional id gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client takes
-as final. Message formats 0 and 1 (KIP-896).
+Behaviour: every partition's records are checked, appended and answered for themselves. acks=1 and acks=all mean the
+same on one node: the answer waits until the batch is durable, that is below the high watermark. acks=0 gets no
+answer; if anything fails the connection is closed, so that the client looks for the reason. If `timeout_ms` passes
+first the answer is REQUEST_TIMED_OUT, never success. Retries of an idempotent producer are answered with the original
+offset, once that is durable. With acks=all and min.insync.replicas above 1 the answer is NOT_ENOUGH_REPLICAS: there
+is one replica.
+Not implemented: transactions; a request with a transactional id gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which
+every client takes as final. Message formats 0 and 1 (KIP-896).
 Versions: v3 record batches; v5 log start offset; v7 zstd; v8 error messages; v9 flexible.
 """
 
