@@ -6,6 +6,8 @@
     +N               N records after the log start  -N               the last N records of each partition
     @T   @T:         from time T                    @:T   @T1:T2     up to T; from T1 up to T2
 
+A range is taken of what the log holds now: it ends, at the latest, where the log ends.
+
 A time is milliseconds (13 digits) or seconds (up to 10) since 1970, a day (2013-01-31), an ISO time (UTC unless it
 says otherwise), `end` as the second of two, or a duration before now: `-15m`, `-2h30m`, `-1d`.
 """
@@ -158,8 +160,9 @@ def resolve(
     begin = {where: min(max(at, starts[where]), ends[where]) for where, at in firsts.items()}
     if spec.stop is None:
         return begin, None
+    # A range ends where the log ends now: a partition that never gets so far must not keep the command waiting.
     stops = _offsets(spec.stop, starts, ends, listing)
-    return begin, stops
+    return begin, {where: min(at, ends[where]) for where, at in stops.items()}
 
 
 def _offsets(

@@ -75,12 +75,9 @@ def produce(
     from headrace.clients.producer import BlockingProducer  # noqa: PLC0415 - not for `--help`
 
     report = _Report(as_json=as_json, quiet=options["quiet"])
-    producer = BlockingProducer(
-        properties.pop("bootstrap.servers", bootstrap),
-        acks=options["acks"],
-        compression=options["compression"],
-        **properties,
-    )
+    named = {"acks": options["acks"], "compression.type": options["compression"]}
+    properties |= {name: value for name, value in named.items() if value is not None}
+    producer = BlockingProducer(properties.pop("bootstrap.servers", bootstrap), **properties)
     with producer:
         try:
             for record in read(_standard_input(producer, report)):
