@@ -206,7 +206,9 @@ def test_records_removed_before_they_were_read_stop_the_query_or_are_passed_over
     lenient = read.stream(topic, failOnDataLoss="false")
     collected = Collector()
     collected.run(lenient, tmp_path / "lenient")
-    assert collected.rows == [(0, offset) for offset in range(6)], "the new topic from its beginning"
+    assert collected.rows == [(0, offset) for offset in range(6)], (
+        "the new topic from its beginning"
+    )
 
 
 def test_a_running_query_follows_the_topic(

@@ -1,0 +1,53 @@
+"""The programs in docs/spark.md run, one after the other, and do what the text says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from headrace.clients.blocking import BlockingClient
+from headrace.records.builder import build_batch
+from headrace.spark import options
+from headrace.types import TopicPartition
+from tests.spark.conftest import Reader, Topics
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "spark.md"
+
+
+def test_the_programs_of_the_document_run(
+    read: Reader, client: BlockingClient, topics: Topics, tmp_path: Path
+) -> None:
+    topics.create(name="flights", partitions=2)
+    topics.create(name="numbers", partitions=2)
+    topics.create(name="carriers")
+    records = [(carrier, b"{}", (), 0) for carrier in (b"UA", b"EV", b"UA")]
+    client.produce(TopicPartition("flights", 1), build_batch(records))
+
+    programs = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), flags=re.DOTALL)
+    names: dict[str, Any] = {
+        "spark": read.spark,
+        "bootstrap": read.bootstrap,
+        "directory": str(tmp_path),
+    }
+    for program in programs:
+        exec(compile(program, str(DOCUMENT), "exec"), names)
+
+    assert len(programs) == 4
+    parquet = read.spark.read.parquet(str(tmp_path / "carriers"))
+    assert sorted(row["carrier"] for row in parquet.collect()) == ["EV", "UA", "UA"]
+    assert read.batch("numbers").count() == 1000
+    published = read.batch("carriers").selectExpr("CAST(value AS STRING) AS value").collect()
+    assert sorted(row["value"] for row in published) == [
+        '{"carrier":"EV"}',
+        '{"carrier":"UA"}',
+        '{"carrier":"UA"}',
+    ]
+
+
+def test_every_option_of_the_source_is_documented() -> None:
+    text = DOCUMENT.read_text()
+    for name in (*options._SOURCE, *options._SINK, *options._WITHOUT_EFFECT, *options._NOT_YET):
+        if name.startswith(("startingTimestamp", "startingOffsetsBy", "ending")):
+            continue  # "offsets by timestamp"
+        assert f"`{name}`" in text, name
