@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -88,6 +90,46 @@ def _long_poll(client: WireClient) -> int:
             replica_id=-1, max_wait_ms=60_000, min_bytes=1, session_epoch=-1, topics=[topic]
         )
     )
+
+
+@contextlib.contextmanager
+def client_that_takes_nothing(server: ServerProcess) -> Iterator[WireClient]:
+    """A client that has asked for far more than its socket holds, and does not read."""
+    batch = build_batch([(None, bytes(900_000), (), NOW_MS)])
+    partition = FetchPartition(partition=0, partition_max_bytes=50_000_000)
+    request = FetchRequest(
+        replica_id=-1,
+        session_epoch=-1,
+        max_bytes=50_000_000,
+        topics=[FetchTopic(topic="t", partitions=[partition])],
+    )
+    with WireClient(address_of(server)) as client, WireClient(address_of(server)) as lazy:
+        client.create_topic("t")
+        for _ in range(30):
+            assert client.produce("t", 0, batch).error_code == 0
+        lazy.send(request)
+        lazy.sock.recv(1, socket.MSG_PEEK)  # the response has begun
+        client.ping()
+        yield lazy
+
+
+def test_it_stops_in_time_with_a_client_that_takes_nothing(tmp_path: Path) -> None:
+    with running_server(tmp_path) as server, client_that_takes_nothing(server):
+        began = time.monotonic()
+        assert server.stop() == 0
+        assert time.monotonic() - began < 5
+        assert "drain_timed_out" in server.log
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    with running_server(tmp_path) as server, client_that_takes_nothing(server):
+        server.signal(signal.SIGTERM)
+        while "server_stopping" not in server.log:
+            assert server.running
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 1
+        assert "server_killed" in server.log
+        assert "server_stopped" not in server.log
 
 
 def test_produce_requests_in_flight_are_answered_before_the_stop(tmp_path: Path) -> None:
