@@ -56,10 +56,8 @@ def translate(line: str) -> tuple[str, Mapping[str, object]] | None:
         offsets = {each["partition"]: each["offset"] for each in said["offsets"]}
         return ("committed" if said["success"] else "commit_failed"), {"offsets": offsets}
     if kind == "producer_send_success":
-        return "sent", {"row": [said["value"], said["partition"], said["offset"]]}
-    if kind == "producer_send_error":
-        return "error", said
-    return kind, said
+        said["row"] = [said["value"], said["partition"], said["offset"]]
+    return {"producer_send_success": "sent", "producer_send_error": "error"}.get(kind, kind), said
 
 
 class JavaMember:
