@@ -401,7 +401,7 @@ def test_a_brokers_configs_are_found_by_its_id(harness):
         "log.cleanup.policy",
     ]:
         assert configs[name].value
-        assert configs[name].read_only
+    assert configs["broker.id"].read_only
     assert (configs["num.partitions"].value, configs["num.partitions"].config_source) == ("4", 4)
     assert configs["durability"].value == "fsync"
 
