@@ -131,14 +131,15 @@ class ReceiveBuffer:
             then stops reading until its `memory_available` is called.
         """
         capacity = len(self._data)
+        # The last read found no end: the client has more than fits, and larger reads cost less.
+        filled = self._end == capacity and capacity < self._limits.busy_buffer_bytes
         if self._start == self._end:
-            filled = self._end == capacity and capacity < self._limits.busy_buffer_bytes
             self._start = self._end = 0
-            if filled and self._budget.has_room(capacity):
-                self._resize(min(2 * capacity, self._limits.busy_buffer_bytes))
-            elif self._budget.contended:
+            if self._budget.contended:
                 self.shrink()
-            return True
+                return True
+        if filled and self._budget.has_room(capacity):
+            return self._resize(min(2 * capacity, self._limits.busy_buffer_bytes))
         if self._start and self._start + self._frame_size() > capacity:
             self._compact()
         if self._end < capacity:
@@ -174,7 +175,8 @@ class ReceiveBuffer:
 
     def shrink(self) -> None:
         """Give memory back that was not needed since the last call; to be called now and then."""
-        needed = max(self._peak, self._end)
+        # One byte more than what is there: the next read may come at any moment, and needs some room.
+        needed = max(self._peak, self._end + 1)
         self._peak = self._end
         target = self._limits.initial_buffer_bytes
         if self._budget.contended and not self.pending:

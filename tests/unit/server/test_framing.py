@@ -1,0 +1,90 @@
+"""The receive buffer against a plain list of frames, under any split of the bytes into reads."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.server.budget import MemoryBudget
+from headrace.server.framing import BadFrameError, ReceiveBuffer
+from headrace.server.limits import KIB, MIB, ServerLimits
+from tests.unit.server.fakes import PRODUCE, framed
+
+
+class Owner:
+    def memory_available(self) -> None:
+        raise AssertionError("nobody waits")
+
+
+def buffer_of(limits: ServerLimits) -> tuple[ReceiveBuffer, MemoryBudget]:
+    budget = MemoryBudget(limits.memory_budget_bytes)
+    return ReceiveBuffer(limits, budget, Owner()), budget
+
+
+def feed(buffer: ReceiveBuffer, data: bytes, sizes: list[int]) -> list[bytes]:
+    """Receive `data` in reads of at most these sizes, over and over."""
+    frames: list[bytes] = []
+    position = turn = 0
+    while position < len(data):
+        space = buffer.free_space()
+        assert len(space) > 0
+        count = min(len(space), sizes[turn % len(sizes)], len(data) - position)
+        space[:count] = data[position : position + count]
+        buffer.received(count)
+        position += count
+        turn += 1
+        while (frame := buffer.next_frame()) is not None:
+            frames.append(bytes(frame))
+        assert buffer.make_room()
+        if turn % 7 == 0:
+            buffer.shrink()
+    return frames
+
+
+@given(
+    bodies=st.lists(st.integers(0, 3000), max_size=30),
+    reads=st.lists(st.integers(1, 5000), min_size=1, max_size=10),
+    initial=st.sampled_from([16, 64, 1000, 4096]),
+)
+def test_frames_come_out_as_they_went_in(bodies: list[int], reads: list[int], initial: int) -> None:
+    limits = ServerLimits(initial_buffer_bytes=initial, busy_buffer_bytes=4 * initial)
+    buffer, budget = buffer_of(limits)
+    rng = random.Random(1)
+    sent = [framed(rng.randbytes(size), PRODUCE) for size in bodies]
+    received = feed(buffer, b"".join(sent), reads)
+    assert received == [frame[4:] for frame in sent]
+    buffer.close()
+    buffer.close()
+    assert budget.used == 0
+
+
+def test_the_buffer_grows_with_what_arrives_and_not_before() -> None:
+    limits = ServerLimits()
+    buffer, _ = buffer_of(limits)
+    start = framed(b"x" * 10 * MIB, PRODUCE)
+    assert feed(buffer, start[: 10 * KIB], [1000]) == []
+    assert buffer.capacity == limits.initial_buffer_bytes
+    feed(buffer, start[10 * KIB : MIB], [1 << 30])
+    assert MIB <= buffer.capacity <= 2 * MIB
+
+
+def test_a_busy_connection_gets_larger_reads_up_to_a_limit() -> None:
+    limits = ServerLimits()
+    buffer, _ = buffer_of(limits)
+    request = framed(b"x" * 16_000, PRODUCE)
+    assert len(feed(buffer, request * 300, [1 << 30])) == 300
+    assert buffer.capacity == limits.busy_buffer_bytes
+    buffer.shrink()
+    buffer.shrink()
+    assert buffer.capacity == limits.initial_buffer_bytes
+
+
+def test_garbage_is_noticed_with_the_first_four_bytes() -> None:
+    for garbage in (b"GET ", b"\x16\x03\x01\x02", b"\xff\xff\xff\xff", b"\x00\x00\x00\x01"):
+        buffer, _ = buffer_of(ServerLimits())
+        assert feed(buffer, garbage[:3], [1]) == []
+        with pytest.raises(BadFrameError):
+            feed(buffer, garbage[3:], [1])
