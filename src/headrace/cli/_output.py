@@ -76,8 +76,11 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        # Imported here: `--help` needs none of it.
-        from headrace.errors import ConfigError, HeadraceError, TransportError  # noqa: PLC0415
+        from headrace.errors import (  # noqa: PLC0415 - not for `--help`
+            ConfigError,
+            HeadraceError,
+            TransportError,
+        )
 
         try:
             result = command(*args, **kwargs)

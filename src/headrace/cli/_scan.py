@@ -24,6 +24,11 @@ from headrace.cli._template import (
 
 MAX_FIELD_BYTES: Final = 64 << 20
 _HEX: Final = frozenset(b"0123456789abcdefABCDEF")
+_ENCODED_SIZES: Final[dict[str, Callable[[int], int]]] = {
+    "hex": lambda size: 2 * size,
+    "base64": lambda size: 4 * ((size + 2) // 3),
+}
+"""Modifier to the characters that so many bytes become."""
 _SIZES: Final = {Token.KEY_SIZE: Token.KEY, Token.VALUE_SIZE: Token.VALUE}
 
 
@@ -203,25 +208,31 @@ def _literal_step(literal: bytes, *, optional_at_end: bool) -> Step:
     return step
 
 
+def _taker(
+    piece: Piece, following: Piece | None, *, sized: bool, nested: bool
+) -> Callable[[Source, int], bytes]:
+    """Return the function that takes a text field, given its size if one was read."""
+    if piece.modifier == "json" and not sized:
+        return lambda source, _size: take_json(source)
+    if sized:
+        width = _ENCODED_SIZES.get(piece.modifier, int)
+        return lambda source, size: source.take(width(size))
+    if following is not None and following.token is None:
+        delimiter = following.literal
+        return lambda source, _size: source.take_until(delimiter)
+    if following is None and not nested:
+        return lambda source, _size: source.take_rest()
+    assert piece.token is not None, "literals have their own step"
+    raise TemplateError(
+        f"nothing says where %{piece.token.value} ends: put text after it, or its size before it"
+    )
+
+
 def _text_step(piece: Piece, following: Piece | None, *, sized: bool, nested: bool) -> Step:
     token = piece.token
     assert token is not None, "literals have their own step"
     decode = _decoder(piece.modifier)
-    name = f"%{token.value}"
-    if piece.modifier == "json" and not sized:
-        take: Callable[[Source, int], bytes] = lambda source, _size: take_json(source)  # noqa: E731 - one of four ways to take a field
-    elif sized:
-        width = {"hex": lambda n: 2 * n, "base64": lambda n: 4 * ((n + 2) // 3)}.get(piece.modifier)
-        take = lambda source, size: source.take(width(size) if width else size)  # noqa: E731
-    elif following is not None and following.token is None:
-        delimiter = following.literal
-        take = lambda source, _size: source.take_until(delimiter)  # noqa: E731
-    elif following is None and not nested:
-        take = lambda source, _size: source.take_rest()  # noqa: E731
-    else:
-        raise TemplateError(
-            f"nothing says where {name} ends: put text after it, or its size before it"
-        )
+    take = _taker(piece, following, sized=sized, nested=nested)
 
     def step(source: Source, record: ScannedRecord, sizes: dict[Token, int]) -> None:
         data = decode(take(source, sizes.get(token, 0)))

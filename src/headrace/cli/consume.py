@@ -248,8 +248,8 @@ class Printer:
         for where in self._consumer.assignment:
             position = self._consumer.position(where)
             at_end = at_end and position is not None and position >= self._stops.get(where, 0)
-        # A member without an assignment has not joined yet; no partition at all has nothing to wait for.
-        return at_end and (bool(self._consumer.assignment) or not self._stops)
+        # A member may be left without partitions, and then has nothing to wait for; but not before it has joined.
+        return at_end and (self._consumer.config.group_id is None or self._consumer.joined)
 
     def _commit(self) -> None:
         if self._consumer.config.group_id is None or not self._positions:

@@ -68,6 +68,11 @@ def _document(client: BlockingClient, group: GroupDescription) -> dict[str, Any]
     committed = client.committed_offsets(group.group_id)
     if group.state == "Dead" and not committed:
         fail(f"no group {group.group_id!r}")
+    state = group.state
+    if state == "Dead":
+        # Committed offsets and no classic group: one of the newer protocol, whose state only the listing tells.
+        listed = {listing.group_id: listing.state for listing in client.list_groups()}
+        state = listed.get(group.group_id, "Empty")
     owners = {where: member for member in group.members for where in member.assignment}
     partitions = sorted(set(committed) | set(owners))
     ends = _end_offsets(client, partitions)
@@ -90,7 +95,7 @@ def _document(client: BlockingClient, group: GroupDescription) -> dict[str, Any]
         )
     return {
         "group": group.group_id,
-        "state": group.state,
+        "state": state,
         "coordinator": group.coordinator,
         "protocol_type": group.protocol_type,
         "assignor": group.protocol,

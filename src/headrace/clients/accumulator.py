@@ -50,23 +50,26 @@ class Batch:
     """One batch from its first record to its acknowledgement."""
 
     __slots__ = (
+        "append",
         "attempts",
         "base_sequence",
         "builder",
         "callbacks",
-        "count",
         "created",
         "data",
+        "encoded_count",
         "topic_partition",
     )
 
     def __init__(self, topic_partition: TopicPartition, builder: BatchBuilder, now: float) -> None:
         self.topic_partition = topic_partition
         self.builder: BatchBuilder | None = builder
-        """Takes records until the batch is sent."""
+        """Holds the records until the batch is sent."""
+        self.append = builder.append
+        """Adds a record to an open batch (the builder's own method, for it runs for each record)."""
         self.data = b""
         """The encoded batch, once it is sent."""
-        self.count = 0
+        self.encoded_count = 0
         self.created = now
         self.callbacks: list[tuple[int, DeliveryCallback]] = []
         """(index of the record in the batch, whom to tell)."""
@@ -78,11 +81,16 @@ class Batch:
         """Bytes it holds in memory."""
         return len(self.data) if self.builder is None else self.builder.size
 
+    @property
+    def count(self) -> int:
+        """Number of records."""
+        return self.encoded_count if self.builder is None else len(self.builder)
+
     def encode(self, identity: ProducerIdentity, base_sequence: int) -> None:
         """Encode the records, under a producer's identity."""
         assert self.builder is not None, "a batch is encoded once"
         self.base_sequence = base_sequence
-        self.count = len(self.builder)
+        self.encoded_count = len(self.builder)
         self.data = self.builder.build(identity.producer_id, identity.producer_epoch, base_sequence)
         self.builder = None
 
@@ -211,7 +219,7 @@ def split(batch: Batch, compression: Compression, identity: ProducerIdentity) ->
     for start, part in ((0, records[:middle]), (middle, records[middle:])):
         half = Batch(batch.topic_partition, BatchBuilder(), batch.created)
         half.builder = None
-        half.count = len(part)
+        half.encoded_count = len(part)
         half.attempts = batch.attempts
         sequence = batch.base_sequence
         half.base_sequence = sequence if sequence < 0 else add_sequence(sequence, start)

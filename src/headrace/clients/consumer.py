@@ -35,6 +35,8 @@ __all__ = ["BlockingConsumer", "ConsumedRecord"]
 
 LOST_MEMBERSHIP: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
 LEAVE_TIMEOUT_MS: Final = 3_000
+QUIET_COMMIT_TIMEOUT_MS: Final = 5_000
+"""An automatic commit must not keep the program from its records for long: the next one comes soon."""
 
 
 class BlockingConsumer:
@@ -79,6 +81,7 @@ class BlockingConsumer:
         self._member: Membership | None = None
         self._member_id = ""
         self._rejoin = False
+        self._next_topics_check = time.monotonic() + self.config.metadata_max_age_ms / 1000
         self._next_heartbeat = 0.0
         self._next_commit = 0.0
         self._finished: dict[TopicPartition, int] = {}
@@ -104,6 +107,11 @@ class BlockingConsumer:
     def assignment(self) -> list[TopicPartition]:
         """The partitions that are read at the moment."""
         return sorted(self._fetcher.cursors)
+
+    @property
+    def joined(self) -> bool:
+        """Whether the consumer has its place in its group, with or without partitions."""
+        return self._member is not None and not self._rejoin
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         """Return a topic's partitions.
@@ -187,8 +195,16 @@ class BlockingConsumer:
             if not self._fetcher.has_records:
                 self._driver.poll(self._wait_seconds(now, until))
 
-    def commit(self, positions: Mapping[TopicPartition, int] | None = None) -> None:
+    def commit(
+        self,
+        positions: Mapping[TopicPartition, int] | None = None,
+        timeout_ms: int | None = None,
+    ) -> None:
         """Commit positions: those given, or all, everything returned by `poll` included.
+
+        Args:
+            positions: One past the last finished record of each partition; None is all that `poll` returned.
+            timeout_ms: How long to try; None is `request.timeout.ms`.
 
         Raises:
             ApiError: The group has moved on without this member (UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION), or is
@@ -209,7 +225,7 @@ class BlockingConsumer:
             },
             self._committer(),
         )
-        self._driver.run(flow)
+        self._driver.run(flow, timeout_ms)
         self._committed |= changed
 
     def commit_finished(self, positions: Mapping[TopicPartition, int]) -> None:
@@ -277,8 +293,21 @@ class BlockingConsumer:
             self._next_commit = now + self.config.auto_commit_interval_ms / 1000
         if self._member is not None and now >= self._next_heartbeat:
             self._heartbeat()
+        if self._member is not None and now >= self._next_topics_check:
+            self._check_topics(now)
         if self._topics and self._rejoin:
             self._join()
+
+    def _check_topics(self, now: float) -> None:
+        """Join again when a topic has got partitions, so that they are given out."""
+        self._next_topics_check = now + self.config.metadata_max_age_ms / 1000
+        known = self._state.metadata
+        before = {topic: len(known.partitions(topic)) for topic in self._topics}
+        try:
+            self._driver.run(metadata.refresh(self._state, self._topics))
+        except TransportError:
+            return
+        self._rejoin |= any(len(known.partitions(topic)) > before[topic] for topic in self._topics)
 
     def _heartbeat(self) -> None:
         assert self._member is not None, "only members beat"
@@ -318,8 +347,10 @@ class BlockingConsumer:
         self._member_id = self._member.member_id
         self._rejoin = False
         self._next_heartbeat = time.monotonic() + self.config.heartbeat_interval_ms / 1000
-        kept = dict(self._fetcher.positions())
-        self._set_positions({name: kept.get(name) for name in self._member.assignment})
+        # Also a partition that this member had before begins at its committed offset: between the two generations
+        # there may have been one in which it was another's (1: this member was late, 2: the other read and committed,
+        # 3: the partition came back).
+        self._set_positions(dict.fromkeys(self._member.assignment))
 
     def _partition_counts(self, topics: frozenset[str]) -> Flow[Mapping[str, int]]:
         yield from metadata.refresh(
@@ -373,9 +404,8 @@ class BlockingConsumer:
     def _commit_quietly(self, positions: Mapping[TopicPartition, int]) -> None:
         """Commit on the consumer's own account: a failure shows in the next heartbeat, or passes."""
         try:
-            self.commit(
-                {name: at for name, at in positions.items() if name in self._fetcher.cursors}
-            )
+            owned = {name: at for name, at in positions.items() if name in self._fetcher.cursors}
+            self.commit(owned, QUIET_COMMIT_TIMEOUT_MS)
         except ApiError as error:
             if error.code in LOST_MEMBERSHIP:
                 self._lose_membership()

@@ -142,8 +142,7 @@ class BlockingProducer:
             on_delivery: Called with a `Delivery` when the record's fate is known, from within a later call.
 
         Raises:
-            ApiError: The topic does not exist or may not be written, or the record is larger than
-                `max.request.size` (MESSAGE_TOO_LARGE).
+            ApiError: The topic may not be written, or the record exceeds `max.request.size`.
             TransportError: No broker answered, or no room appeared in the buffer, within `max.block.ms`.
         """
         count = self._partitions_count.get(topic) or self._learn_topic(topic)
@@ -160,7 +159,7 @@ class BlockingProducer:
         if timestamp_ms is None:
             timestamp_ms = time.time_ns() // 1_000_000
         batch = queue.open
-        if batch is None or not batch.builder.append(key, value, headers, timestamp_ms):  # type: ignore[union-attr]  # an open batch has its builder
+        if batch is None or not batch.append(key, value, headers, timestamp_ms):
             if batch is not None:
                 self._close_full(queue)
                 if sticks:
@@ -175,8 +174,7 @@ class BlockingProducer:
             batch = self._new_batch(queue, now)
             self._append_first(batch, key, value, headers, timestamp_ms)
         if on_delivery is not None:
-            assert batch.builder is not None, "an open batch has its builder"
-            batch.callbacks.append((len(batch.builder) - 1, on_delivery))
+            batch.callbacks.append((batch.count - 1, on_delivery))
         if now >= self._sender.next_check:
             self._sender.work(0.0)
         return partition
@@ -273,9 +271,8 @@ class BlockingProducer:
         headers: Headers,
         timestamp_ms: int,
     ) -> None:
-        assert batch.builder is not None, "an open batch has its builder"
-        batch.builder.append(key, value, headers, timestamp_ms)
-        size = batch.builder.size
+        batch.append(key, value, headers, timestamp_ms)
+        size = batch.size
         if size > self.config.max_request_size:
             queue = self._sender.queues[batch.topic_partition]
             queue.open = None

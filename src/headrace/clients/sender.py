@@ -261,7 +261,7 @@ class Sender:
         if batch in queue.in_flight:
             queue.in_flight.remove(batch)
         self.buffered -= batch.size
-        count = batch.count if batch.builder is None else len(batch.builder)
+        count = batch.count
         if error is None:
             self.delivered += count
             queue.confirmed = True
@@ -318,7 +318,12 @@ class Sender:
                 queue.muted_until = now + self.config.retry_backoff_max_ms / 1000
             return False
         for queue in queues:
-            if self._state.metadata.leader(queue.topic_partition) == NO_LEADER:
+            where = queue.topic_partition
+            if self._state.metadata.leader(where) == NO_LEADER:
+                topic = self._state.metadata.topics.get(where.topic)
+                code = topic.error if topic is not None and topic.error else None
+                self._last_error = partition_error(where, code or ErrorCode.LEADER_NOT_AVAILABLE)
+                self._state.stale_topics.add(where.topic)
                 queue.muted_until = now + self.config.retry_backoff_ms / 1000
         return True
 

@@ -84,14 +84,34 @@ def test_silence_ends_at_the_deadline_and_the_connection_is_given_up() -> None:
         FakeCluster(topics={"t": 1}) as cluster,
         client(cluster, request_timeout_ms=200) as impatient,
     ):
-        impatient.connect()
-        cluster.faults.append(Fault(ApiKey.METADATA, "silence"))
+        impatient.metadata()
+        cluster.faults.append(Fault(ApiKey.LIST_OFFSETS, "silence"))
         began = time.monotonic()
         with pytest.raises(TransportError, match="did not answer in time"):
-            impatient.metadata()
+            impatient.list_offsets({T0: LATEST})
         assert 0.15 < time.monotonic() - began < 5
-        assert list(impatient.metadata().topics) == ["t"], "on a new connection"
+        assert impatient.list_offsets({T0: LATEST})[T0].offset == 0, "on a new connection"
         assert cluster.brokers[1].accepted == 2
+
+
+def test_where_any_broker_will_do_a_silent_one_is_given_up_early() -> None:
+    with (
+        FakeCluster(topics={"t": 1}) as cluster,
+        client(cluster, request_timeout_ms=600) as patient,
+    ):
+        patient.connect()
+        cluster.faults.append(Fault(ApiKey.METADATA, "silence"))
+        assert list(patient.metadata().topics) == ["t"]
+        assert cluster.brokers[1].accepted == 2
+
+
+def test_a_connection_that_was_closed_while_idle_is_noticed_before_it_is_used() -> None:
+    with FakeCluster(topics={"t": 1}) as cluster, client(cluster) as idle:
+        idle.produce(T0, BATCH)
+        broker = cluster.brokers[1]
+        broker.close()
+        broker.listen()
+        assert not idle.fetch({T0: FetchPosition(0)})[T0].error, "a fetch is not tried twice"
 
 
 def test_a_listener_that_never_answers_the_handshake() -> None:

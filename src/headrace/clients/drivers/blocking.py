@@ -25,6 +25,7 @@ from headrace.types import Buffer, FileRange
 T = TypeVar("T")
 Address = tuple[str, int]
 
+ANY_NODE_SHARE: Final = 3
 MAX_BUFFERS_PER_WRITE: Final = 512
 """Below every system's IOV_MAX."""
 
@@ -102,6 +103,8 @@ class BlockingDriver:
         limit_ms = self._config.request_timeout_ms if timeout_ms is None else timeout_ms
         deadline = time.monotonic() + limit_ms / 1000
         with self._lock:
+            if self._links:
+                self.poll(0.0)  # notices connections that brokers closed while they were idle
             try:
                 effect = next(flow)
                 while True:
@@ -123,7 +126,12 @@ class BlockingDriver:
             replies = [self.submit(call, deadline=deadline) for call in effect]
             self.wait(replies)
             return flow.send(tuple(reply.outcome for reply in replies))
-        reply = self.submit(effect, deadline=deadline)
+        if effect.node == ANY_NODE and effect.timeout_ms is None:
+            # Where any broker will do, one that hangs may take only a part of the time.
+            share = self._config.request_timeout_ms / 1000 / ANY_NODE_SHARE
+            reply = self.submit(effect, deadline=min(deadline, time.monotonic() + share))
+        else:
+            reply = self.submit(effect, deadline=deadline)
         self.wait([reply])
         if isinstance(reply.outcome, HeadraceError):
             return flow.throw(reply.outcome)

@@ -19,6 +19,8 @@ from headrace.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 
+AUTO_CREATE_ATTEMPTS = 8
+"""Where the broker is asked to create it: creation takes a moment too, and brokers may be told not to create."""
 UNKNOWN_TOPIC_ATTEMPTS = 4
 """A topic that was just created may be unknown to some brokers for a moment; one that is still unknown after so
 many answers does not exist."""
@@ -136,10 +138,9 @@ def ensure(state: ClientState, topics: Iterable[str], *, auto_create: bool = Fal
         error = _topic_error(state, missing)
         if error is None:
             return
+        limit = AUTO_CREATE_ATTEMPTS if auto_create else UNKNOWN_TOPIC_ATTEMPTS
         hopeless = error.code not in TRANSIENT_TOPIC_ERRORS or (
-            error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            and backoff.attempts + 1 >= UNKNOWN_TOPIC_ATTEMPTS
-            and not auto_create
+            error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and backoff.attempts + 1 >= limit
         )
         if hopeless:
             raise error
