@@ -56,6 +56,7 @@ APIS = [
         "OffsetDelete",
     ),
     *("IncrementalAlterConfigs", "DescribeCluster", "DescribeTopicPartitions"),
+    "ListConfigResources",
 ]
 RECORDS = {
     "consumer_protocol": ["ConsumerProtocolSubscription", "ConsumerProtocolAssignment"],

@@ -42,8 +42,20 @@ class File(Protocol):
         """Drop this owner. The descriptor itself closes when the last `FileRange` on it is gone."""
 
 
+@dataclass(frozen=True, slots=True)
+class LogDirectory:
+    """A log directory as an operator sees it; -1 where a size is not known."""
+
+    name: str
+    total_bytes: int = -1
+    usable_bytes: int = -1
+
+
 class FileSystem(Protocol):
     """One log directory. Paths are relative to its root and use "/"; nothing outside the root is reachable."""
+
+    def describe(self) -> LogDirectory:
+        """Return what the directory is called, and how much space there is."""
 
     def open(self, path: str, *, create: bool = False) -> File:
         """Open a file for appending and reading; FileNotFoundError unless it exists or `create` is true."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
+from headrace.broker.broker_settings import ConfigLayers
 from headrace.config.broker import BROKER_OPTIONS, BrokerConfig
-from headrace.config.options import Option, Source, render_value
+from headrace.config.options import Option, Source, parse_value, render_value
 from headrace.config.topic import TOPIC_OPTIONS, TopicConfig
 
 _DEFAULTS: Final = BrokerConfig()
@@ -37,31 +38,51 @@ class ConfigEntry(NamedTuple):
 
 
 def topic_entries(
-    config: TopicConfig, settings: Mapping[str, str | None], broker_config: BrokerConfig
+    config: TopicConfig, settings: Mapping[str, str | None], layers: ConfigLayers
 ) -> Iterator[ConfigEntry]:
     """Yield all configurations of a topic; `settings` are those of its own."""
     for name, option in TOPIC_OPTIONS.items():
         value = render_value(getattr(config, _attribute(name)))
         own = [Synonym(name, value, Source.TOPIC)] if settings.get(name) is not None else []
         assert option.broker_name is not None
-        inherited = _broker_synonyms(option.broker_name, broker_config)
+        inherited = _broker_synonyms(option.broker_name, layers)
         yield ConfigEntry(name, value, option, (*own, *inherited), is_read_only=False)
 
 
-def broker_entries(config: BrokerConfig) -> Iterator[ConfigEntry]:
-    """Yield all configurations of a broker. They are fixed at its start."""
+def broker_entries(layers: ConfigLayers) -> Iterator[ConfigEntry]:
+    """Yield all configurations of this broker; those that are not dynamic are fixed at its start."""
     for name, option in BROKER_OPTIONS.items():
-        synonyms = _broker_synonyms(name, config)
-        yield ConfigEntry(name, synonyms[0].value, option, synonyms, is_read_only=True)
+        synonyms = _broker_synonyms(name, layers)
+        yield ConfigEntry(
+            name, synonyms[0].value, option, synonyms, is_read_only=not option.dynamic
+        )
 
 
-def _broker_synonyms(name: str, config: BrokerConfig) -> tuple[Synonym, ...]:
-    value = getattr(config, _attribute(name))
+def cluster_entries(layers: ConfigLayers) -> Iterator[ConfigEntry]:
+    """Yield what was set for all brokers while they ran."""
+    for name in sorted(layers.cluster):
+        synonym = _dynamic(name, layers.cluster, Source.DYNAMIC_DEFAULT_BROKER)
+        yield ConfigEntry(name, synonym[0].value, BROKER_OPTIONS[name], synonym, is_read_only=False)
+
+
+def _broker_synonyms(name: str, layers: ConfigLayers) -> tuple[Synonym, ...]:
+    value = getattr(layers.static, _attribute(name))
     default = getattr(_DEFAULTS, _attribute(name))
-    fallback = Synonym(name, render_value(default), Source.DEFAULT)
-    if value == default:
-        return (fallback,)
-    return Synonym(name, render_value(value), Source.STATIC_BROKER), fallback
+    synonyms = (
+        *_dynamic(name, layers.broker, Source.DYNAMIC_BROKER),
+        *_dynamic(name, layers.cluster, Source.DYNAMIC_DEFAULT_BROKER),
+    )
+    if value != default:
+        synonyms += (Synonym(name, render_value(value), Source.STATIC_BROKER),)
+    return (*synonyms, Synonym(name, render_value(default), Source.DEFAULT))
+
+
+def _dynamic(name: str, settings: Mapping[str, str], source: Source) -> tuple[Synonym, ...]:
+    text = settings.get(name)
+    if text is None:
+        return ()
+    value = parse_value(name, BROKER_OPTIONS[name], text)
+    return (Synonym(name, render_value(value), source),)
 
 
 def _attribute(name: str) -> str:

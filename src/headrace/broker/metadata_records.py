@@ -3,6 +3,7 @@
 meta/cluster_id         the cluster's id
 topics/<name>           topic id and replicas of each partition; that the key exists is what makes the topic exist
 config/topic/<name>     the settings that the topic has of its own
+config/broker/<id>      the settings of one broker that were changed while it ran; "default" stands for all brokers
 deleted/<topic id>      a deleted topic whose directories may still be there
 brokers/epoch/<id>      the leader epoch of this broker's partitions
 pid_block               see `headrace.broker.producer_ids`
@@ -20,6 +21,7 @@ from headrace.ports import Entry
 CLUSTER_ID_KEY: Final = "meta/cluster_id"
 TOPICS: Final = "topics/"
 TOPIC_CONFIGS: Final = "config/topic/"
+BROKER_CONFIGS: Final = "config/broker/"
 DELETED: Final = "deleted/"
 BROKER_EPOCHS: Final = "brokers/epoch/"
 FORMAT: Final = 1
@@ -47,6 +49,13 @@ class TopicConfigRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     format: int = FORMAT
 
 
+class BrokerConfigRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of a broker, or of all brokers, that were changed while they ran; under Kafka's names."""
+
+    settings: dict[str, str]
+    format: int = FORMAT
+
+
 class TombstoneRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A deleted topic: what its directories are called."""
 
@@ -63,7 +72,13 @@ class LeaderEpochRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 R = TypeVar(
-    "R", ClusterIdRecord, TopicRecord, TopicConfigRecord, TombstoneRecord, LeaderEpochRecord
+    "R",
+    ClusterIdRecord,
+    TopicRecord,
+    TopicConfigRecord,
+    BrokerConfigRecord,
+    TombstoneRecord,
+    LeaderEpochRecord,
 )
 
 

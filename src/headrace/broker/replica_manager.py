@@ -27,7 +27,7 @@ from headrace.core.log.config import LogConfig
 from headrace.core.log.log_manager import META_FILE, LogManager, PartitionSpec, SyncBatch
 from headrace.core.log.partition_log import AppendInfo, PartitionLog
 from headrace.errors import ApiError, ErrorCode, StorageError, StorageUnavailableError
-from headrace.ports import FileSystem, Journal
+from headrace.ports import FileSystem, Journal, LogDirectory
 from headrace.records.batch import TimestampType
 from headrace.types import Buffer, TopicPartition
 
@@ -84,6 +84,7 @@ class ReplicaManager:
             StorageError: It belongs to another broker.
         """
         self._config = config
+        self._files = files
         self._journal = journal
         self._logs = LogManager.open(
             files, cluster_id=cluster_id, node_id=config.broker_id, journal=journal
@@ -110,6 +111,11 @@ class ReplicaManager:
     def failure(self) -> OSError | None:
         """What took the data directory out of service, None while it serves."""
         return self._logs.failure
+
+    @property
+    def log_directory(self) -> LogDirectory:
+        """The data directory, and the space in it."""
+        return self._files.describe()
 
     # Life of a partition
 

@@ -179,19 +179,22 @@ class Topics:
         return Topic(name, topic_id, settings, config), len(record.partitions)
 
     def _add(self, topic: Topic, partitions_count: int, now_ms: int) -> None:
-        topic.partitions = [
-            self._replicas.add(
+        self._open_partitions(topic, partitions_count, now_ms)
+        self._by_name[topic.name] = topic
+        self._by_id[topic.topic_id] = topic
+        self._by_metric_name[metric_name(topic.name)] = topic.name
+
+    def _open_partitions(self, topic: Topic, partitions_count: int, now_ms: int) -> None:
+        """Open what is missing of the first `partitions_count` partitions."""
+        for index in range(len(topic.partitions), partitions_count):
+            partition = self._replicas.add(
                 TopicPartition(topic.name, index),
                 topic.topic_id,
                 topic.config,
                 is_internal=topic.is_internal,
                 now_ms=now_ms,
             )
-            for index in range(partitions_count)
-        ]
-        self._by_name[topic.name] = topic
-        self._by_id[topic.topic_id] = topic
-        self._by_metric_name[metric_name(topic.name)] = topic.name
+            topic.partitions.append(partition)
 
     def _finish_deletions(self, names: Container[str]) -> None:
         """Remove what deletions left behind that a crash cut short."""
@@ -220,16 +223,27 @@ class Topics:
             raise InvalidTopicError(
                 f"topic {name!r} collides with {other!r}: '.' and '_' are one character in metric names"
             )
+        self._check_count(partitions_count, added=partitions_count)
+        return self.parse_settings(settings)
+
+    def _check_count(self, partitions_count: int, *, added: int) -> None:
         if not 1 <= partitions_count <= self._config.max_partitions_per_topic:
             raise ApiError(
                 ErrorCode.INVALID_PARTITIONS,
                 f"{partitions_count} partitions; a topic has 1 to {self._config.max_partitions_per_topic}",
             )
-        if self._replicas.partitions_count + partitions_count > self._config.max_partitions:
+        if self._replicas.partitions_count + added > self._config.max_partitions:
             raise ApiError(
                 ErrorCode.POLICY_VIOLATION,
                 f"the broker holds at most {self._config.max_partitions} partitions (max.partitions)",
             )
+
+    def parse_settings(self, settings: Mapping[str, str | None]) -> TopicConfig:
+        """Return the configuration of a topic that has these settings of its own.
+
+        Raises:
+            InvalidConfigError: A name is unknown or a value not acceptable.
+        """
         try:
             return parse_topic_config(settings, self._config)
         except ConfigError as error:
@@ -266,6 +280,63 @@ class Topics:
         self._add(topic, count, now_ms)
         self._journal.info("topic_created", topic=name, partitions=count, topic_id=record.topic_id)
         return topic
+
+    def validate_growth(self, topic: Topic, partitions_count: int) -> None:
+        """Check whether a topic could be given this many partitions.
+
+        Raises:
+            ApiError: With the reason why not.
+        """
+        present = len(topic.partitions)
+        if partitions_count <= present:
+            raise ApiError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"topic {topic.name!r} has {present} partitions; {partitions_count} is not an increase",
+            )
+        self._check_count(partitions_count, added=partitions_count - present)
+
+    def grow(self, topic: Topic, partitions_count: int, *, now_ms: int) -> None:
+        """Add partitions to a topic until there are `partitions_count`; they are durable when this returns.
+
+        Raises:
+            ApiError: With the reason why not.
+        """
+        self.validate_growth(topic, partitions_count)
+        entry = self._metadata.get(TOPICS + topic.name)
+        if entry is None:
+            raise UnknownTopicOrPartitionError(f"{topic.name} is being deleted")
+        replicas = decode(entry, TopicRecord).partitions
+        replicas += [[self._config.broker_id]] * (partitions_count - len(replicas))
+        self._commit(
+            Check(entry.key, entry.version),
+            [Put(entry.key, encode(TopicRecord(topic.topic_id.hex(), replicas)))],
+        )
+        self._open_partitions(topic, partitions_count, now_ms)
+        self._journal.info("topic_grown", topic=topic.name, partitions=partitions_count)
+
+    def configure(self, topic: Topic, settings: Mapping[str, str]) -> None:
+        """Give a topic other settings of its own; they are durable and count when this returns.
+
+        Raises:
+            ApiError: A setting is not acceptable, or they could not be stored.
+        """
+        config = self.parse_settings(settings)
+        key = TOPIC_CONFIGS + topic.name
+        operation: Put | Delete = (
+            Put(key, encode(TopicConfigRecord(dict(settings)))) if settings else Delete(key)
+        )
+        self._commit(Check(TOPICS + topic.name, "exists"), [operation])
+        topic.settings, topic.config = dict(settings), config
+        self._replicas.configure(topic.partitions, config)
+        self._journal.info("topic_configured", topic=topic.name, settings=topic.settings)
+
+    def broker_config_changed(self, config: BrokerConfig) -> None:
+        """Let all topics inherit from another configuration of the broker."""
+        self._config = config
+        self._replicas.broker_config_changed(config)
+        for topic in self._by_name.values():
+            topic.config = parse_topic_config(topic.settings, config)
+            self._replicas.configure(topic.partitions, topic.config)
 
     def delete(self, topic: Topic) -> None:
         """Delete a topic and its data; it is gone for good when this returns.

@@ -16,7 +16,7 @@ from headrace.config.options import (
     unknown_key,
 )
 from headrace.config.topic import TOPIC_OPTIONS, TopicConfig
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, InvalidRequestError
 
 _INT = OptionType.INT
 _DEFAULT_TOPIC: Final = TopicConfig()
@@ -40,7 +40,7 @@ def _default_of(topic_option: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """What a broker is told at start; nothing in it changes while it runs."""
+    """What a broker is told. Options that are `dynamic` can be changed while it runs: it gets another object then."""
 
     advertised_listeners: str = option(
         "",
@@ -129,6 +129,12 @@ class BrokerConfig:
     max_connections_per_ip: int = option(
         200, "How many connections one address may hold.", type=_INT, minimum=0
     )
+    max_incremental_fetch_session_cache_slots: int = option(
+        1000,
+        "How many fetch sessions are remembered; with 0 every fetch is a full one.",
+        type=_INT,
+        minimum=0,
+    )
     max_partitions: int = option(
         20_000,
         "How many partitions the broker holds, internal topics included. Headrace's own option.",
@@ -175,6 +181,7 @@ class BrokerConfig:
         "How long a partition remembers the sequence of a producer that is silent.",
         type=_INT,
         minimum=1,
+        dynamic=True,
     )
     socket_request_max_bytes: int = option(
         104_857_600, "Largest request that is read.", type=_INT, minimum=1
@@ -208,6 +215,40 @@ def parse_broker_config(values: Mapping[str, str | None]) -> BrokerConfig:
             raise ConfigError(f"{name}: {target} is given under two names")
         plain[target] = text if text is None or unit == 1 else _scaled(target, text, unit)
     return parse(BrokerConfig, plain)
+
+
+def dynamic_option(name: str) -> Option:
+    """Return an option that can be changed while the broker runs.
+
+    Raises:
+        ConfigError: There is no such option.
+        InvalidRequestError: It is fixed at the broker's start.
+    """
+    target, _ = _ALIASES.get(name, (name, 1))
+    if target not in BROKER_OPTIONS:
+        raise unknown_key(name, [*BROKER_OPTIONS, *_ALIASES])
+    described = BROKER_OPTIONS[target]
+    if not described.dynamic:
+        raise InvalidRequestError(f"{name} cannot be changed while the broker runs")
+    if target != name:
+        raise InvalidRequestError(
+            f"{name} cannot be changed while the broker runs; {target} can, and means the same"
+        )
+    return described
+
+
+def with_dynamic_settings(config: BrokerConfig, settings: Mapping[str, str]) -> BrokerConfig:
+    """Return the configuration with some of its dynamic options changed.
+
+    Raises:
+        ConfigError: An option is unknown or a value not acceptable.
+        InvalidRequestError: An option is not dynamic.
+    """
+    values = {
+        name.replace(".", "_"): parse_value(name, dynamic_option(name), text)
+        for name, text in settings.items()
+    }
+    return replace(config, **values)  # type: ignore[arg-type]  # parse_value returns the option's own type
 
 
 def _scaled(target: str, text: str, unit: int) -> str:

@@ -1,7 +1,8 @@
 """What a configuration field knows about itself: its documentation, its type, its bounds, its synonym.
 
-A configuration is a frozen dataclass; every field is declared with `option(...)`, which keeps an `Option` in the field's
-metadata. Parsing from text, the answer to DescribeConfigs and the generated reference all read the same table.
+A configuration is a frozen dataclass; every field is declared with `option(...)`, which keeps an `Option` in the
+field's metadata. Parsing from text, the answer to DescribeConfigs and the generated reference all read the same
+table.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final
 
+from headrace.ports import LogDirectory
 from headrace.types import Buffer
 
 _SMALLEST_EXTENT: Final = 4 << 10
@@ -107,6 +108,10 @@ class MemoryFileSystem:
     def __init__(self) -> None:
         self._files: dict[str, MemoryFile] = {}
         self._directories: set[str] = {""}
+
+    def describe(self) -> LogDirectory:
+        """Return a name for it; how much memory there is, is not its business."""
+        return LogDirectory("memory")
 
     def open(self, path: str, *, create: bool = False) -> MemoryFile:
         """Open a file; FileNotFoundError unless it exists or `create` is true and its directory exists."""

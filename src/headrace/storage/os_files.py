@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from headrace.errors import StorageError
+from headrace.ports import LogDirectory
 from headrace.types import Buffer
 
 _MAX_BUFFERS: Final = 512
@@ -165,6 +166,15 @@ class OsFileSystem:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+    def describe(self) -> LogDirectory:
+        """Return the directory's path and the space of its file system, as an ordinary user may use it."""
+        try:
+            found = os.statvfs(self._root)
+        except OSError:
+            return LogDirectory(str(self._root))
+        unit = found.f_frsize
+        return LogDirectory(str(self._root), found.f_blocks * unit, found.f_bavail * unit)
 
     def open(self, path: str, *, create: bool = False) -> OsFile:
         """Open a file; FileNotFoundError unless it exists or `create` is true."""

@@ -1,9 +1,11 @@
 """CreateTopics (API key 19), versions 2-7.
 
-Behaviour: -1 for partitions and replication factor means the broker's defaults, in every version (KIP-464 allows it from v4,
-clients send it before). Assignments are accepted when they give every partition to this broker. `validate_only` checks and creates
-nothing. A topic is durable before the answer. Every topic is created or refused for itself; one that is named twice is refused.
-Not implemented: replication factors above 1. Internal topics are created by the broker when they are needed, not here.
+Behaviour: -1 for partitions and replication factor means the broker's defaults, in every version (KIP-464 allows it
+from v4, clients send it before). Assignments are accepted when they give every partition to this broker.
+`validate_only` checks and creates nothing. A topic is durable before the answer. Every topic is created or refused
+for itself; one that is named twice is refused.
+Not implemented: replication factors above 1. Internal topics are created by the broker when they are needed, not
+here.
 Versions: v4 defaults; v5 flexible, returns the configuration; v7 topic ids.
 """
 
@@ -146,5 +148,5 @@ def _configs(
 ) -> list[CreatableTopicConfigs]:
     return [
         CreatableTopicConfigs(name=entry.name, value=entry.value, config_source=entry.source)
-        for entry in topic_entries(config, settings, broker.config)
+        for entry in topic_entries(config, settings, broker.settings.layers)
     ]

@@ -1,8 +1,9 @@
 """DescribeConfigs (API key 32), versions 1-4.
 
-Behaviour: topics and this broker. The broker's resource name is its id as text; the empty name, Kafka's cluster-wide default of
-dynamic settings, has no entries. Every value comes with its source, and on request with its synonyms in the order in which they count,
-its type and its documentation. Options that are accepted but not acted on yet say so in their documentation.
+Behaviour: topics and this broker. The broker's resource name is its id as text; the empty name is what was
+set for all brokers while they ran, and nothing else. Every value comes with its source, and on request with its
+synonyms in the order in which they count, its type and its documentation. Options that are accepted but not acted on
+yet say so in their documentation.
 Not implemented: loggers, client metrics, groups (INVALID_REQUEST).
 Versions: v1 source and synonyms; v3 type and documentation; v4 flexible.
 """
@@ -12,7 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from headrace.broker.config_entries import ConfigEntry, broker_entries, topic_entries
+from headrace.broker.config_entries import (
+    ConfigEntry,
+    broker_entries,
+    cluster_entries,
+    topic_entries,
+)
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.topic_names import check_topic_name
 from headrace.errors import ApiError, ErrorCode, InvalidRequestError
@@ -67,18 +73,18 @@ def _entries(
     if resource.resource_type == TOPIC:
         check_topic_name(name)
         topic = broker.topics.require(name)
-        return topic_entries(topic.config, topic.settings, broker.config)
+        return topic_entries(topic.config, topic.settings, broker.settings.layers)
     if resource.resource_type != BROKER:
         raise InvalidRequestError(
             f"resources of type {resource.resource_type} have no configuration here"
         )
     if not name:
-        return ()
+        return cluster_entries(broker.settings.layers)
     if name != str(broker.config.broker_id):
         raise InvalidRequestError(
             f"broker {name[:40]!r} is not this one, which is {broker.config.broker_id}"
         )
-    return broker_entries(broker.config)
+    return broker_entries(broker.settings.layers)
 
 
 def _wanted(

@@ -308,9 +308,15 @@ class LogManager:
     def _maintain(self, now_ms: int) -> None:
         shortened: list[PartitionLog] = []
         for log in self._logs.values():
-            log.maybe_roll(now_ms)
-            log.expire_producers(now_ms)
-            deleted = log.delete_old_segments(now_ms)
+            try:
+                log.maybe_roll(now_ms)
+                log.expire_producers(now_ms)
+                deleted = log.delete_old_segments(now_ms)
+            except StorageError as error:
+                self._journal.error(
+                    "retention not applied", partition=str(log.topic_partition), reason=str(error)
+                )
+                continue
             if deleted:
                 shortened.append(log)
                 self._journal.info(
@@ -319,11 +325,29 @@ class LogManager:
                     segments=len(deleted),
                     log_start_offset=log.log_start_offset,
                 )
-
         if shortened:
             self.write_checkpoints()
             for log in shortened:
                 log.purge()
+
+    def delete_below_start(self, logs: Sequence[PartitionLog], now_ms: int) -> None:
+        """Make log starts durable that were moved up, then remove the segments below them.
+
+        Raises:
+            OSError: They are not durable.
+        """
+        if self._failure is not None:
+            raise self._failure
+        for log in logs:
+            try:
+                log.delete_old_segments(now_ms)
+            except StorageError as error:  # what cannot be read stays, below the log start
+                self._journal.error(
+                    "segments not deleted", partition=str(log.topic_partition), reason=str(error)
+                )
+        self.write_checkpoints()
+        for log in logs:
+            log.purge()
 
     def write_checkpoints(self) -> None:
         """Write how far logs are synced and where they start, if it changed."""

@@ -37,6 +37,7 @@ API_MODULES: Final = {
     44: ("incremental_alter_configs", "IncrementalAlterConfigsRequest", "IncrementalAlterConfigsResponse"),
     47: ("offset_delete", "OffsetDeleteRequest", "OffsetDeleteResponse"),
     60: ("describe_cluster", "DescribeClusterRequest", "DescribeClusterResponse"),
+    74: ("list_config_resources", "ListConfigResourcesRequest", "ListConfigResourcesResponse"),
     75: ("describe_topic_partitions", "DescribeTopicPartitionsRequest", "DescribeTopicPartitionsResponse"),
 }
 """API key -> name of the module here, of the request class, of the response class."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from typing import TypeVar
 
-from headrace.core.coordinator.group import describe, membership, offsets, rebalance
+from headrace.core.coordinator.group import delete, describe, membership, offsets, rebalance
 from headrace.core.coordinator.group.classic import Group, Origin
 from headrace.core.coordinator.group.config import GroupConfig
 from headrace.core.coordinator.group.join import join_group
@@ -27,12 +27,14 @@ from headrace.core.deadlines import Deadlines
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
 from headrace.ports import Entropy, Journal
+from headrace.protocol.messages.delete_groups import DeletableGroupResult
 from headrace.protocol.messages.describe_groups import DescribedGroup
 from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from headrace.protocol.messages.leave_group import LeaveGroupResponse, MemberIdentity
 from headrace.protocol.messages.list_groups import ListedGroup
 from headrace.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from headrace.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from headrace.protocol.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchResponseGroup,
@@ -288,6 +290,31 @@ class GroupCoordinator:
             request.group_id,
             lambda shard: offsets.fetch_offsets(shard, request),
             failed,
+            now_ms,
+        )
+
+    def delete_offsets(
+        self, request: OffsetDeleteRequest, now_ms: int
+    ) -> Reply[OffsetDeleteResponse]:
+        """Handle OffsetDelete."""
+        return self._run(
+            request.group_id,
+            lambda shard: delete.delete_offsets(shard, request),
+            lambda error: OffsetDeleteResponse(error_code=error),
+            now_ms,
+        )
+
+    def delete_groups(
+        self, group_ids: Sequence[str], now_ms: int
+    ) -> Reply[list[DeletableGroupResult]]:
+        """Handle DeleteGroups. The empty group id is allowed, as in Kafka."""
+        return gather([self._delete_group(group_id, now_ms) for group_id in group_ids])
+
+    def _delete_group(self, group_id: str, now_ms: int) -> Reply[DeletableGroupResult]:
+        return self._run(
+            group_id,
+            lambda shard: delete.delete_group(shard, group_id),
+            lambda error: DeletableGroupResult(group_id=group_id, error_code=error),
             now_ms,
         )
 

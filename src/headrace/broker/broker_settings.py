@@ -1,0 +1,126 @@
+"""The layers of the broker's configuration: what it was started with, and what was changed since.
+
+Settings that are changed while the broker runs are kept in the metadata store, for one broker or for all of them (Kafka's
+"cluster-wide default"). What counts is, in this order: the broker's own, that of all brokers, what it was started with, the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from headrace.broker.metadata_records import (
+    BROKER_CONFIGS,
+    BrokerConfigRecord,
+    decode,
+    encode,
+)
+from headrace.config.broker import BrokerConfig, with_dynamic_settings
+from headrace.errors import (
+    ApiError,
+    ConfigError,
+    InvalidConfigError,
+    StorageError,
+    StorageUnavailableError,
+)
+from headrace.ports import Delete, Journal, MetadataStore, Put
+
+ALL_BROKERS: Final = "default"
+"""Stands in keys of the metadata store where the id of a broker may stand."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigLayers:
+    """One state of the configuration, layer by layer.
+
+    Attributes:
+        static: What the broker was started with.
+        cluster: Settings of all brokers.
+        broker: Settings of this broker.
+        effective: What counts.
+    """
+
+    static: BrokerConfig
+    cluster: Mapping[str, str] = field(default_factory=dict)
+    broker: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def effective(self) -> BrokerConfig:
+        """Return what counts.
+
+        Raises:
+            ApiError: A setting is not acceptable.
+        """
+        try:
+            return with_dynamic_settings(self.static, {**self.cluster, **self.broker})
+        except ConfigError as error:
+            raise InvalidConfigError(str(error)) from error
+
+
+class BrokerSettings:
+    """The broker's configuration, as it is stored and as it counts."""
+
+    __slots__ = ("_journal", "_metadata", "config", "layers")
+
+    def __init__(self, static: BrokerConfig, metadata: MetadataStore, journal: Journal) -> None:
+        self._metadata = metadata
+        self._journal = journal
+        self.layers = ConfigLayers(static)
+        self.config = static
+        """What counts at present."""
+
+    def load(self) -> None:
+        """Read what was changed in earlier lives.
+
+        Raises:
+            StorageError: It cannot be read, or is not acceptable to this version.
+        """
+        static = self.layers.static
+        own = str(static.broker_id)
+        layers = ConfigLayers(static, self._read(ALL_BROKERS), self._read(own))
+        try:
+            self.layers, self.config = layers, layers.effective
+        except ApiError as error:
+            raise StorageError(f"{BROKER_CONFIGS}: {error.message}") from error
+
+    def _read(self, scope: str) -> Mapping[str, str]:
+        entry = self._metadata.get(BROKER_CONFIGS + scope)
+        return {} if entry is None else decode(entry, BrokerConfigRecord).settings
+
+    def changed(self, settings: Mapping[str, str], *, all_brokers: bool) -> ConfigLayers:
+        """Return what the layers would be with other settings of this broker, or of all.
+
+        Raises:
+            ApiError: A setting is not acceptable.
+        """
+        now = self.layers
+        layers = (
+            ConfigLayers(now.static, settings, now.broker)
+            if all_brokers
+            else ConfigLayers(now.static, now.cluster, settings)
+        )
+        # The settings of all brokers have to be good by themselves, also where this broker's own hide them.
+        with_dynamic = ConfigLayers(now.static, settings)
+        _ = with_dynamic.effective, layers.effective
+        return layers
+
+    def change(self, settings: Mapping[str, str], *, all_brokers: bool) -> None:
+        """Keep other settings; they are durable and count when this returns.
+
+        Raises:
+            ApiError: A setting is not acceptable, or they could not be stored.
+        """
+        layers = self.changed(settings, all_brokers=all_brokers)
+        scope = ALL_BROKERS if all_brokers else str(layers.static.broker_id)
+        key = BROKER_CONFIGS + scope
+        operation = (
+            Put(key, encode(BrokerConfigRecord(dict(settings)))) if settings else Delete(key)
+        )
+        try:
+            self._metadata.commit([], [operation])
+        except StorageError as error:
+            self._journal.error("metadata_commit_failed", error=str(error))
+            raise StorageUnavailableError(str(error)) from error
+        self.layers, self.config = layers, layers.effective
+        self._journal.info("broker_settings_changed", scope=scope, settings=dict(settings))

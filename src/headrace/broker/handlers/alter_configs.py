@@ -1,0 +1,61 @@
+"""AlterConfigs (API key 33), versions 0-2.
+
+Behaviour: replaces all settings of a topic, or all dynamic settings of this broker or (with an empty name) of all brokers: what is not
+given goes back to its default. IncrementalAlterConfigs changes single ones. Every resource is changed or refused for itself; what is
+changed is durable before the answer and in force at once, without a restart. `validate_only` checks and changes nothing.
+Unknown names and values that are not acceptable are INVALID_CONFIG; broker settings that are fixed at the start, values
+that are missing, and names or resources that are given twice are INVALID_REQUEST.
+Not implemented: loggers, client metrics, groups (INVALID_REQUEST).
+Versions: v2 flexible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.alter_configs import Change, Resource, alter_all
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.errors import ErrorCode
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.ALTER_CONFIGS
+VERSIONS: Final = VersionRange(0, 2)
+
+
+def handle(
+    broker: Broker,
+    context: RequestContext,  # noqa: ARG001 - every handler has the same three arguments
+    request: AlterConfigsRequest,
+) -> AlterConfigsResponse:
+    """Replace the settings of every resource."""
+    resources = [
+        Resource(
+            wanted.resource_type,
+            wanted.resource_name,
+            [Change(config.name, config.value) for config in wanted.configs],
+            replaces=True,
+        )
+        for wanted in request.resources
+    ]
+    return AlterConfigsResponse(
+        responses=alter_all(broker, resources, _response, validate_only=request.validate_only)
+    )
+
+
+def _response(
+    resource: Resource, error: ErrorCode, message: str | None
+) -> AlterConfigsResourceResponse:
+    return AlterConfigsResourceResponse(
+        error_code=error,
+        error_message=message,
+        resource_type=resource.type,
+        resource_name=resource.name,
+    )

@@ -1,0 +1,82 @@
+"""CreatePartitions (API key 37), versions 0-3.
+
+Behaviour: the new partitions are durable before the answer and in Metadata at once; groups pick them up when their members
+refresh their metadata. Every topic is grown or refused for itself; one that is named twice is refused. A count that is
+not larger than the present one is INVALID_PARTITIONS. Assignments are accepted when they give every new partition to this
+broker. `validate_only` checks and changes nothing. Internal topics cannot be grown: the place of a group follows from their count.
+Versions: v2 flexible.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.errors import ApiError, ErrorCode, InvalidRequestError, InvalidTopicError
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.CREATE_PARTITIONS
+VERSIONS: Final = VersionRange(0, 3)
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: CreatePartitionsRequest
+) -> CreatePartitionsResponse:
+    """Grow or validate every topic of the request."""
+    mentions = Counter(wanted.name for wanted in request.topics)
+    results: list[CreatePartitionsTopicResult] = []
+    for wanted in {wanted.name: wanted for wanted in request.topics}.values():
+        result = CreatePartitionsTopicResult(name=wanted.name)
+        try:
+            _check_request(broker, len(results), mentions[wanted.name])
+            _grow(broker, context, wanted, validate_only=request.validate_only)
+        except ApiError as error:
+            result.error_code, result.error_message = error.code, error.message
+        results.append(result)
+    return CreatePartitionsResponse(results=results)
+
+
+def _check_request(broker: Broker, number: int, mentions: int) -> None:
+    if mentions > 1:
+        raise InvalidRequestError("the topic is named more than once")
+    if number >= broker.config.max_topics_per_request:
+        raise ApiError(ErrorCode.POLICY_VIOLATION, "too many topics in one request")
+
+
+def _grow(
+    broker: Broker, context: RequestContext, wanted: CreatePartitionsTopic, *, validate_only: bool
+) -> None:
+    topic = broker.topics.require(wanted.name)
+    if topic.is_internal:
+        raise InvalidTopicError("internal topics cannot be given more partitions")
+    broker.topics.validate_growth(topic, wanted.count)
+    if wanted.assignments is not None:
+        _check_assignments(broker, wanted, added=wanted.count - len(topic.partitions))
+    if not validate_only:
+        broker.topics.grow(topic, wanted.count, now_ms=context.now_ms)
+
+
+def _check_assignments(broker: Broker, wanted: CreatePartitionsTopic, *, added: int) -> None:
+    assignments = wanted.assignments or []
+    if len(assignments) != added:
+        raise ApiError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"{added} partitions are to be added, {len(assignments)} are assigned",
+        )
+    for assignment in assignments:
+        if list(assignment.broker_ids) != [broker.config.broker_id]:
+            raise ApiError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"a partition is assigned to {list(assignment.broker_ids)[:10]}; "
+                f"the only broker is {broker.config.broker_id}",
+            )

@@ -1,0 +1,38 @@
+"""DeleteGroups (API key 42), versions 0-2.
+
+Behaviour: forgets groups without members, their offsets included; that is durable before the answer. A group with members is
+NON_EMPTY_GROUP, one that does not exist GROUP_ID_NOT_FOUND. A group that is named twice is answered once.
+Versions: v2 flexible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.core.deferred import Deferred
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.DELETE_GROUPS
+VERSIONS: Final = VersionRange(0, 2)
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: DeleteGroupsRequest
+) -> DeleteGroupsResponse | Deferred[DeleteGroupsResponse]:
+    """Delete groups by id."""
+    group_ids = list(dict.fromkeys(request.groups_names))
+    reply = broker.groups.delete_groups(group_ids, context.now_ms)
+    return reply.map(_response) if isinstance(reply, Deferred) else _response(reply)
+
+
+def _response(results: list[DeletableGroupResult]) -> DeleteGroupsResponse:
+    return DeleteGroupsResponse(results=results)

@@ -1,0 +1,117 @@
+"""DeleteRecords (API key 21), versions 0-2.
+
+Behaviour: moves the log start offset of a partition up to the offset given (-1: the high watermark), never down. It is durable before
+the answer, which holds the new log start; segments wholly below it are removed at once. An offset above the high
+watermark is OFFSET_OUT_OF_RANGE. Topics whose cleanup.policy is not to delete refuse with POLICY_VIOLATION, internal ones with
+INVALID_TOPIC_EXCEPTION.
+Versions: v2 flexible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.partition import Partition
+from headrace.errors import (
+    ApiError,
+    ErrorCode,
+    InvalidRequestError,
+    InvalidTopicError,
+    OffsetOutOfRangeError,
+)
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.DELETE_RECORDS
+VERSIONS: Final = VersionRange(0, 2)
+
+HIGH_WATERMARK: Final = -1
+NO_LOW_WATERMARK: Final = -1
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: DeleteRecordsRequest
+) -> DeleteRecordsResponse:
+    """Delete the records below an offset in every partition."""
+    deletion = _Deletion(broker)
+    response = DeleteRecordsResponse(
+        topics=[
+            DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=[deletion.plan(topic.name, wanted) for wanted in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+    deletion.run(context.now_ms)
+    return response
+
+
+class _Deletion:
+    """The partitions of one request: all are looked at first, so that one write makes all of them durable."""
+
+    __slots__ = ("_broker", "_offsets", "_results")
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._offsets: dict[Partition, int] = {}
+        self._results: list[tuple[Partition, DeleteRecordsPartitionResult]] = []
+
+    def plan(self, topic: str, wanted: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+        """Note what is to be done, and return the part of the response that `run` completes."""
+        result = DeleteRecordsPartitionResult(
+            partition_index=wanted.partition_index, low_watermark=NO_LOW_WATERMARK
+        )
+        try:
+            partition = self._find(topic, wanted)
+            offset = _offset(partition, wanted.offset)
+            if partition in self._offsets:
+                raise InvalidRequestError("the partition is named more than once")
+        except ApiError as error:
+            result.error_code = error.code
+        else:
+            self._offsets[partition] = offset
+            self._results.append((partition, result))
+        return result
+
+    def _find(self, name: str, wanted: DeleteRecordsPartition) -> Partition:
+        topic = self._broker.topics.require(name)
+        partition = topic.partition(wanted.partition_index)
+        if topic.is_internal:
+            raise InvalidTopicError("records of internal topics cannot be deleted")
+        if "delete" not in topic.config.cleanup_policy.split(","):
+            raise ApiError(
+                ErrorCode.POLICY_VIOLATION, f"cleanup.policy is {topic.config.cleanup_policy}"
+            )
+        return partition
+
+    def run(self, now_ms: int) -> None:
+        """Delete, and complete the results."""
+        error = ErrorCode.NONE
+        try:
+            if self._offsets:
+                self._broker.replicas.delete_records(self._offsets, now_ms)
+        except ApiError as raised:
+            error = raised.code
+        for partition, result in self._results:
+            result.error_code = error
+            if error is ErrorCode.NONE:
+                result.low_watermark = partition.log_start_offset
+
+
+def _offset(partition: Partition, offset: int) -> int:
+    if offset == HIGH_WATERMARK:
+        return partition.high_watermark
+    if not 0 <= offset <= partition.high_watermark:
+        raise OffsetOutOfRangeError(f"{offset} is not in 0..{partition.high_watermark}")
+    return offset

@@ -1,0 +1,137 @@
+"""DescribeTopicPartitions (API key 75), versions 0-0.
+
+Behaviour: like Metadata for topics, in the order of their names, page by page: an answer holds at most as many partitions as the
+request and the broker (2,000) allow, and a cursor where the next page begins. No topics asked for means all. A topic is
+never created by asking. Topics are told apart by name; one that does not exist is UNKNOWN_TOPIC_OR_PARTITION, unless all are asked for.
+Not implemented: authorized operations (always "not known"); eligible leader replicas are empty, there is one replica.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.partition import Partition
+from headrace.broker.topic_names import check_topic_name
+from headrace.broker.topics import Topic
+from headrace.errors import ApiError, ErrorCode
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponseCursor,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.DESCRIBE_TOPIC_PARTITIONS
+VERSIONS: Final = VersionRange(0, 0)
+
+PARTITIONS_LIMIT: Final = 2000
+"""Kafka's default of max.request.partition.size.limit."""
+
+
+def handle(
+    broker: Broker,
+    context: RequestContext,  # noqa: ARG001 - every handler has the same three arguments
+    request: DescribeTopicPartitionsRequest,
+) -> DescribeTopicPartitionsResponse:
+    """Describe one page of topics."""
+    asked = sorted({topic.name for topic in request.topics})
+    cursor = request.cursor
+    if cursor is None:
+        pages = _Pages(broker, request.response_partition_limit)
+        return pages.describe(asked, 0)
+    if cursor.partition_index < 0 or (asked and cursor.topic_name not in asked):
+        error = ErrorCode.INVALID_REQUEST
+        return DescribeTopicPartitionsResponse(topics=[_failed(name, error) for name in asked])
+    pages = _Pages(broker, request.response_partition_limit, cursor.topic_name)
+    return pages.describe(asked, cursor.partition_index)
+
+
+class _Pages:
+    """Fills one page, from a topic of this name on."""
+
+    __slots__ = ("_broker", "_remaining", "_response", "_start")
+
+    def __init__(self, broker: Broker, limit: int, start: str = "") -> None:
+        self._broker = broker
+        self._start = start
+        self._remaining = max(1, min(limit, PARTITIONS_LIMIT))
+        self._response = DescribeTopicPartitionsResponse()
+
+    def describe(self, asked: list[str], first: int) -> DescribeTopicPartitionsResponse:
+        """Return the page: the topics asked for or all, the topic of the cursor from its partition `first` on."""
+        names: Iterable[str] = asked or [topic.name for topic in self._broker.topics]
+        for name in names:
+            if name < self._start:
+                continue
+            if not self._remaining:
+                # The topics before this one are complete.
+                self._continue_at(name, 0)
+                break
+            topic = self._broker.topics.get(name)
+            if topic is None:
+                self._response.topics.append(_unknown(name))
+            elif not self._add(topic, first if name == self._start else 0):
+                break
+        return self._response
+
+    def _add(self, topic: Topic, first: int) -> bool:
+        """Add as much of a topic as fits; tell whether that was all."""
+        end = min(len(topic.partitions), first + self._remaining)
+        broker_id = self._broker.config.broker_id
+        self._response.topics.append(
+            DescribeTopicPartitionsResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                is_internal=topic.is_internal,
+                partitions=[
+                    _described(index, topic.partitions[index], broker_id)
+                    for index in range(first, end)
+                ],
+            )
+        )
+        if end < len(topic.partitions):
+            self._continue_at(topic.name, end)
+            return False
+        self._remaining -= max(0, end - first)
+        return True
+
+    def _continue_at(self, name: str, index: int) -> None:
+        self._response.next_cursor = DescribeTopicPartitionsResponseCursor(
+            topic_name=name, partition_index=index
+        )
+
+
+def _described(
+    index: int, partition: Partition | None, broker_id: int
+) -> DescribeTopicPartitionsResponsePartition:
+    served = partition is not None
+    return DescribeTopicPartitionsResponsePartition(
+        error_code=ErrorCode.NONE if served else ErrorCode.LEADER_NOT_AVAILABLE,
+        partition_index=index,
+        leader_id=broker_id if served else -1,
+        leader_epoch=-1 if partition is None else partition.leader_epoch,
+        replica_nodes=[broker_id],
+        isr_nodes=[broker_id] if served else [],
+        eligible_leader_replicas=[],
+        last_known_elr=[],
+        offline_replicas=[] if served else [broker_id],
+    )
+
+
+def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
+    try:
+        check_topic_name(name)
+    except ApiError as error:
+        return _failed(name, error.code)
+    return _failed(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+def _failed(name: str, error: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(error_code=error, name=name)

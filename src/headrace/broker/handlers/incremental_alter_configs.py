@@ -1,0 +1,61 @@
+"""IncrementalAlterConfigs (API key 44), versions 0-1.
+
+Behaviour: changes single settings of a topic, of this broker or (with an empty name) of all brokers: SET, DELETE (back to what is
+inherited), and for lists APPEND and SUBTRACT, which start from the value in force. All else is as in AlterConfigs.
+Not implemented: loggers, client metrics, groups (INVALID_REQUEST).
+Versions: v1 flexible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.alter_configs import Change, Resource, alter_all
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.errors import ErrorCode
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.incremental_alter_configs import (
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.INCREMENTAL_ALTER_CONFIGS
+VERSIONS: Final = VersionRange(0, 1)
+
+
+def handle(
+    broker: Broker,
+    context: RequestContext,  # noqa: ARG001 - every handler has the same three arguments
+    request: IncrementalAlterConfigsRequest,
+) -> IncrementalAlterConfigsResponse:
+    """Change settings of every resource."""
+    resources = [
+        Resource(
+            wanted.resource_type,
+            wanted.resource_name,
+            [
+                Change(config.name, config.value, config.config_operation)
+                for config in wanted.configs
+            ],
+            replaces=False,
+        )
+        for wanted in request.resources
+    ]
+    return IncrementalAlterConfigsResponse(
+        responses=alter_all(broker, resources, _response, validate_only=request.validate_only)
+    )
+
+
+def _response(
+    resource: Resource, error: ErrorCode, message: str | None
+) -> AlterConfigsResourceResponse:
+    return AlterConfigsResourceResponse(
+        error_code=error,
+        error_message=message,
+        resource_type=resource.type,
+        resource_name=resource.name,
+    )

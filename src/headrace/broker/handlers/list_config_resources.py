@@ -1,0 +1,55 @@
+"""ListConfigResources (API key 74), versions 0-1.
+
+Behaviour: the topics, and this broker, as the resources that have a configuration. Version 0 is the older ListClientMetricsResources, which lists
+client metrics subscriptions only: there are none.
+Not implemented: loggers of brokers, client metrics subscriptions and groups have no configuration here, so none is listed.
+Versions: v1 resource types; an empty list of types means all, an unknown one is UNSUPPORTED_VERSION.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.resources import ResourceType
+from headrace.errors import ErrorCode
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.LIST_CONFIG_RESOURCES
+VERSIONS: Final = VersionRange(0, 1)
+
+TYPES_VERSION: Final = 1
+_KNOWN: Final = frozenset(int(known) for known in ResourceType)
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: ListConfigResourcesRequest
+) -> ListConfigResourcesResponse:
+    """List the resources that have a configuration."""
+    if context.header.api_version < TYPES_VERSION:
+        return ListConfigResourcesResponse()
+    wanted = frozenset(request.resource_types)
+    if not wanted <= _KNOWN:
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    return ListConfigResourcesResponse(
+        config_resources=[
+            ConfigResource(resource_name=name, resource_type=kind)
+            for kind, name in _resources(broker)
+            if not wanted or kind in wanted
+        ]
+    )
+
+
+def _resources(broker: Broker) -> Iterator[tuple[ResourceType, str]]:
+    for topic in broker.topics:
+        yield ResourceType.TOPIC, topic.name
+    yield ResourceType.BROKER, str(broker.config.broker_id)
