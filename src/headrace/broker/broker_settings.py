@@ -1,7 +1,8 @@
 """The layers of the broker's configuration: what it was started with, and what was changed since.
 
-Settings that are changed while the broker runs are kept in the metadata store, for one broker or for all of them (Kafka's
-"cluster-wide default"). What counts is, in this order: the broker's own, that of all brokers, what it was started with, the default.
+Settings that are changed while the broker runs are kept in the metadata store, for one broker or for all of them
+(Kafka's "cluster-wide default"). What counts is, in this order: the broker's own, that of all brokers, what it was
+started with, the default.
 """
 
 from __future__ import annotations

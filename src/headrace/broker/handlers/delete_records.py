@@ -1,9 +1,9 @@
 """DeleteRecords (API key 21), versions 0-2.
 
-Behaviour: moves the log start offset of a partition up to the offset given (-1: the high watermark), never down. It is durable before
-the answer, which holds the new log start; segments wholly below it are removed at once. An offset above the high
-watermark is OFFSET_OUT_OF_RANGE. Topics whose cleanup.policy is not to delete refuse with POLICY_VIOLATION, internal ones with
-INVALID_TOPIC_EXCEPTION.
+Behaviour: moves the log start offset of a partition up to the offset given (-1: the high watermark), never down. It
+is durable before the answer, which holds the new log start; segments wholly below it are removed at once. An offset
+above the high watermark is OFFSET_OUT_OF_RANGE. Topics whose cleanup.policy is not to delete refuse with
+POLICY_VIOLATION, internal ones with INVALID_TOPIC_EXCEPTION.
 Versions: v2 flexible.
 """
 

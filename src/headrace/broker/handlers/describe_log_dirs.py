@@ -1,8 +1,8 @@
 """DescribeLogDirs (API key 35), versions 1-4.
 
-Behaviour: the one log directory of this broker with the size of every partition, or of those that were asked for; what does not
-exist is left out. A directory that has failed is KAFKA_STORAGE_ERROR and lists nothing. A broker in memory has a
-directory of this name too, whose total and usable bytes are not known (-1).
+Behaviour: the one log directory of this broker with the size of every partition, or of those that were asked for;
+what does not exist is left out. A directory that has failed is KAFKA_STORAGE_ERROR and lists nothing. A broker in
+memory has a directory of this name too, whose total and usable bytes are not known (-1).
 Versions: v2 flexible; v3 error code of the whole; v4 total and usable bytes.
 """
 

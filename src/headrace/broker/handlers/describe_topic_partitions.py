@@ -1,8 +1,9 @@
 """DescribeTopicPartitions (API key 75), versions 0-0.
 
-Behaviour: like Metadata for topics, in the order of their names, page by page: an answer holds at most as many partitions as the
-request and the broker (2,000) allow, and a cursor where the next page begins. No topics asked for means all. A topic is
-never created by asking. Topics are told apart by name; one that does not exist is UNKNOWN_TOPIC_OR_PARTITION, unless all are asked for.
+Behaviour: like Metadata for topics, in the order of their names, page by page: an answer holds at most as many
+partitions as the request and the broker (2,000) allow, and a cursor where the next page begins. No topics asked for
+means all. A topic is never created by asking. Topics are told apart by name; one that does not exist is
+UNKNOWN_TOPIC_OR_PARTITION, unless all are asked for.
 Not implemented: authorized operations (always "not known"); eligible leader replicas are empty, there is one replica.
 """
 

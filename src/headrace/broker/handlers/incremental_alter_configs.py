@@ -1,7 +1,8 @@
 """IncrementalAlterConfigs (API key 44), versions 0-1.
 
-Behaviour: changes single settings of a topic, of this broker or (with an empty name) of all brokers: SET, DELETE (back to what is
-inherited), and for lists APPEND and SUBTRACT, which start from the value in force. All else is as in AlterConfigs.
+Behaviour: changes single settings of a topic, of this broker or (with an empty name) of all brokers: SET, DELETE
+(back to what is inherited), and for lists APPEND and SUBTRACT, which start from the value in force. All else is as in
+AlterConfigs.
 Not implemented: loggers, client metrics, groups (INVALID_REQUEST).
 Versions: v1 flexible.
 """

@@ -1,8 +1,9 @@
 """ListConfigResources (API key 74), versions 0-1.
 
-Behaviour: the topics, and this broker, as the resources that have a configuration. Version 0 is the older ListClientMetricsResources, which lists
-client metrics subscriptions only: there are none.
-Not implemented: loggers of brokers, client metrics subscriptions and groups have no configuration here, so none is listed.
+Behaviour: the topics, and this broker, as the resources that have a configuration. Version 0 is the older
+ListClientMetricsResources, which lists client metrics subscriptions only: there are none.
+Not implemented: loggers of brokers, client metrics subscriptions and groups have no configuration here, so none is
+listed.
 Versions: v1 resource types; an empty list of types means all, an unknown one is UNSUPPORTED_VERSION.
 """
 

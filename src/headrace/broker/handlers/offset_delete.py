@@ -1,9 +1,9 @@
 """OffsetDelete (API key 47), versions 0-0.
 
-Behaviour: forgets what a group has committed for partitions; that is durable before the answer. Topics that members of the group are
-subscribed to are refused with GROUP_SUBSCRIBED_TO_TOPIC, topics that do not exist with UNKNOWN_TOPIC_OR_PARTITION; partitions without
-a committed offset are no error. A group with members whose protocol is not the consumers' own is NON_EMPTY_GROUP, one that does
-not exist GROUP_ID_NOT_FOUND.
+Behaviour: forgets what a group has committed for partitions; that is durable before the answer. Topics that members
+of the group are subscribed to are refused with GROUP_SUBSCRIBED_TO_TOPIC, topics that do not exist with
+UNKNOWN_TOPIC_OR_PARTITION; partitions without a committed offset are no error. A group with members whose protocol is
+not the consumers' own is NON_EMPTY_GROUP, one that does not exist GROUP_ID_NOT_FOUND.
 """
 
 from __future__ import annotations
