@@ -1,0 +1,122 @@
+"""The clients while the broker goes away and comes back: nothing lost, nothing twice, order kept."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from headrace.clients.blocking import EARLIEST, LATEST, BlockingClient, NewTopic
+from headrace.clients.consumer import BlockingConsumer
+from headrace.clients.producer import BlockingProducer, Delivery
+from headrace.types import TopicPartition
+from tests.fixtures.targets import Target
+
+DEADLINE_S = 90
+
+
+def create(target: Target, name: str, partitions: int) -> None:
+    with BlockingClient(target.bootstrap) as client:
+        deadline = time.monotonic() + DEADLINE_S
+        while (error := client.create_topics([NewTopic(name, partitions)])[name]) is not None:
+            assert error.retriable, error
+            assert time.monotonic() < deadline
+
+
+class Outage(threading.Thread):
+    """Takes the broker away, in the way given, and brings it back."""
+
+    def __init__(self, target: Target, how: str) -> None:
+        super().__init__()
+        self._target = target
+        self._how = how
+
+    def run(self) -> None:
+        getattr(self._target, self._how)()
+        self._target.start()
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_an_idempotent_producer_outlives_its_broker(server: Target, how: str) -> None:
+    topic = f"survives-{how}"
+    create(server, topic, 2)
+    reports: list[Delivery] = []
+    sent = 0
+    with BlockingProducer(server.bootstrap, linger_ms=1, batch_size=500) as producer:
+
+        def send(count: int) -> None:
+            nonlocal sent
+            for number in range(sent, sent + count):
+                producer.send(
+                    topic, None, b"%d" % number, partition=number % 2, on_delivery=reports.append
+                )
+            sent += count
+
+        send(2000)
+        producer.flush()
+        outage = Outage(server, how)
+        outage.start()
+        while outage.is_alive():
+            send(20)
+            producer.poll(10)
+        outage.join()
+        send(2000)
+        producer.flush(DEADLINE_S * 1000)
+    assert [report.error for report in reports if report.error] == []
+    assert len(reports) == sent
+    expected = {number: [b"%d" % n for n in range(number, sent, 2)] for number in range(2)}
+    assert read(server, topic, 2) == expected
+
+
+def read(target: Target, topic: str, partitions: int) -> dict[int, list[bytes | None]]:
+    """Everything in a topic, by partition."""
+    values: dict[int, list[bytes | None]] = {number: [] for number in range(partitions)}
+    with BlockingConsumer(target.bootstrap) as consumer:
+        every = consumer.partitions(topic)
+        ends = consumer.offsets_for(dict.fromkeys(every, LATEST))
+        consumer.assign(dict.fromkeys(every, EARLIEST))
+        deadline = time.monotonic() + DEADLINE_S
+        while any((consumer.position(where) or 0) < end for where, end in ends.items()):
+            assert time.monotonic() < deadline
+            for record in consumer.poll(1000):
+                values[record.partition].append(record.value)
+    return values
+
+
+def test_a_group_goes_on_where_it_was_after_its_broker_was_killed(server: Target) -> None:
+    topic = "group-survives"
+    create(server, topic, 2)
+    produce(server, topic, 0, 500)
+    seen: list[bytes | None] = []
+    options = {"group": topic, "auto_offset_reset": "earliest", "auto_commit_interval_ms": 50}
+    with BlockingConsumer(server.bootstrap, heartbeat_interval_ms=100, **options) as consumer:
+        consumer.subscribe([topic])
+        gather(consumer, seen, 500)
+        consumer.poll(100)  # what was returned counts as done, and is committed
+        consumer.commit()
+        outage = Outage(server, "kill")
+        outage.start()
+        while outage.is_alive():
+            seen += [record.value for record in consumer.poll(100)]
+        outage.join()
+        produce(server, topic, 500, 500)
+        gather(consumer, seen, 1000)
+    assert sorted(seen) == sorted(b"%d" % number for number in range(1000))
+    with BlockingClient(server.bootstrap) as client:
+        committed = client.committed_offsets(topic)
+        assert sum(entry.offset for entry in committed.values()) == 1000
+        assert set(committed) == {TopicPartition(topic, 0), TopicPartition(topic, 1)}
+
+
+def produce(target: Target, topic: str, start: int, count: int) -> None:
+    with BlockingProducer(target.bootstrap) as producer:
+        for number in range(start, start + count):
+            producer.send(topic, b"%d" % number, b"%d" % number)
+
+
+def gather(consumer: BlockingConsumer, seen: list[bytes | None], count: int) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while len(seen) < count:
+        assert time.monotonic() < deadline, f"{len(seen)} of {count}"
+        seen += [record.value for record in consumer.poll(500)]
