@@ -159,7 +159,8 @@ def test_partitions_are_chosen(headrace: Commands, new_topic: NewTopic) -> None:
     topic = new_topic("-p", "3")
     for partition in "012":
         headrace.run("produce", topic, "-p", partition, data=partition.encode() * 2 + b"\n")
-    assert headrace.lines("consume", topic, "-e", "-p", "0,2", "-f", "%v\\n") == ["00", "22"]
+    lines = headrace.lines("consume", topic, "-e", "-p", "0,2", "-f", "%v\\n")
+    assert sorted(lines) == ["00", "22"], "order holds inside a partition only"
     assert b"no partition 7" in headrace.run("consume", topic, "-p", "7", code=2).stderr
     assert (
         b"none numbered 9" in headrace.run("produce", topic, "-p", "9", data=b"x\n", code=1).stderr
