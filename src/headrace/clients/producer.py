@@ -216,6 +216,7 @@ class BlockingProducer:
         if self._closed:
             return
         self._closed = True
+        self._partitions_count.clear()  # so that `send` looks the topic up, and finds the producer closed
         try:
             self.flush(timeout_ms)
         except HeadraceError:
@@ -234,7 +235,7 @@ class BlockingProducer:
 
     def _batch_closed(self, topic_partition: TopicPartition) -> None:
         topic, partition = topic_partition
-        self._sticky.batch_closed(topic, partition, self._partitions_count[topic])
+        self._sticky.batch_closed(topic, partition, self._partitions_count.get(topic, 1))
 
     def _metadata_refreshed(self, topics: Collection[str]) -> None:
         for topic in topics:

@@ -88,6 +88,7 @@ class Sender:
         self._identity_lost = False
         self._linger = config.linger_ms / 1000
         self._metadata_at = time.monotonic()
+        self._lost_connections = 0
         self._last_error: HeadraceError | None = None
 
     def open_batch(self, queue: PartitionQueue, batch: Batch) -> None:
@@ -301,7 +302,10 @@ class Sender:
     def _prepared(self, queues: list[PartitionQueue], now: float) -> bool:
         """Make sure of leaders and of the producer's identity; false when sending has to wait."""
         topics = {queue.topic_partition.topic for queue in queues}
-        if now - self._metadata_at > self.config.metadata_max_age_ms / 1000:
+        # With acks=0 a broker tells by closing the connection that it does not lead the partition any more.
+        lost = self._driver.lost_connections != self._lost_connections and self.config.acks == 0
+        if lost or now - self._metadata_at > self.config.metadata_max_age_ms / 1000:
+            self._lost_connections = self._driver.lost_connections
             self._state.stale_topics.update(topics)
         stale = topics & self._state.stale_topics
         try:

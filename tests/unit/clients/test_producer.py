@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -294,6 +295,24 @@ def test_a_callback_may_send() -> None:
 def test_a_closed_producer_says_so() -> None:
     with FakeCluster(topics={"t": 1}) as cluster:
         sender = producer(cluster)
+        sender.send("t", None, b"x")
         sender.close()
+        assert values(cluster) == [b"x"]
         with pytest.raises(TransportError, match="closed"):
-            sender.send("t", None, b"x")
+            sender.send("t", None, b"y")
+
+
+def test_acks_0_learns_of_a_moved_leader_by_the_closed_connection() -> None:
+    with FakeCluster(nodes=2, topics={"t": 1}) as cluster, producer(cluster, acks=0) as sender:
+        send_numbers(sender, 1)
+        sender.flush()
+        cluster.leaders[T0] = 2
+        cluster.faults.append(Fault(ApiKey.PRODUCE, "drop"))
+        send_numbers(sender, 1, start=1)
+        sender.flush()
+        deadline = time.monotonic() + 20
+        while values(cluster)[-1:] != [b"9"]:  # lost, as acks=0 allows, until the close is seen
+            assert time.monotonic() < deadline
+            send_numbers(sender, 1, start=9)
+            sender.flush()
+            sender.poll(10)

@@ -88,6 +88,8 @@ class BlockingDriver:
         self._lock = threading.RLock()
         self._random = random.Random()  # noqa: S311 - spreads retries, guards nothing
         self._closed = False
+        self.lost_connections = 0
+        """How many connections ended so far, for whatever reason."""
 
     def run(self, flow: Flow[T], timeout_ms: int | None = None) -> T:
         """Run a flow to its end and return its result.
@@ -339,6 +341,7 @@ class BlockingDriver:
 
     def _drop(self, link: Link, error: TransportError) -> None:
         link.lost = error
+        self.lost_connections += 1
         self._links = {key: other for key, other in self._links.items() if other is not link}
         self._selector.unregister(link.sock)
         link.sock.close()
