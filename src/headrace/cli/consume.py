@@ -53,6 +53,9 @@ def consume(
     line with the keys topic, partition, offset, timestamp_ms, key, value, headers, leader_epoch (bytes that are
     not UTF-8 as base64, with key_encoding or value_encoding beside them).
 
+    Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 terminated. A reader that goes away, as in
+    `| head`, ends the command with 0.
+
     \b
     Templates:  %t topic   %p partition   %o offset   %d timestamp in ms (%d{iso}, %d{strftime[%F %T]})
                 %k key   %v value   %K %V their sizes   %e leader epoch

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli._options import client_options, open_client
-from headrace.cli._output import fail, print_json, print_table
+from headrace.cli._output import fail, print_json, print_table, say
 
 if TYPE_CHECKING:
     from headrace.clients.blocking import BlockingClient, GroupDescription
@@ -73,6 +73,10 @@ def _document(client: BlockingClient, group: GroupDescription) -> dict[str, Any]
         # Committed offsets and no classic group: one of the newer protocol, whose state only the listing tells.
         listed = {listing.group_id: listing.state for listing in client.list_groups()}
         state = listed.get(group.group_id, "Empty")
+        if state != "Empty":
+            say(
+                f"group {group.group_id!r} uses the newer protocol (KIP-848): members are not shown"
+            )
     owners = {where: member for member in group.members for where in member.assignment}
     partitions = sorted(set(committed) | set(owners))
     ends = _end_offsets(client, partitions)

@@ -54,8 +54,9 @@ def produce(
 ) -> None:
     r"""Write the records on standard input to TOPIC, on Headrace or any Kafka.
 
-    Prints TOPIC[PARTITION]@OFFSET for each record, in the order of acknowledgement. Ends with the input; exit
-    code 1 if a record could not be written.
+    Prints TOPIC[PARTITION]@OFFSET for each record, in the order of acknowledgement. Ends with the input.
+
+    Exit codes: 0 all written, 1 a record could not be written, 2 wrong usage, 130 interrupted.
 
     \b
     Templates:  %v value   %k key   %t topic   %p partition   %d timestamp in ms
