@@ -27,6 +27,7 @@ RESULT_COLUMNS: Final = (
     "late_share",
 )
 RUN_TIMEOUT_S: Final = 600
+_POLL_S: Final = 0.1
 
 
 class PipelineError(HeadraceError):
@@ -132,15 +133,29 @@ def run_available(spark: SparkSession, places: Places) -> Run:
         .trigger(availableNow=True)
         .start()
     )
-    ended = query.awaitTermination(RUN_TIMEOUT_S)
+    try:
+        _wait(query)
+    except BaseException:
+        query.stop()
+        raise
     if query.exception() is not None:
         raise PipelineError(f"the pipeline failed: {query.exception()}")
-    if not ended:
-        query.stop()
-        raise PipelineError(f"the pipeline did not end within {RUN_TIMEOUT_S} s")
     progress = query.recentProgress
     rows = sum(each["numInputRows"] for each in progress)
     return Run(rows, len(progress), time.perf_counter() - began)
+
+
+def _wait(query: Any) -> None:
+    """Wait until the query has ended.
+
+    By asking again and again: Ctrl-C then comes while this process sleeps, and not while it waits for an answer of the JVM,
+    which PySpark takes for a broken connection.
+    """
+    deadline = time.monotonic() + RUN_TIMEOUT_S
+    while query.isActive:
+        if time.monotonic() > deadline:
+            raise PipelineError(f"the pipeline did not end within {RUN_TIMEOUT_S} s")
+        time.sleep(_POLL_S)
 
 
 def read_parquet(parquet: Path) -> Results:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 import shutil
+import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -179,9 +181,10 @@ def _broker(settings: Settings, progress: Progress) -> Iterator[str]:
 @contextlib.contextmanager
 def _spark(output: Path) -> Iterator[SparkSession]:
     """Run a Spark session inside the block; what its processes print goes to a file."""
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _quiet_log():
         # PySpark warns of the version of pandas, which is here only with the flights and is not used.
         warnings.simplefilter("ignore")
+        on_interrupt = signal.getsignal(signal.SIGINT)
         spark = local_session(
             "headrace demo",
             {
@@ -190,8 +193,21 @@ def _spark(output: Path) -> Iterator[SparkSession]:
             },
             log_path=output / "spark.log",
         )
+        # PySpark's handler asks the JVM to cancel its jobs, which fails with a page of text if an answer is under way.
+        signal.signal(signal.SIGINT, on_interrupt)
         try:
             yield spark
         finally:
             stop_session(spark)
             shutil.rmtree(output / "spark", ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _quiet_log() -> Iterator[None]:
+    """Keep py4j from printing the traceback of a Ctrl-C: it writes to the root logger, as long as that has no handler."""
+    handler = logging.NullHandler()
+    logging.getLogger().addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)
