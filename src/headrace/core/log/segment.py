@@ -138,14 +138,21 @@ class Segment:
         expected = self.end_offset
         self.file = file = self._files.open(self.path)
         self.size = file.size
-        if not self.load_index():
-            self._rebuild_index()
-            self.write_index()
-        if self.end_offset != expected:
+        try:
+            if not self.load_index():
+                self._rebuild_index()
+                self.write_index()
+            self._check_end(expected)
+        except CorruptRecordError:
             self.unload()
-            message = f"{self.path} ends at offset {self.end_offset}, the next begins at {expected}"
             self.end_offset = expected
-            raise CorruptRecordError(message)
+            raise
+
+    def _check_end(self, expected: int) -> None:
+        if self.end_offset != expected:
+            raise CorruptRecordError(
+                f"{self.path} ends at offset {self.end_offset}, the next begins at {expected}"
+            )
 
     def load_index(self) -> bool:
         """Read the index cache; false, and nothing changed, unless it describes the file as it is."""
