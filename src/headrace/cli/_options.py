@@ -54,6 +54,11 @@ def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def preformatted(text: str) -> str:
+    """Mark the paragraphs of a help text so that click keeps their lines."""
+    return "\n\n".join("\b\n" + paragraph for paragraph in text.strip().split("\n\n"))
+
+
 def assignments(pairs: tuple[str, ...], option: str) -> dict[str, str]:
     """Split KEY=VALUE arguments.
 

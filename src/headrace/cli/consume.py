@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from headrace.cli._options import check_reachable, client_options
+from headrace.cli._options import check_reachable, client_options, preformatted
 from headrace.cli._output import INTERRUPTED, bytes_fields, printable
 
 if TYPE_CHECKING:
@@ -23,7 +23,22 @@ TERMINATED: Final = 143
 Writer = Callable[["ConsumedRecord", int], bytes]
 
 
-@click.command()
+HELP_ON_TEMPLATES: Final = preformatted(
+    r"""Templates:  %t topic   %p partition   %o offset   %d timestamp in ms (%d{iso}, %d{strftime[%F %T]})
+            %k key   %v value   %K %V their sizes   %e leader epoch
+            %h{%k=%v } headers   %H their number   %i number of the record
+            modifiers {hex} {base64} {json}; for numbers {big32} {hex} ...
+            escapes \n \t \xNN %%
+
+Examples:   headrace consume orders --from start -f '%t[%p]@%o %k %v\n'
+            headrace consume orders -o :end --format json > orders.jsonl
+            headrace consume orders -o @-15m -f '%d{iso} %v\n'
+            headrace consume orders -g billing
+"""
+)
+
+
+@click.command(epilog=HELP_ON_TEMPLATES)
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
 @click.option(
     "-o",
@@ -47,7 +62,7 @@ def consume(
     template: str | None,
     **options: Any,
 ) -> None:
-    r"""Print the records of TOPICs, from Headrace or any Kafka; go on until interrupted.
+    """Print the records of TOPICs, from Headrace or any Kafka; go on until interrupted.
 
     By default a record is a line TOPIC[PARTITION]@OFFSET KEY: VALUE. With --format json it is a JSON object per
     line with the keys topic, partition, offset, timestamp_ms, key, value, headers, leader_epoch (bytes that are
@@ -55,18 +70,6 @@ def consume(
 
     Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 terminated. A reader that goes away, as in
     `| head`, ends the command with 0.
-
-    \b
-    Templates:  %t topic   %p partition   %o offset   %d timestamp in ms (%d{iso}, %d{strftime[%F %T]})
-                %k key   %v value   %K %V their sizes   %e leader epoch
-                %h{%k=%v } headers   %H their number   %i number of the record
-                modifiers {hex} {base64} {json}; for numbers {big32} {hex} ...
-                escapes \n \t \xNN %%
-    \b
-    Examples:   headrace consume orders --from start -f '%t[%p]@%o %k %v\n'
-                headrace consume orders -o :end --format json > orders.jsonl
-                headrace consume orders -o @-15m -f '%d{iso} %v\n'
-                headrace consume orders -g billing
     """
     write = _writer(template, as_json=as_json)
     source = _Source(topics, options["offset"], options["partitions"], options["group"])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from headrace.cli._options import check_reachable, client_options
+from headrace.cli._options import check_reachable, client_options, preformatted
 from headrace.cli._output import fail, say
 
 if TYPE_CHECKING:
@@ -21,7 +21,20 @@ if TYPE_CHECKING:
 CHUNK_BYTES: Final = 256 << 10
 
 
-@click.command()
+HELP_ON_TEMPLATES: Final = preformatted(
+    r"""Templates:  %v value   %k key   %t topic   %p partition   %d timestamp in ms
+            %V %K sizes before their text   %H number, then %h{...} headers
+            modifiers {hex} {base64} {json}; for numbers {big32} {hex} ...
+            escapes \n \t \xNN %%
+
+Examples:   echo '{"id":1}' | headrace produce orders -k alice
+            headrace produce orders -f '%k\t%v\n' < orders.tsv
+            headrace produce events -f '%v{json}\n' < events.jsonl
+"""
+)
+
+
+@click.command(epilog=HELP_ON_TEMPLATES)
 @click.argument("topic", required=False)
 @click.option(
     "-f",
@@ -52,21 +65,11 @@ CHUNK_BYTES: Final = 256 << 10
 def produce(
     topic: str | None, bootstrap: str, properties: dict[str, Any], *, as_json: bool, **options: Any
 ) -> None:
-    r"""Write the records on standard input to TOPIC, on Headrace or any Kafka.
+    """Write the records on standard input to TOPIC, on Headrace or any Kafka.
 
     Prints TOPIC[PARTITION]@OFFSET for each record, in the order of acknowledgement. Ends with the input.
 
     Exit codes: 0 all written, 1 a record could not be written, 2 wrong usage, 130 interrupted.
-
-    \b
-    Templates:  %v value   %k key   %t topic   %p partition   %d timestamp in ms
-                %V %K sizes before their text   %H number, then %h{...} headers
-                modifiers {hex} {base64} {json}; for numbers {big32} {hex} ...
-                escapes \n \t \xNN %%
-    \b
-    Examples:   echo '{"id":1}' | headrace produce orders -k alice
-                headrace produce orders -f '%k\t%v\n' < orders.tsv
-                headrace produce events -f '%v{json}\n' < events.jsonl
     """
     from headrace.cli._scan import InputError  # noqa: PLC0415 - not for `--help`
 

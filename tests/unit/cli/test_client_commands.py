@@ -1,0 +1,88 @@
+"""Usage of the client commands, as far as it needs no broker."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from click.testing import CliRunner
+
+from headrace.cli import main
+from headrace.cli._output import bytes_fields, printable
+from headrace.cli._scan import compile_reader
+from headrace.cli._template import parse_template
+from headrace.cli.consume import HELP_ON_TEMPLATES as CONSUME_HELP
+from headrace.cli.produce import HELP_ON_TEMPLATES as PRODUCE_HELP
+
+NOWHERE = ("-b", "127.0.0.1:1")
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(main, arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("topic", "delete", "t"), "needs --yes"),
+        (("topic", "create", "t", "-c", "retention"), "--config wants KEY=VALUE"),
+        (("topic", "create", "t", "-p", "0"), "x>=1"),
+        (("topic", "list", "-X", "client.id"), "-X wants KEY=VALUE"),
+        (("topic", "list", "-X", "linger.ms=4"), "belongs to a producer"),
+        (("produce",), "name a TOPIC"),
+        (("produce", "t", "-H", "name"), "--header wants NAME=VALUE"),
+        (("produce", "t", "-f", "%k%v"), "nothing says where %k ends"),
+        (("consume", "t", "-f", "%v", "--format", "json"), "exclude each other"),
+        (("consume", "t", "-g", "g", "-p", "1"), "a group decides the partitions"),
+        (("consume", "t", "-g", "g", "-o", "5"), "--offset is start or end"),
+        (("consume", "t", "-p", "one"), "--partition wants numbers"),
+        (("consume", "t", "-o", "yesterday"), "is no offset"),
+    ],
+)
+def test_wrong_usage_is_told_before_anything_is_connected(
+    arguments: tuple[str, ...], text: str
+) -> None:
+    result = run(*arguments, *NOWHERE)
+    assert result.exit_code == 2, result.output
+    assert text in result.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("topic", "list"),
+        ("group", "list"),
+        ("consume", "t"),
+        ("produce", "t"),
+        ("topic", "describe", "t"),
+    ],
+)
+def test_without_a_broker_one_line_says_what_to_do(arguments: tuple[str, ...]) -> None:
+    result = run(*arguments, *NOWHERE)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    assert "cannot connect to 127.0.0.1:1" in result.stderr
+    assert "headrace dev" in result.stderr
+
+
+def test_every_template_of_the_help_works() -> None:
+    templates = re.findall(r"-f '([^']*)'", CONSUME_HELP)
+    assert len(templates) == 2
+    for template in templates:
+        parse_template(template)
+    templates = re.findall(r"-f '([^']*)'", PRODUCE_HELP)
+    assert len(templates) == 2
+    for template in templates:
+        compile_reader(parse_template(template))
+
+
+def test_records_do_not_drive_the_terminal() -> None:
+    assert printable("été \N{SNOWMAN}") == "été \N{SNOWMAN}"
+    assert printable("a\x1b[2Jb\n\x9b") == "a\\x1b[2Jb\\n\\x9b"
+
+
+def test_bytes_in_json() -> None:
+    assert bytes_fields("key", None) == {"key": None}
+    assert bytes_fields("key", "é".encode()) == {"key": "é"}
+    assert bytes_fields("key", b"\xff") == {"key": "/w==", "key_encoding": "base64"}
