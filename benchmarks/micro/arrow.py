@@ -1,7 +1,7 @@
-"""Three ways from a record batch to Arrow: row tuples, column lists (what `headrace.spark.arrow` does), gathered offsets.
+"""Three ways from a record batch to Arrow: row tuples, column lists (`headrace.spark.arrow`), gathered offsets.
 
-Run it: `python -m benchmarks.micro.arrow`. Prints microseconds of CPU per record; take the best of several rounds, other
-processes disturb. Keys of 8 bytes, no headers, 20,000 records in one uncompressed batch.
+Run it: `python -m benchmarks.micro.arrow`. Prints microseconds of CPU per record, of the best of several rounds, for
+other processes disturb. Keys of 8 bytes, no headers, 20,000 records in one uncompressed batch.
 """
 
 from __future__ import annotations

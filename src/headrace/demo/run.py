@@ -204,7 +204,7 @@ def _spark(output: Path) -> Iterator[SparkSession]:
 
 @contextlib.contextmanager
 def _quiet_log() -> Iterator[None]:
-    """Keep py4j from printing the traceback of a Ctrl-C: it writes to the root logger, as long as that has no handler."""
+    """Keep py4j from printing the traceback of a Ctrl-C, as it does while the root logger has no handler."""
     handler = logging.NullHandler()
     logging.getLogger().addHandler(handler)
     try:

@@ -131,7 +131,7 @@ def _same(mine: float | None, theirs: float | None) -> bool:
 
 
 def worst_windows(results: Results, carriers: Sequence[str]) -> dict[str, WindowKey]:
-    """Return for each carrier the hour with the highest mean delay, of hours with at least five flights if there are any."""
+    """Return each carrier's hour with the highest mean delay, of hours with five flights or more if there are any."""
     worst: dict[str, WindowKey] = {}
     for carrier in carriers:
         mine = {key: result for key, result in results.items() if key.carrier == carrier}

@@ -234,7 +234,7 @@ def walk(  # noqa: PLR0917 - called once a batch, by this module
     return position
 
 
-def _walk(  # noqa: C901, PLR0912, PLR0915, PLR0917 - varints of one and two bytes are read in place: a call for each would take half as long again
+def _walk(  # noqa: C901, PLR0912, PLR0915, PLR0917 - short varints are read in place, for speed
     section: bytes,
     position: int,
     count: int,

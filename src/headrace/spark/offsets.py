@@ -204,8 +204,8 @@ def limit_total(start: Positions, end: Positions, max_offsets: int) -> dict[Topi
     """Move `end` back so that at most about `max_offsets` offsets lie between; each partition gets its share.
 
     As in Spark's Kafka connector the share is proportional to what waits in each partition, and a partition with
-    something to read gets at least one offset, so that none starves. That may exceed the limit by less than the number of
-    partitions.
+    something to read gets at least one offset, so that none starves. That may exceed the limit by less than the
+    number of partitions.
     """
     waiting = {each: end[each] - start[each] for each in end if end[each] > start[each]}
     total = sum(waiting.values())

@@ -1,5 +1,6 @@
-"""The options of the source and the sink, checked before anything runs; names and meanings are Spark's Kafka connector's.
+"""The options of the source and the sink, checked before anything runs.
 
+Names and meanings are those of Spark's Kafka connector.
 Spark hands options over with names in lower case, so messages name them as the documentation does.
 """
 
@@ -17,7 +18,7 @@ from headrace.types import TopicPartition
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-"""What stands for "the first" and "the next" offset in offsets given as JSON; Kafka's ListOffsets has the same numbers."""
+"""What stands for the first and the next offset in offsets given as JSON; ListOffsets has the same numbers."""
 
 BOOTSTRAP: Final = "kafka.bootstrap.servers"
 _SELECTIONS: Final = ("subscribe", "assign", "subscribePattern")
@@ -37,7 +38,7 @@ _WITHOUT_EFFECT: Final = (
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
 )
-"""Accepted so that a query written for Spark's connector runs as it is; this source joins no group and retries by time."""
+"""Accepted so that a query for Spark's connector runs as it is; this source joins no group and retries by time."""
 _NOT_YET: Final = (
     "startingTimestamp",
     "startingOffsetsByTimestamp",

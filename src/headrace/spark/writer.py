@@ -1,4 +1,4 @@
-"""Batch writes: `dataframe.write.format("headrace")`. At least once: a task that Spark repeats writes its rows again."""
+"""Batch writes: `dataframe.write.format("headrace")`. At least once: a task that is repeated writes its rows again."""
 
 from __future__ import annotations
 
