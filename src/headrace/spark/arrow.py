@@ -1,9 +1,8 @@
 """From raw record batches to Arrow: one walk over a batch's records, one conversion per column.
 
-The walk collects plain columns (lists of bytes and integers) and hands each to Arrow at once. A row tuple, a
-`Record` or a function call per number would cost half as much again; walking offsets only and gathering with Arrow's
-`take` is slower below values of about 500 bytes and a fifth faster at 1 KiB (`benchmarks/micro/arrow.py` has all
-three). Lists of columns also let small batches share one Arrow batch.
+The walk collects plain columns (lists of bytes and integers) and hands each to Arrow at once, which also lets small
+batches share one Arrow batch. Row tuples take more than twice the time; collecting offsets only and gathering with
+Arrow's `take` pays for values of a kilobyte and more alone (`benchmarks/micro/arrow.py` has all three).
 """
 
 from __future__ import annotations

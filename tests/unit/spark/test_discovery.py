@@ -1,0 +1,58 @@
+"""How Spark finds the format, and that a look-up never costs or breaks anything for those who do not want it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import pyspark_headrace
+from headrace.spark.batch import HeadraceBatchReader
+from headrace.spark.source import HeadraceDataSource
+from headrace.spark.stream import HeadraceStreamReader
+
+
+def run(program: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_spark_looks_for_a_class_of_this_name_in_a_module_of_this_name() -> None:
+    assert pyspark_headrace.DefaultSource is HeadraceDataSource
+    assert HeadraceDataSource.name() == "headrace"
+
+
+@pytest.mark.parametrize("missing", ["pyspark", "pyspark.sql.datasource", "headrace"])
+def test_a_missing_part_never_raises(missing: str) -> None:
+    program = (
+        f"import sys; sys.modules[{missing!r}] = None; import pyspark_headrace; "
+        "print(hasattr(pyspark_headrace, 'DefaultSource'))"
+    )
+    assert run(program) == "False\n"
+
+
+def test_a_look_up_loads_neither_arrow_nor_a_client_nor_the_broker() -> None:
+    program = (
+        "import sys, pyspark.sql.datasource; before = set(sys.modules); import pyspark_headrace; "
+        "print(*sorted(name for name in set(sys.modules) - before if '.' in name or name != 'headrace'))"
+    )
+    loaded = run(program).split()
+    heavy = (
+        "pyarrow",
+        "headrace.clients",
+        "headrace.broker",
+        "headrace.protocol",
+        "headrace.records",
+    )
+    assert not [name for name in loaded if name.startswith(heavy)]
+    assert "headrace.spark.source" in loaded
+
+
+@pytest.mark.parametrize("reader", [HeadraceBatchReader, HeadraceStreamReader])
+def test_no_filters_are_taken_over(reader: type) -> None:
+    """Spark fails every query of a source that merely has this method, unless a setting allows it."""
+    assert "pushFilters" not in reader.__dict__
