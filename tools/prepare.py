@@ -111,25 +111,15 @@ def prepare_environment(purpose: str) -> None:
                 "prepare: no virtual environment could be made; on Debian: sudo apt-get install python3-venv"
             )
     say(f"installing headrace[{extra}] and the packages it needs (pinned in constraints.txt)")
-    pip = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "-c", str(ROOT / "constraints.txt"), "uv"], check=True)
-    subprocess.run(
+    result = subprocess.run(
         [
-            str(PYTHON),
-            "-m",
-            "uv",
-            "pip",
-            "install",
-            "--quiet",
-            "--python",
-            str(PYTHON),
-            "-c",
-            str(ROOT / "constraints.txt"),
-            "-e",
-            f"{ROOT}[{extra}]",
+            *(str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
+            *("-c", str(ROOT / "constraints.txt"), "-e", f"{ROOT}[{extra}]"),
         ],
-        check=True,
+        check=False,
     )
+    if result.returncode != 0:
+        sys.exit("prepare: the packages could not be installed; what pip says above is the reason")
     stamps[extra].write_text(digest)
 
 
