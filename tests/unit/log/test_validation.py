@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import struct
+
+import pytest
+from crc32c import crc32c
+
+from headrace.core.log.validation import validate_batch, with_log_append_time
+from headrace.errors import ApiError, ErrorCode
+from headrace.records.batch import TimestampType, check_batch
+from headrace.records.builder import BatchBuilder, build_batch
+from headrace.records.compression import Compression
+from headrace.records.reader import read_records
+from tests.fixtures.logs import NOW_MS, batch_of
+
+LIMIT = 1_048_588
+
+
+def check(
+    batch: bytes, limit: int = LIMIT, kind: TimestampType = TimestampType.CREATE_TIME
+) -> None:
+    validate_batch(memoryview(batch), limit, kind)
+
+
+def refused(
+    batch: bytes, limit: int = LIMIT, kind: TimestampType = TimestampType.CREATE_TIME
+) -> ErrorCode:
+    with pytest.raises(ApiError) as caught:
+        check(batch, limit, kind)
+    assert caught.value.args
+    return ErrorCode(caught.value.code)
+
+
+def patched(batch: bytes, layout: str, position: int, value: int) -> bytes:
+    changed = bytearray(batch)
+    struct.pack_into(layout, changed, position, value)
+    struct.pack_into(">I", changed, 17, crc32c(memoryview(changed)[21:]))
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("compression", list(Compression))
+def test_sound_batches_pass(compression: Compression) -> None:
+    records = [(None, None, (), NOW_MS)] * 50  # the smallest records there are
+    check(build_batch(records, compression=compression))
+    check(
+        build_batch(
+            records, compression=compression, producer_id=0, producer_epoch=0, base_sequence=0
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("batch", "code"),
+    [
+        (b"", ErrorCode.INVALID_RECORD),
+        (b"x" * 10, ErrorCode.CORRUPT_MESSAGE),
+        (batch_of()[:60], ErrorCode.CORRUPT_MESSAGE),
+        (batch_of()[:-1], ErrorCode.CORRUPT_MESSAGE),
+        (batch_of() * 2, ErrorCode.INVALID_RECORD),
+        (batch_of() + b"x", ErrorCode.INVALID_RECORD),
+        (patched(batch_of(), ">b", 16, 1), ErrorCode.INVALID_RECORD),
+        (patched(batch_of(), ">b", 16, 0)[:40], ErrorCode.INVALID_RECORD),
+        (patched(batch_of(), ">i", 8, 10), ErrorCode.CORRUPT_MESSAGE),
+        (patched(batch_of(), ">q", 0, 5), ErrorCode.INVALID_RECORD),
+        (patched(batch_of(3), ">i", 23, 1), ErrorCode.INVALID_RECORD),
+        (patched(batch_of(3), ">i", 57, 2), ErrorCode.INVALID_RECORD),
+        (patched(patched(batch_of(), ">i", 57, 0), ">i", 23, -1), ErrorCode.INVALID_RECORD),
+        (
+            patched(patched(batch_of(), ">i", 57, 10**6), ">i", 23, 10**6 - 1),
+            ErrorCode.INVALID_RECORD,
+        ),
+        (patched(batch_of(), ">h", 21, 5), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+        (patched(batch_of(), ">h", 21, 0x20), ErrorCode.INVALID_RECORD),
+        (patched(batch_of(), ">h", 21, 0x10), ErrorCode.INVALID_TXN_STATE),
+        (patched(batch_of(), ">h", 21, 0x08), ErrorCode.INVALID_TIMESTAMP),
+        (batch_of(producer_id=1, producer_epoch=0, base_sequence=-1), ErrorCode.INVALID_RECORD),
+        (batch_of(producer_id=1, producer_epoch=-1, base_sequence=0), ErrorCode.INVALID_RECORD),
+        (BatchBuilder().build(), ErrorCode.INVALID_RECORD),
+    ],
+)
+def test_what_is_refused(batch: bytes, code: ErrorCode) -> None:
+    assert refused(batch) == code
+
+
+def test_the_crc_is_checked() -> None:
+    batch = bytearray(batch_of())
+    batch[-1] ^= 1
+    assert refused(bytes(batch)) == ErrorCode.CORRUPT_MESSAGE
+
+
+def test_the_size_limit_is_exact() -> None:
+    batch = batch_of(3)
+    check(batch, len(batch))
+    assert refused(batch, len(batch) - 1) == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_append_time_in_a_batch_is_fine_where_the_broker_sets_it_anyway() -> None:
+    check(patched(batch_of(), ">h", 21, 0x08), kind=TimestampType.LOG_APPEND_TIME)
+
+
+@pytest.mark.parametrize("compression", list(Compression))
+def test_log_append_time_is_written_into_the_batch(compression: Compression) -> None:
+    batch = build_batch([(b"k", b"v", (), 5), (None, None, (), 9)], compression=compression)
+    stamped = with_log_append_time(batch, NOW_MS)
+    header = check_batch(stamped)
+    assert header.timestamp_type == TimestampType.LOG_APPEND_TIME
+    assert (header.base_timestamp, header.max_timestamp) == (5, NOW_MS)
+    assert [record.timestamp for record in read_records(stamped)] == [NOW_MS, NOW_MS]
+    assert check_batch(batch).max_timestamp == 9  # the producer's is untouched
