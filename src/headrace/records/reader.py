@@ -114,29 +114,36 @@ def _is_cut_off(buffer: Buffer, position: int) -> bool:
 
 
 def _decode_records(data: bytes, header: BatchHeader) -> tuple[list[Record], int]:
+    # The one loop of this package that runs per record, so its varints of one byte (nearly all) are decoded in place.
     records: list[Record] = []
-    position = 0
+    append, new = records.append, Record._make
+    position, size = 0, len(data)
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     append_time = (
         header.max_timestamp if header.timestamp_type == TimestampType.LOG_APPEND_TIME else None
     )
     for _ in range(header.records_count):
-        length, position = _varint(data, position)
+        byte = data[position]
+        if byte < 0x80:
+            length, position = (byte >> 1) ^ -(byte & 1), position + 1
+        else:
+            length, position = decode_varint(data, position)
         end = position + length
-        if length < MIN_RECORD_SIZE - 1 or end > len(data):
+        if length < MIN_RECORD_SIZE - 1 or end > size:
             raise CorruptRecordError(f"record of {length} bytes at byte {position} does not fit")
-        timestamp_delta, position = _varlong(data, position + 1)
-        offset_delta, position = _varint(data, position)
+        delta, position = _varlong(data, position + 1)
+        timestamp = base_timestamp + delta if append_time is None else append_time
+        delta, position = _varint(data, position)
         key, position = _bytes(data, position, end)
         value, position = _bytes(data, position, end)
-        count, position = _varint(data, position)
         headers: tuple[tuple[str, bytes | None], ...] = ()
-        if count:
-            headers, position = _headers(data, position, end, count)
+        if data[position]:
+            headers, position = _headers(data, position, end)
+        else:
+            position += 1
         if position != end:
             raise CorruptRecordError(f"a record's length is off by {end - position} bytes")
-        timestamp = base_timestamp + timestamp_delta if append_time is None else append_time
-        records.append(Record(base_offset + offset_delta, timestamp, key, value, headers))
+        append(new((base_offset + delta, timestamp, key, value, headers)))
     return records, position
 
 
@@ -155,18 +162,23 @@ def _varlong(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
-    length, position = _varint(data, position)
+    byte = data[position]
+    if byte < 0x80:
+        length, position = (byte >> 1) ^ -(byte & 1), position + 1
+    else:
+        length, position = decode_varint(data, position)
+    stop = position + length
+    if length >= 0 and stop <= end:
+        return data[position:stop], stop
     if length == -1:
         return None, position
-    stop = position + length
-    if length < 0 or stop > end:
-        raise CorruptRecordError(f"field of {length} bytes at byte {position} does not fit")
-    return data[position:stop], stop
+    raise CorruptRecordError(f"field of {length} bytes at byte {position} does not fit")
 
 
 def _headers(
-    data: bytes, position: int, end: int, count: int
+    data: bytes, position: int, end: int
 ) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
+    count, position = _varint(data, position)
     if not 0 <= 2 * count <= end - position:
         raise CorruptRecordError(f"{count} headers claimed in {end - position} bytes")
     headers: list[tuple[str, bytes | None]] = []

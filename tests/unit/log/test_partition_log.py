@@ -5,6 +5,7 @@ import errno
 import pytest
 
 from headrace.core.log.config import LogConfig
+from headrace.core.log.partition_log import PartitionLog
 from headrace.errors import ApiError, CorruptRecordError, ErrorCode, StorageError
 from headrace.storage.memory_files import MemoryFileSystem
 from tests.fixtures.crash_files import CrashFileSystem
@@ -107,7 +108,7 @@ def test_a_group_commit_covers_what_was_there_when_it_began() -> None:
 
 def test_the_dirty_callback_comes_once_per_sync() -> None:
     log = open_log(MemoryFileSystem())
-    seen = []
+    seen: list[PartitionLog] = []
     log.on_dirty = seen.append
     append(log, batch_of())
     append(log, batch_of())

@@ -16,9 +16,8 @@ from headrace.errors import StorageError
 from headrace.ports import FileSystem
 from headrace.storage.memory_files import MemoryFileSystem
 from headrace.storage.os_files import OsFileSystem
-from headrace.types import FileRange
+from headrace.types import Buffer, FileRange
 from tests.fixtures.crash_files import CrashFileSystem
-
 
 needs_proc = pytest.mark.skipif(
     not Path("/proc/self/fd").exists(), reason="looks descriptors up in /proc"
@@ -52,7 +51,12 @@ def test_a_file_grows_and_is_read_in_any_piece(files: FileSystem) -> None:
     file = files.open("a/b/log", create=True)
     content = b""
     for number in range(200):
-        parts = [bytes([number]) * (number * 7), b"", memoryview(bytes([number])), bytearray(b"xy")]
+        parts: list[Buffer] = [
+            bytes([number]) * (number * 7),
+            b"",
+            memoryview(bytes([number])),
+            bytearray(b"xy"),
+        ]
         file.append(parts)
         content += b"".join(parts)
         assert file.size == len(content)
