@@ -19,6 +19,7 @@ from headrace.broker.broker_settings import BrokerSettings
 from headrace.broker.context import CloseConnection, Endpoint, RequestContext, VersionRange
 from headrace.broker.delayed import Purgatory
 from headrace.broker.endpoints import adaptive_endpoint, parse_advertised_listeners
+from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.handlers import REGISTRY, api_versions
 from headrace.broker.metadata_records import (
     BROKER_EPOCHS,
@@ -86,6 +87,7 @@ class Broker:
         self.purgatory = Purgatory()
         self.producer_ids = ProducerIds(metadata)
         self.cluster_id = ""
+        self.fetch_sessions: FetchSessions
         self.replicas: ReplicaManager
         self.topics: Topics
         self.groups: GroupCoordinator
@@ -106,6 +108,9 @@ class Broker:
         """
         self.settings.load()
         self.config = self.settings.config
+        self.fetch_sessions = FetchSessions(
+            self.config.max_incremental_fetch_session_cache_slots, self._entropy
+        )
         self.cluster_id = self._load_cluster_id()
         self.replicas = ReplicaManager(
             self.config, self._files, self.journal, cluster_id=self.cluster_id

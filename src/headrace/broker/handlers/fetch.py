@@ -3,10 +3,11 @@
 Behaviour: partitions are read in the order of the request, whole batches as ranges of the segment files, never above
 the high watermark (with read_committed: the last stable offset). `max_bytes` and `partition_max_bytes` hold, except
 that the first partition with data returns at least one batch. With less than `min_bytes` and no error the answer
-waits for `max_wait_ms`, woken by the high watermark. The answer holds every partition that was asked for, in order.
-Sessions are declined as KIP-227 allows: the answer carries session id 0 and the client goes on with full requests; an
-incremental request gets FETCH_SESSION_ID_NOT_FOUND. Leader epochs are checked (KIP-320). Fetches of followers are
-refused with NOT_LEADER_OR_FOLLOWER.
+waits for `max_wait_ms`, woken by the high watermark. The answer to a full fetch holds every partition that was asked
+for, in order. Sessions (KIP-227): up to max.incremental.fetch.session.cache.slots are remembered; their fetches name
+and are answered what is new, see `headrace.broker.fetch_sessions`. When there is no room the answer carries session
+id 0 and the client goes on with full fetches. Leader epochs are checked (KIP-320). Fetches of followers are refused
+with NOT_LEADER_OR_FOLLOWER.
 Not implemented: aborted transactions (there are none), racks.
 Versions: v5 log start offset; v7 sessions; v9 leader epochs; v10 zstd; v11 rack; v12 flexible, last fetched epoch.
 """
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.delayed import DelayedFetch
+from headrace.broker.fetch_sessions import Fetch, WithoutSession
 from headrace.broker.lookup import find_partition
 from headrace.broker.partition import Partition
 from headrace.core.deferred import Deferred
@@ -39,8 +41,6 @@ if TYPE_CHECKING:
 API_KEY: Final = ApiKey.FETCH
 VERSIONS: Final = VersionRange(4, 12)
 
-FULL_FETCH_EPOCHS: Final = frozenset({0, -1})
-"""Session epochs that ask for a new session and for none."""
 NO_RECORDS: Final = b""
 LONGEST_WAIT_MS: Final = 300_000
 """A longer wait is cut short with an empty answer: a client that is gone must not be remembered for weeks."""
@@ -50,23 +50,30 @@ def handle(
     broker: Broker, context: RequestContext, request: FetchRequest
 ) -> FetchResponse | Deferred[FetchResponse]:
     """Read from every partition, and wait if there is too little."""
-    if request.session_epoch not in FULL_FETCH_EPOCHS:
-        return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-    read = _Read(broker, request)
+    fetch: Fetch
+    if request.replica_id >= 0:
+        fetch = WithoutSession(request.topics)  # it is refused partition by partition
+    else:
+        try:
+            fetch = broker.fetch_sessions.begin(request, context.now_ms)
+        except ApiError as error:
+            return FetchResponse(error_code=error.code)
+    read = _Read(broker, request, fetch)
     response = read.run()
     if read.failed or read.size >= request.min_bytes or request.max_wait_ms <= 0:
-        return response
-    return _wait(broker, context, request, read, response)
+        return fetch.finish(response)
+    return _wait(broker, context, read, response)
 
 
 class _Read:
     """One pass over the partitions of a request."""
 
-    __slots__ = ("_broker", "_remaining", "_request", "failed", "size", "sizes")
+    __slots__ = ("_broker", "_remaining", "failed", "fetch", "request", "size", "sizes")
 
-    def __init__(self, broker: Broker, request: FetchRequest) -> None:
+    def __init__(self, broker: Broker, request: FetchRequest, fetch: Fetch) -> None:
         self._broker = broker
-        self._request = request
+        self.request = request
+        self.fetch = fetch
         self._remaining = min(max(0, request.max_bytes), broker.config.fetch_max_bytes)
         self.failed = False
         self.size = 0
@@ -74,7 +81,7 @@ class _Read:
         """What each partition gave, for a request that has to wait."""
 
     def run(self) -> FetchResponse:
-        """Return the whole response."""
+        """Return what there is of every partition."""
         return FetchResponse(
             responses=[
                 FetchableTopicResponse(
@@ -83,13 +90,13 @@ class _Read:
                         self._partition(topic.topic, wanted) for wanted in topic.partitions
                     ],
                 )
-                for topic in self._request.topics
+                for topic in self.fetch.topics
             ]
         )
 
     def _partition(self, topic: str, wanted: FetchPartition) -> PartitionData:
         try:
-            if self._request.replica_id >= 0:
+            if self.request.replica_id >= 0:
                 return self._failed(wanted, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             partition = find_partition(
                 self._broker, topic, wanted.partition, wanted.current_leader_epoch
@@ -116,7 +123,7 @@ class _Read:
             records = partition.read(
                 wanted.fetch_offset,
                 max_bytes=min(max(0, wanted.partition_max_bytes), self._remaining),
-                up_to=partition.visible_end(self._request.isolation_level),
+                up_to=partition.visible_end(self.request.isolation_level),
                 minimum_one=self.size == 0,
             )
         size = 0 if records is None else len(records)
@@ -157,14 +164,13 @@ def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> EpochEndOf
 
 
 def _wait(
-    broker: Broker,
-    context: RequestContext,
-    request: FetchRequest,
-    first: _Read,
-    response: FetchResponse,
+    broker: Broker, context: RequestContext, first: _Read, response: FetchResponse
 ) -> FetchResponse | Deferred[FetchResponse]:
+    request, fetch = first.request, first.fetch
     delayed = DelayedFetch(
-        lambda: _Read(broker, request).run(), request.min_bytes, broker.purgatory
+        lambda: fetch.finish(_Read(broker, request, fetch).run()),
+        request.min_bytes,
+        broker.purgatory,
     )
     total = 0
     watches = []
@@ -174,7 +180,7 @@ def _wait(
         total += now
         watches.append((partition, available, now))
     if total >= request.min_bytes:
-        return response
+        return fetch.finish(response)
     for partition, available, now in watches:
         delayed.watch(partition, available, now)
     broker.purgatory.add(delayed, context.now_ms + min(request.max_wait_ms, LONGEST_WAIT_MS))
