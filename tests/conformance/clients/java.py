@@ -9,6 +9,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from itertools import count as counter
 from pathlib import Path
+from typing import cast
 
 from tests.conformance.clients.peer import Peer
 from tests.conformance.clients.programs.common import HEARTBEAT_MS, SESSION_TIMEOUT_MS
@@ -115,9 +116,9 @@ def sent_rows(events: Sequence[Event]) -> Acknowledged:
     rows = []
     for event in events:
         if event.kind == "sent":
-            value, partition, offset = event.fields["row"]  # type: ignore[misc]  # made by translate
-            prefix, number = str(value).split(".")
-            rows.append((int(prefix) * VALUE_BASE + int(number), int(partition), int(offset)))
+            value, partition, offset = cast(tuple[str, int, int], event.fields["row"])
+            prefix, number = value.split(".")
+            rows.append((int(prefix) * VALUE_BASE + int(number), partition, offset))
     return rows
 
 

@@ -65,8 +65,8 @@ class Client(Protocol):
 class Load(Protocol):
     """Records being produced until it is told to stop; n counts up from 0."""
 
-    acknowledged: Acknowledged
-
+    @property
+    def acknowledged(self) -> Acknowledged: ...
     def stop(self) -> None: ...
     def burst(self) -> None: ...
 
@@ -140,8 +140,12 @@ class ProgramClient:
         )
         return list(answer["records"])
 
+    def peer(self, name: str, history: History) -> Peer:
+        """Another process of the same program."""
+        return Peer(name, self._command, directory=self._directory, history=history)
+
     def member(self, name: str, group: str, topic: str, history: History) -> Member:
-        peer = Peer(name, self._command, directory=self._directory, history=history)
+        peer = self.peer(name, history)
         peer.send(do="member", name=name, group=group, topic=topic)
         return ProgramMember(peer, history)
 
@@ -198,12 +202,17 @@ class BurstLoad:
     """Bursts of records, one after the other, until it is told to stop."""
 
     def __init__(self, client: Client, topic: str, first: int = 0) -> None:
-        self.acknowledged: Acknowledged = []
+        self._acknowledged: Acknowledged = []
         self._client, self._topic, self.next = client, topic, first
         self._stop = threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
+
+    @property
+    def acknowledged(self) -> Acknowledged:
+        """What was acknowledged so far."""
+        return self._acknowledged
 
     def _run(self) -> None:
         try:
@@ -216,7 +225,7 @@ class BurstLoad:
         """Produces one burst and waits for its acknowledgements."""
         client, first = self._client, self.next
         self.next += BURST
-        self.acknowledged += client.produce(
+        self._acknowledged += client.produce(
             self._topic, PARTITIONS, first, BURST, "lz4", idempotent=True
         )
 
@@ -252,9 +261,10 @@ class GroupLife:
         target: Target,
         observer: Observer,
         *,
-        load_during_restart: bool = True,
+        crash_under_load: bool = True,
     ) -> None:
         self._client, self._target, self._observer = client, target, observer
+        self._crash_under_load = crash_under_load and client.outlives_brokers
         self.topic = f"{client.name}-life"
         self.group = f"{client.name}-group"
         self.history = History()
@@ -266,7 +276,9 @@ class GroupLife:
             load = self._client.load(self.topic)
             try:
                 self._join_leave_die(members)
-                self._restart_gracefully(members, load)
+                self._restart(members, load, self._target.restart)
+                if self._crash_under_load:
+                    self._restart(members, load, self._crash)
             finally:
                 load.stop()
             self._wait_all_committed(load)
@@ -293,14 +305,19 @@ class GroupLife:
         self._observer.wait_stable(self.group, set(members), PARTITIONS)
         self._wait_progress(members)
 
-    def _restart_gracefully(self, members: dict[str, Member], load: Load) -> None:
+    def _crash(self) -> None:
+        self._target.kill()
+        self._target.start()
+
+    def _restart(self, members: dict[str, Member], load: Load, restart: Callable[[], None]) -> None:
+        """The broker goes and comes back, under load where the client can wait for it."""
         names, before = set(members), len(self.history.events())
         if not self._client.outlives_brokers:
             load.stop()
             while members:
                 members.popitem()[1].leave()
         self.history.add("broker", "broker_down", {})
-        self._target.restart()
+        restart()
         if self._client.outlives_brokers:
             self._observer.wait_stable(self.group, names, PARTITIONS)
             before = len(self.history.events())
@@ -312,8 +329,7 @@ class GroupLife:
     def _crash_without_members(self, members: dict[str, Member], load: Load) -> None:
         """kill -9: a new member begins exactly at the committed offsets, and gets only what is new."""
         before = self._observer.committed(self.group, self.topic)
-        self._target.kill()
-        self._target.start()
+        self._crash()
         assert self._observer.committed(self.group, self.topic) == before
         load.burst()
         self._add(members, "late")

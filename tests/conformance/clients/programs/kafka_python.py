@@ -135,8 +135,11 @@ class Member(ConsumerRebalanceListener):  # type: ignore[misc]  # untyped to myp
     def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
         if self._pending:
             self._commit()
+        self.on_partitions_lost(revoked)
+
+    def on_partitions_lost(self, lost: set[TopicPartition]) -> None:
         self._pending.clear()
-        emit("revoked", partitions=[each.partition for each in revoked])
+        emit("revoked", partitions=[each.partition for each in lost])
 
     def run(self) -> None:
         while not COMMANDS.leave_asked():

@@ -1,0 +1,99 @@
+"""Two brokers, one scenario: run it on both and compare the transcripts."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import zip_longest
+
+import pytest
+
+from tests.conformance.differential.normal import differences
+from tests.conformance.differential.on_purpose import DIFFERENCES, Difference
+from tests.conformance.differential.peer import Peer, Step, Versions
+
+Scenario = Callable[[Peer], None]
+
+
+class Scenarios(list[Scenario]):
+    """The scenarios of one file; the object is the decorator that adds one."""
+
+    def __call__(self, scenario: Scenario) -> Scenario:
+        """Add a scenario."""
+        self.append(scenario)
+        return scenario
+
+    def mark(self) -> pytest.MarkDecorator:
+        """Return the mark that runs a test with each of them."""
+        return pytest.mark.parametrize("scenario", self, ids=lambda found: found.__name__)
+
+
+@dataclass(frozen=True)
+class Broker:
+    """A running broker."""
+
+    name: str
+    address: tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Apache Kafka and Headrace, both running, with the same settings."""
+
+    kafka: Broker
+    headrace: Broker
+    versions: Versions
+
+    def compare(self, scenario: Scenario) -> None:
+        """Run a scenario on both at the same time.
+
+        Raises:
+            AssertionError: They differ where they are not meant to, or agree where they are said to differ.
+        """
+        name = scenario.__name__
+        with ThreadPoolExecutor(2) as pool:
+            left, right = pool.map(
+                lambda broker: self._run(broker, scenario), [self.kafka, self.headrace]
+            )
+        _judge(name, left, right)
+
+    def _run(self, broker: Broker, scenario: Scenario) -> list[Step]:
+        peer = Peer(broker.name, broker.address, self.versions)
+        try:
+            scenario(peer)
+        except Exception as error:
+            last = peer.steps[-1].label if peer.steps else "the start"
+            error.add_note(f"{peer.name}, after {last}")
+            raise
+        finally:
+            peer.close()
+        return peer.steps
+
+
+def _judge(scenario: str, kafka: list[Step], headrace: list[Step]) -> None:
+    declared = [d for d in DIFFERENCES if d.scenario == scenario]
+    seen: set[int] = set()
+    unexplained = []
+    for left, right in zip_longest(kafka, headrace):
+        if left is None or right is None or left.label != right.label:
+            unexplained.append(f"the scenarios part: kafka {left}, headrace {right}")
+            break
+        for path, a, b in differences(left.outcome, right.outcome):
+            found = [n for n, d in enumerate(declared) if _explains(d, left.label, path, a, b)]
+            seen.update(found)
+            if not found:
+                unexplained.append(f"{left.label}: {path}: kafka {a}, headrace {b}")
+    gone = [repr(d) for n, d in enumerate(declared) if n not in seen]
+    assert not unexplained, f"{scenario}:\n" + "\n".join(unexplained)
+    assert not gone, f"{scenario} does not differ any more in:\n" + "\n".join(gone)
+
+
+def _explains(difference: Difference, label: str, path: str, kafka: str, headrace: str) -> bool:
+    return (
+        fnmatch.fnmatchcase(label, difference.step)
+        and any(fnmatch.fnmatchcase(path, pattern) for pattern in difference.paths)
+        and difference.kafka in {None, kafka}
+        and difference.headrace in {None, headrace}
+    )
