@@ -116,7 +116,7 @@ def sent_rows(events: Sequence[Event]) -> Acknowledged:
     rows = []
     for event in events:
         if event.kind == "sent":
-            value, partition, offset = cast(tuple[str, int, int], event.fields["row"])
+            value, partition, offset = cast("tuple[str, int, int]", event.fields["row"])
             prefix, number = value.split(".")
             rows.append((int(prefix) * VALUE_BASE + int(number), partition, offset))
     return rows
