@@ -233,14 +233,6 @@ class Segment:
             del hints[next(iter(hints))]
         hints[self.end_offset] = self.size
 
-    def truncate(self, batch: BatchPosition) -> None:
-        """Cut the segment before a batch."""
-        assert self.file is not None
-        self.file.truncate(batch.position)
-        self.size, self.end_offset = batch.position, batch.base_offset
-        self._hints.clear()
-        self._rebuild_index()
-
     def remove(self) -> None:
         """Remove the files; ranges that were handed out stay readable."""
         self._files.remove(self.path)
@@ -260,9 +252,7 @@ class Segment:
             return None
         limit = self.size
         if up_to < self.end_offset:
-            limit = (
-                self.locate(up_to) or 0
-            )  # None would mean: no batch reaches up_to, yet the end does
+            limit = self._start_of(up_to)
         if limit <= position:
             return None
         end = limit
