@@ -25,6 +25,13 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "headers": ("array<struct<key:string,value:binary>>",),
 }
 
+_DEFAULTS: Final[Mapping[str, str]] = {
+    "client.id": "headrace-spark",
+    # A task sends as fast as it can and waits at its end: large batches cost it nothing.
+    "batch.size": str(256 << 10),
+    "linger.ms": "20",
+}
+
 
 @dataclass
 class WrittenRecords(WriterCommitMessage):
@@ -100,7 +107,7 @@ def producer_config(options: ClientOptions) -> ProducerConfig:
 
 
 def _properties(options: ClientOptions) -> dict[str, Any]:
-    return {"client.id": "headrace-spark", **dict(options.properties)}
+    return {**_DEFAULTS, **dict(options.properties)}
 
 
 def _check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
