@@ -21,7 +21,7 @@ LEADER_TIMEOUT_S = 10
 QUIET = {"log_level": 3}
 CHUNK = 5_000  # records that librdkafka is handed at once
 _PRODUCED = re.compile(
-    r"(\d+) records sent, ([\d.]+) records/sec .*?([\d.]+) ms avg latency, .*?"
+    r"(\d+) (?:steady state )?records sent, ([\d.]+) records/sec .*?([\d.]+) ms avg latency, .*?"
     r"(\d+) ms 50th, (\d+) ms 95th, (\d+) ms 99th"
 )
 
@@ -75,11 +75,12 @@ def java_produce(
         "org.apache.kafka.tools.ProducerPerformance",
         *("--topic", topic, "--num-records", str(records), "--record-size", str(record_bytes)),
         *("--throughput", str(records_per_s), "--bootstrap-server", bootstrap),
+        *("--warmup-records", str(records // 4)),
         *("--command-property", f"acks={acks}"),
     )
-    match = list(_PRODUCED.finditer(output))[-1]
-    sent, rate, _, p50, _, p99 = match.groups()
-    return Run(float(rate), int(sent) * record_bytes / 1e6, float(p50), float(p99))
+    steady = list(_PRODUCED.finditer(output))[-1]  # the JVM of the tool is warm by then
+    _, rate, _, p50, _, p99 = steady.groups()
+    return Run(float(rate), records * record_bytes / 1e6, float(p50), float(p99))
 
 
 def java_consume(bootstrap: str, topic: str, *, records: int, record_bytes: int) -> Run:
@@ -149,7 +150,8 @@ def librdkafka_consume(bootstrap: str, topic: str, *, records: int, record_bytes
     consumer.assign([TopicPartition(topic, p, 0) for p in range(PARTITIONS)])
     seen, begun = 0, time.perf_counter()
     while seen < records:
-        messages = consumer.consume(10_000, 1.0)
+        # Never more than what is left: the call waits until it has as many.
+        messages = consumer.consume(min(10_000, records - seen), 1.0)
         for message in messages:
             if message.error():
                 raise RuntimeError(str(message.error()))
