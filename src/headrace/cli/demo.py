@@ -86,7 +86,9 @@ def demo(
         sys.exit(EXIT_USAGE)
     except HeadraceError as error:
         click.echo(f"headrace demo: {error}", err=True)
-        click.echo(f"logs: {output / 'broker.log'}, {output / 'spark.log'}", err=True)
+        for log in (output / "broker.log", output / "spark.log"):
+            if log.exists():
+                click.echo(f"log: {log}", err=True)
         sys.exit(EXIT_FAILED)
     click.echo(
         json.dumps(as_json(outcome), indent=2) if output_format == "json" else as_text(outcome)
