@@ -51,3 +51,15 @@ def test_every_option_of_the_source_is_documented() -> None:
         if name.startswith(("startingTimestamp", "startingOffsetsBy", "ending")):
             continue  # "offsets by timestamp"
         assert f"`{name}`" in text, name
+
+
+def test_the_program_of_the_readme_runs(read: Reader, topics: Topics) -> None:
+    topic = topics.create(partitions=2)
+    readme = DOCUMENT.parents[1] / "README.md"
+    (program,) = re.findall(r"```python\n(.*?)```", readme.read_text(), flags=re.DOTALL)
+    names: dict[str, Any] = {"spark": read.spark}
+    program = program.replace("127.0.0.1:9092", read.bootstrap).replace('"flights"', f'"{topic}"')
+    exec(compile(program, str(readme), "exec"), names)
+
+    assert names["flights"].isStreaming
+    assert names["flights"].columns[:3] == ["key", "value", "topic"]
