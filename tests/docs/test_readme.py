@@ -40,7 +40,7 @@ def test_the_blocks_are_those_this_test_knows() -> None:
     assert firsts == [
         "make run",
         "headrace dev &",
-        "headrace serve --listen 127.0.0.1:9092 --data ./data",
+        "headrace serve --listen 127.0.0.1:9092 --data headrace-data",
     ]
 
 
@@ -87,7 +87,7 @@ def test_serve_prints_the_line_shown(tmp_path: Path, shell_environment: dict[str
         assert process.stdout is not None
         printed = READY_LINE.fullmatch(process.stdout.readline())
         assert printed is not None
-        assert printed["data"] == b"./data"
+        assert printed["data"] == b"headrace-data"
         assert int(printed["pid"]) == process.pid
     finally:
         process.terminate()
