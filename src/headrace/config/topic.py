@@ -134,7 +134,7 @@ class TopicConfig:
     )
     min_insync_replicas: int = option(
         1,
-        "How many replicas must have a batch before acks=all is answered with success.",
+        "How many replicas must have a batch before acks=all is answered with success; of the one that there is, one.",
         type=OptionType.INT,
         minimum=1,
         broker_name="min.insync.replicas",
@@ -234,4 +234,7 @@ def parse_topic_config(
     for name in overrides:
         if name in UNSUPPORTED_TOPIC_OPTIONS:
             raise ConfigError(f"{name}: not supported: {UNSUPPORTED_TOPIC_OPTIONS[name]}")
-    return parse(TopicConfig, overrides, defaults=topic_defaults(broker_config))
+    config = parse(TopicConfig, overrides, defaults=topic_defaults(broker_config))
+    if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
+        raise ConfigError("min.compaction.lag.ms must not be larger than max.compaction.lag.ms")
+    return config

@@ -151,7 +151,7 @@ def test_topics_are_found_by_id_from_version_12_on():
     assert refused.error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_authorized_operations_are_not_known():
+def test_everything_is_authorized_where_that_is_asked():
     request = MetadataRequest(
         topics=None,
         include_cluster_authorized_operations=True,
@@ -160,8 +160,20 @@ def test_authorized_operations_are_not_known():
     harness = BrokerHarness()
     harness.create_topic("t")
     response = harness.call(request, 8)
+    assert (
+        response.cluster_authorized_operations == 8096
+    )  # what Kafka answers without an authorizer
+    assert response.topics[0].topic_authorized_operations == 3576
+    response = harness.call(MetadataRequest(topics=None), 8)
     assert response.cluster_authorized_operations == -2147483648
     assert response.topics[0].topic_authorized_operations == -2147483648
+
+
+def test_an_internal_topic_is_one_before_it_exists():
+    wanted = [MetadataRequestTopic(name="__transaction_state")]
+    (topic,) = BrokerHarness().call(MetadataRequest(topics=wanted), 9).topics
+    assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert topic.is_internal
 
 
 def test_the_topic_of_offsets_is_internal_and_compacted():
@@ -224,6 +236,9 @@ def test_describe_cluster(version: int):
     assert response.error_code == ErrorCode.NONE
     assert response.controller_id == response.brokers[0].broker_id == 1
     assert response.cluster_authorized_operations == -2147483648
+    asked = DescribeClusterRequest(include_cluster_authorized_operations=True)
+    response = BrokerHarness().call(asked, version)
+    assert response.cluster_authorized_operations == 8096
 
 
 @pytest.mark.parametrize(

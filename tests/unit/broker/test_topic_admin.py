@@ -212,6 +212,18 @@ def test_a_deleted_topic_is_gone_with_its_data(harness, version):
         assert list(harness.metadata.list(prefix)) == []
 
 
+@pytest.mark.parametrize("version", [1, 5, 6])
+def test_a_topic_that_is_to_be_deleted_twice_stays(harness, version):
+    topic = harness.create_topic("kept")
+    request = DeleteTopicsRequest(
+        topic_names=["kept", "kept"],
+        topics=[DeleteTopicState(name="kept"), DeleteTopicState(topic_id=topic.topic_id)],
+    )
+    (result,) = harness.call(request, version).responses
+    assert (result.name, result.error_code) == ("kept", ErrorCode.INVALID_REQUEST)
+    assert harness.broker.topics.get("kept") is not None
+
+
 def test_deletion_by_id(harness):
     topic_id = harness.create_topic("t").topic_id
     found, unknown = delete(
@@ -428,8 +440,9 @@ def test_only_the_keys_that_were_asked_for(harness):
     harness.create_topic("t")
     (result,) = describe(harness, (2, "t"), keys=["retention.ms", "no.such.key"])
     assert [c.name for c in result.configs] == ["retention.ms"]
+    (everything,) = describe(harness, (2, "t"))
     (result,) = describe(harness, (2, "t"), keys=[])
-    assert result.configs == []
+    assert result.configs == everything.configs
 
 
 def test_a_waiting_fetch_and_a_long_topic_name(harness):

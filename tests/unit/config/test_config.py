@@ -88,6 +88,12 @@ def test_a_value_that_is_accepted(name: str, text: str, value: object):
     assert getattr(config, name.replace(".", "_")) == value
 
 
+def test_compaction_lags_do_not_exclude_each_other():
+    lags = {"min.compaction.lag.ms": "9", "max.compaction.lag.ms": "5"}
+    with pytest.raises(ConfigError, match=r"min\.compaction\.lag\.ms"):
+        parse_topic_config(lags, BrokerConfig())
+
+
 def test_an_unknown_key_suggests_the_nearest():
     with pytest.raises(ConfigError, match=r"did you mean retention\.ms"):
         parse_topic_config({"retention.msec": "1"}, BrokerConfig())

@@ -79,7 +79,7 @@ def _check_request(broker: Broker, request: CreateTopicsRequest, mentions: int) 
 def _create(
     broker: Broker, context: RequestContext, wanted: CreatableTopic, *, validate_only: bool
 ) -> CreatableTopicResult:
-    if wanted.name in INTERNAL_TOPICS:
+    if wanted.name in INTERNAL_TOPICS and broker.topics.get(wanted.name) is None:
         raise InvalidTopicError("internal topics are created by the broker")
     settings = _settings(wanted)
     count = _partitions_count(broker, wanted)

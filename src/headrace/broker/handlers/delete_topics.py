@@ -2,14 +2,14 @@
 
 Behaviour: by name, or from version 6 on by id. When the answer says success the topic, its data and its metadata are
 gone, and its name can be used again at once, with a new id. Whoever waits on it is answered with
-UNKNOWN_TOPIC_OR_PARTITION. Internal topics cannot be deleted. With delete.topic.enable=false the answer is
-TOPIC_DELETION_DISABLED.
+UNKNOWN_TOPIC_OR_PARTITION. Internal topics cannot be deleted. A topic that is named twice is refused. With
+delete.topic.enable=false the answer is TOPIC_DELETION_DISABLED.
 Versions: v3 TOPIC_DELETION_DISABLED; v4 flexible; v5 error messages; v6 topic ids.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.context import RequestContext, VersionRange
@@ -45,12 +45,35 @@ def handle(
 ) -> DeleteTopicsResponse:
     """Delete every topic of the request."""
     version = context.header.api_version
-    wanted: Iterable[DeleteTopicState] = (
+    wanted = (
         request.topics
         if version >= TOPIC_IDS_VERSION
         else [DeleteTopicState(name=name) for name in request.topic_names]
     )
-    return DeleteTopicsResponse(responses=[_delete(broker, context, state) for state in wanted])
+    known = [_find_if_known(broker, state) for state in wanted]
+    mentions = Counter(topic.name for topic in known if topic is not None)
+    results = []
+    for state, topic in zip(wanted, known, strict=True):
+        if topic is None or mentions[topic.name] == 1:
+            results.append(_delete(broker, context, state))
+        elif mentions.pop(topic.name, 0):
+            # One answer for all mentions, and none of them counts.
+            results.append(_named_twice(topic.name))
+    return DeleteTopicsResponse(responses=results)
+
+
+def _find_if_known(broker: Broker, wanted: DeleteTopicState) -> Topic | None:
+    if wanted.name is None:
+        return broker.topics.by_id(bytes(wanted.topic_id))
+    return broker.topics.get(wanted.name)
+
+
+def _named_twice(name: str) -> DeletableTopicResult:
+    return DeletableTopicResult(
+        name=name,
+        error_code=ErrorCode.INVALID_REQUEST,
+        error_message="the topic is named more than once",
+    )
 
 
 def _delete(

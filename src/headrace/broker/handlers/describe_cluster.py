@@ -1,7 +1,8 @@
 """DescribeCluster (API key 60), versions 0-1.
 
 Behaviour: one broker, which is the controller, at the address that Metadata tells too.
-Not implemented: authorized operations (always "not known"), controller endpoints.
+Authorized operations, where asked for, are all: nobody is restricted.
+Not implemented: controller endpoints.
 Versions: v1 endpoint type (KIP-919).
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
@@ -42,7 +44,6 @@ def handle(
             error_code=error,
             error_message="this is a broker's endpoint",
             endpoint_type=BROKERS,
-            cluster_id=broker.cluster_id,
         )
     endpoint = broker.endpoint_for(context)
     broker_id = broker.config.broker_id
@@ -52,4 +53,7 @@ def handle(
         brokers=[
             DescribeClusterBroker(broker_id=broker_id, host=endpoint.host, port=endpoint.port)
         ],
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+        ),
     )

@@ -90,7 +90,7 @@ def _entries(
 def _wanted(
     resource: DescribeConfigsResource, entries: Iterable[ConfigEntry]
 ) -> Iterable[ConfigEntry]:
-    if resource.configuration_keys is None:
+    if not resource.configuration_keys:  # as Kafka has it, none means all too
         return entries
     keys = set(resource.configuration_keys)
     return [entry for entry in entries if entry.name in keys]

@@ -1,7 +1,8 @@
 """DescribeGroups (API key 15), versions 0-5.
 
 Behaviour: a group that does not exist has the state "Dead" and no error. Metadata of members is shown in Stable only.
-Not implemented: authorized operations (always "not known"); GROUP_ID_NOT_FOUND of v6.
+Authorized operations, where asked for, are all: nobody is restricted.
+Not implemented: GROUP_ID_NOT_FOUND of v6.
 Versions: v3 authorized operations; v4 group instance ids; v5 flexible.
 """
 
@@ -9,8 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.authorized_operations import GROUP_OPERATIONS
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.core.deferred import Deferred
+from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.describe_groups import (
     DescribedGroup,
@@ -30,8 +33,12 @@ def handle(
 ) -> DescribeGroupsResponse | Deferred[DescribeGroupsResponse]:
     """Describe groups by id."""
     reply = broker.groups.describe_groups(request.groups, context.now_ms)
-    return reply.map(_response) if isinstance(reply, Deferred) else _response(reply)
 
+    def response(groups: list[DescribedGroup]) -> DescribeGroupsResponse:
+        if request.include_authorized_operations:
+            for group in groups:
+                if group.error_code == ErrorCode.NONE:
+                    group.authorized_operations = GROUP_OPERATIONS
+        return DescribeGroupsResponse(groups=groups)
 
-def _response(groups: list[DescribedGroup]) -> DescribeGroupsResponse:
-    return DescribeGroupsResponse(groups=groups)
+    return reply.map(response) if isinstance(reply, Deferred) else response(reply)

@@ -4,7 +4,8 @@ Behaviour: like Metadata for topics, in the order of their names, page by page: 
 partitions as the request and the broker (2,000) allow, and a cursor where the next page begins. No topics asked for
 means all. A topic is never created by asking. Topics are told apart by name; one that does not exist is
 UNKNOWN_TOPIC_OR_PARTITION, unless all are asked for.
-Not implemented: authorized operations (always "not known"); eligible leader replicas are empty, there is one replica.
+Authorized operations are all: nobody is restricted.
+Not implemented: eligible leader replicas are empty, there is one replica.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.authorized_operations import TOPIC_OPERATIONS
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.partition import Partition
 from headrace.broker.topic_names import check_topic_name
@@ -95,6 +97,7 @@ class _Pages:
                     _described(index, topic.partitions[index], broker_id)
                     for index in range(first, end)
                 ],
+                topic_authorized_operations=TOPIC_OPERATIONS,
             )
         )
         if end < len(topic.partitions):
@@ -135,4 +138,6 @@ def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
 
 
 def _failed(name: str, error: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
-    return DescribeTopicPartitionsResponseTopic(error_code=error, name=name)
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=error, name=name, topic_authorized_operations=TOPIC_OPERATIONS
+    )

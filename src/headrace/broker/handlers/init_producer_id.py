@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 API_KEY: Final = ApiKey.INIT_PRODUCER_ID
 VERSIONS: Final = VersionRange(0, 4)
 
+_NONE: Final = -1
+
 
 def handle(
     broker: Broker,
@@ -40,6 +42,8 @@ def handle(
             else ErrorCode.INVALID_REQUEST
         )
         return _failed(code)
+    if (request.producer_id == _NONE) != (request.producer_epoch == _NONE):
+        return _failed(ErrorCode.INVALID_REQUEST)
     try:
         # As Kafka does for a producer without transactions: what it had is simply left behind. Sequences belong to
         # the pair of id and epoch, so a new id is always right.

@@ -5,7 +5,8 @@ one that the client connected to. No topics asked (null) means all; an empty lis
 topic that does not exist is created at once, with the broker's defaults, where the client and the broker allow it,
 and is in the answer: no client has to retry. Errors are per topic. Unknown names are UNKNOWN_TOPIC_OR_PARTITION,
 unknown ids UNKNOWN_TOPIC_ID.
-Not implemented: authorized operations (always "not known"), racks, topics by id before version 12 (INVALID_REQUEST).
+Authorized operations, where asked for, are all: nobody is restricted.
+Not implemented: racks, topics by id before version 12 (INVALID_REQUEST).
 Versions: v1 controller, internal flag; v2 cluster id; v4 allow_auto_topic_creation; v7 leader epochs; v9 flexible;
 v10 topic ids in answers; v12 topics by id.
 """
@@ -15,6 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.authorized_operations import (
+    CLUSTER_OPERATIONS,
+    NOT_ASKED,
+    TOPIC_OPERATIONS,
+)
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.partition import Partition
 from headrace.broker.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC, check_topic_name
@@ -46,11 +52,19 @@ def handle(broker: Broker, context: RequestContext, request: MetadataRequest) ->
     """Describe the cluster, and the topics that were asked for."""
     endpoint = broker.endpoint_for(context)
     broker_id = broker.config.broker_id
+    topics = list(_topics(broker, context, request))
+    if request.include_topic_authorized_operations:
+        for topic in topics:
+            if topic.error_code == ErrorCode.NONE:
+                topic.topic_authorized_operations = TOPIC_OPERATIONS
     return MetadataResponse(
         brokers=[MetadataResponseBroker(node_id=broker_id, host=endpoint.host, port=endpoint.port)],
         cluster_id=broker.cluster_id,
         controller_id=broker_id,
-        topics=list(_topics(broker, context, request)),
+        topics=topics,
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+        ),
     )
 
 
@@ -103,7 +117,9 @@ def _create(broker: Broker, name: str, now_ms: int, *, may_create: bool) -> Topi
 
 
 def _failed(error: ErrorCode, name: str | None, topic_id: bytes) -> MetadataResponseTopic:
-    return MetadataResponseTopic(error_code=error, name=name, topic_id=topic_id)
+    return MetadataResponseTopic(
+        error_code=error, name=name, topic_id=topic_id, is_internal=name in INTERNAL_TOPICS
+    )
 
 
 def _describe(broker: Broker, topic: Topic) -> MetadataResponseTopic:

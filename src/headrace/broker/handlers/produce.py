@@ -4,8 +4,8 @@ Behaviour: every partition's records are checked, appended and answered for them
 same on one node: the answer waits until the batch is durable, that is below the high watermark. acks=0 gets no
 answer; if anything fails the connection is closed, so that the client looks for the reason. If `timeout_ms` passes
 first the answer is REQUEST_TIMED_OUT, never success. Retries of an idempotent producer are answered with the original
-offset, once that is durable. With acks=all and min.insync.replicas above 1 the answer is NOT_ENOUGH_REPLICAS: there
-is one replica.
+offset, once that is durable. min.insync.replicas above 1 changes nothing: as in Kafka since 4.0 a topic does not need
+more replicas in sync than it has.
 Not implemented: transactions; a request with a transactional id gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which
 every client takes as final. Message formats 0 and 1 (KIP-896).
 Versions: v3 record batches; v5 log start offset; v7 zstd; v8 error messages; v9 flexible.
@@ -90,7 +90,7 @@ class _Appender:
         try:
             topic = self._broker.topics.require(topic_name)
             partition = topic.partition(data.index)
-            _check_topic(topic, self._request.acks)
+            _check_topic(topic)
             info = self._broker.replicas.append(
                 partition, _records(data, self._context.header.api_version), self._context.now_ms
             )
@@ -117,14 +117,9 @@ def _refusal(request: ProduceRequest) -> ApiError | None:
     return None
 
 
-def _check_topic(topic: Topic, acks: int) -> None:
+def _check_topic(topic: Topic) -> None:
     if topic.is_internal:
         raise InvalidTopicError(f"{topic.name} is written by the broker")
-    if acks == ACKS_ALL and topic.config.min_insync_replicas > 1:
-        raise ApiError(
-            ErrorCode.NOT_ENOUGH_REPLICAS,
-            f"min.insync.replicas={topic.config.min_insync_replicas}, and there is one replica",
-        )
 
 
 def _records(data: PartitionProduceData, version: int) -> Buffer:

@@ -48,7 +48,7 @@ def validate_batch(
 
     Raises:
         ApiError: INVALID_RECORD, CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE,
-            INVALID_TIMESTAMP or INVALID_TXN_STATE.
+            INVALID_TIMESTAMP or TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
     """
     size = len(records)
     if size < HEADER_SIZE:
@@ -97,25 +97,29 @@ def with_log_append_time(records: Buffer, now_ms: int) -> bytearray:
 
 
 def _short(records: Buffer) -> ApiError:
-    if not len(records):
-        return ApiError.for_code(ErrorCode.INVALID_RECORD, "no record batch")
     if len(records) > MAGIC_POSITION and records[MAGIC_POSITION] != MAGIC:
         return _wrong_magic(records[MAGIC_POSITION])
-    return ApiError.for_code(ErrorCode.CORRUPT_MESSAGE, f"{len(records)} bytes are no batch")
+    return ApiError.for_code(ErrorCode.INVALID_RECORD, f"{len(records)} bytes are no batch")
 
 
 def _wrong_magic(magic: int) -> ApiError:
-    message = f"message format {magic}; only format 2 is accepted"
-    return ApiError.for_code(ErrorCode.INVALID_RECORD, message)
+    message = f"message format {magic}; only format {MAGIC} is accepted"
+    was_one = 0 <= magic < MAGIC
+    return ApiError.for_code(
+        ErrorCode.INVALID_RECORD if was_one else ErrorCode.CORRUPT_MESSAGE, message
+    )
 
 
 def _refuse_layout(records: Buffer, fields: HeaderFields, max_message_bytes: int) -> None:
     size, length, magic = len(records), fields[1], fields[3]
     if magic != MAGIC:
         raise _wrong_magic(magic)
-    if length < MIN_BATCH_LENGTH or length + LOG_OVERHEAD > size:
+    if length < MIN_BATCH_LENGTH:
+        raise ApiError.for_code(ErrorCode.CORRUPT_MESSAGE, f"batch length {length}")
+    if length + LOG_OVERHEAD > size:
+        # Not CORRUPT_MESSAGE, which clients repeat: what is cut short at the client stays so.
         message = f"batch length {length} in {size} bytes"
-        raise ApiError.for_code(ErrorCode.CORRUPT_MESSAGE, message)
+        raise ApiError.for_code(ErrorCode.INVALID_RECORD, message)
     if length + LOG_OVERHEAD < size:
         raise ApiError.for_code(ErrorCode.INVALID_RECORD, "more than one batch for a partition")
     if size > max_message_bytes:
@@ -131,7 +135,9 @@ def _refuse_content(fields: HeaderFields, size: int, timestamp_type: TimestampTy
     if attributes & CONTROL_FLAG:
         raise ApiError.for_code(ErrorCode.INVALID_RECORD, "clients do not write control batches")
     if attributes & TRANSACTIONAL_FLAG:
-        raise ApiError.for_code(ErrorCode.INVALID_TXN_STATE, "no transaction is open")
+        raise ApiError.for_code(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not implemented"
+        )
     if base_offset != 0:
         message = f"base offset {base_offset} in a produced batch; it has to be 0"
         raise ApiError.for_code(ErrorCode.INVALID_RECORD, message)
