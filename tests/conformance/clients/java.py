@@ -28,6 +28,8 @@ TOOLS = {
     "get-offsets": "GetOffsetShell",
     "configs": "kafka.admin.ConfigCommand",
     "broker-api-versions": "BrokerApiVersionsCommand",
+    "delete-records": "DeleteRecordsCommand",
+    "log-dirs": "LogDirsCommand",
     "verifiable-producer": "VerifiableProducer",
     "verifiable-consumer": "VerifiableConsumer",
 }
