@@ -16,11 +16,14 @@ from headrace import __version__
 COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("headrace.cli.serve:serve", "Run a broker that keeps its data in a directory."),
     "dev": ("headrace.cli.dev:dev", "Run a broker in memory, for development and tests."),
-    "topic": ("headrace.cli.topic:topic", "Create, list, describe and delete topics."),
+    "topic": ("headrace.cli.topic:topic", "Create, list, describe, change and delete topics."),
     "produce": ("headrace.cli.produce:produce", "Write records from standard input."),
     "consume": ("headrace.cli.consume:consume", "Read records to standard output."),
-    "group": ("headrace.cli.group:group", "List and describe consumer groups."),
-    "demo": ("headrace.cli.demo:demo", "Stream real flights through a broker and a Spark pipeline."),
+    "group": ("headrace.cli.group:group", "List, describe and delete consumer groups."),
+    "demo": (
+        "headrace.cli.demo:demo",
+        "Stream real flights through a broker and a Spark pipeline.",
+    ),
 }
 
 

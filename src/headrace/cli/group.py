@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headrace.cli import group_changes
 from headrace.cli._options import client_options, open_client
 from headrace.cli._output import fail, print_json, print_table, say
 
@@ -16,7 +17,11 @@ if TYPE_CHECKING:
 
 @click.group()
 def group() -> None:
-    """List and describe consumer groups, on Headrace or any Kafka."""
+    """List, describe and delete consumer groups, on Headrace or any Kafka."""
+
+
+for command in group_changes.COMMANDS:
+    group.add_command(command)
 
 
 @group.command("list")

@@ -1,4 +1,4 @@
-"""`headrace topic`: create, list, describe and delete topics."""
+"""`headrace topic`: create, list, describe and delete topics; what changes them is in `topic_changes.py`."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headrace.cli import topic_changes
 from headrace.cli._options import assignments, client_options, open_client
-from headrace.cli._output import fail, print_json, print_table, say
+from headrace.cli._outcomes import print_outcomes
+from headrace.cli._output import fail, print_json, print_table
 
 if TYPE_CHECKING:
     from headrace.clients.blocking import BlockingClient, ConfigEntry, TopicMetadata
-    from headrace.errors import ApiError
 
 
 @click.group()
 def topic() -> None:
-    """Create, list, describe and delete topics, on Headrace or any Kafka."""
+    """Create, list, describe, change and delete topics, on Headrace or any Kafka."""
+
+
+for command in topic_changes.COMMANDS:
+    topic.add_command(command)
 
 
 @topic.command("create")
@@ -56,7 +61,7 @@ def create(bootstrap: str, properties: dict[str, str], *, as_json: bool, **optio
             name: None if error and error.code == ErrorCode.TOPIC_ALREADY_EXISTS else error
             for name, error in outcomes.items()
         }
-    _print_outcomes(outcomes, "ok" if options["dry_run"] else "created", as_json=as_json)
+    print_outcomes("topic", outcomes, "ok" if options["dry_run"] else "created", as_json=as_json)
 
 
 @topic.command("delete")
@@ -76,31 +81,7 @@ def delete(
         click.confirm(f"Delete {', '.join(names)} and all records?", abort=True, err=True)
     with open_client(bootstrap, properties) as client:
         outcomes = client.delete_topics(names)
-    _print_outcomes(outcomes, "deleted", as_json=as_json)
-
-
-def _print_outcomes(outcomes: dict[str, ApiError | None], done: str, *, as_json: bool) -> None:
-    if as_json:
-        print_json(
-            [
-                {
-                    "topic": name,
-                    "status": done if error is None else "failed",
-                    "error": None if error is None else error.code.name,
-                    "message": None if error is None else error.message,
-                }
-                for name, error in outcomes.items()
-            ]
-        )
-    else:
-        rows = [
-            (name, done if error is None else error.code.name) for name, error in outcomes.items()
-        ]
-        print_table(("TOPIC", "STATUS"), rows)
-        for error in filter(None, outcomes.values()):
-            say(f"Error: {error.message}")
-    if any(outcomes.values()):
-        raise SystemExit(1)
+    print_outcomes("topic", outcomes, "deleted", as_json=as_json)
 
 
 @topic.command("list")

@@ -1,0 +1,48 @@
+"""What became of each thing that a command was to change: a row each, and exit code 1 if one failed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from headrace.cli._output import print_json, print_table, say
+
+if TYPE_CHECKING:
+    from headrace.errors import ApiError
+
+
+def print_outcomes(
+    kind: str, outcomes: Mapping[str, ApiError | None], done: str, *, as_json: bool
+) -> None:
+    """Print one row for each name.
+
+    Args:
+        kind: What the names are names of, "topic" or "group".
+        outcomes: None or the error for each name.
+        done: The word for success.
+        as_json: Whether programs read it.
+
+    Raises:
+        SystemExit: With 1, if there is an error.
+    """
+    if as_json:
+        print_json(
+            [
+                {
+                    kind: name,
+                    "status": done if error is None else "failed",
+                    "error": None if error is None else error.code.name,
+                    "message": None if error is None else error.message,
+                }
+                for name, error in outcomes.items()
+            ]
+        )
+    else:
+        rows = [
+            (name, done if error is None else error.code.name) for name, error in outcomes.items()
+        ]
+        print_table((kind.upper(), "STATUS"), rows)
+        for error in filter(None, outcomes.values()):
+            say(f"Error: {error.message}")
+    if any(outcomes.values()):
+        raise SystemExit(1)

@@ -1,0 +1,102 @@
+"""`headrace group delete` and `delete-offsets`: forgetting what groups have committed."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+import click
+
+from headrace.cli._options import client_options, open_client
+from headrace.cli._outcomes import print_outcomes
+from headrace.cli._output import fail
+
+
+def _confirm(what: str, *, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError("deleting needs --yes where nobody can be asked")
+    click.confirm(f"Delete {what}?", abort=True, err=True)
+
+
+@click.command("delete")
+@click.argument("names", nargs=-1, required=True, metavar="GROUP...")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@client_options
+def delete(
+    bootstrap: str, properties: dict[str, str], *, names: tuple[str, ...], yes: bool, as_json: bool
+) -> None:
+    """Delete groups without members, and the offsets that they have committed.
+
+    Prints one row per group; exit code 1 if one could not be deleted.
+    """
+    from headrace.clients.flows import alter as flows  # noqa: PLC0415 - not for `--help`
+
+    _confirm(f"{', '.join(names)} and their committed offsets", yes=yes)
+    with open_client(bootstrap, properties) as client:
+        outcomes = client.run(flows.delete_groups(client.state, dict.fromkeys(names)))
+    print_outcomes("group", outcomes, "deleted", as_json=as_json)
+
+
+@click.command("delete-offsets")
+@click.argument("name", metavar="GROUP")
+@click.option(
+    "-t",
+    "--topic",
+    "topics",
+    multiple=True,
+    required=True,
+    metavar="TOPIC[:N,...]",
+    help="Whose offsets: all that are committed, or those of some partitions.",
+)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@client_options
+def delete_offsets(
+    bootstrap: str,
+    properties: dict[str, str],
+    *,
+    name: str,
+    topics: tuple[str, ...],
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Delete what a group has committed for topics that its members are not subscribed to.
+
+    Prints one row per partition; exit code 1 if one could not be done.
+    """
+    from headrace.clients.flows import alter as flows  # noqa: PLC0415 - not for `--help`
+    from headrace.types import TopicPartition  # noqa: PLC0415 - as above
+
+    wanted = [_topic(text) for text in topics]
+    _confirm(f"offsets of {name} for {', '.join(topics)}", yes=yes)
+    with open_client(bootstrap, properties) as client:
+        committed = client.committed_offsets(name)
+        partitions = [
+            where
+            for topic, numbers in wanted
+            for where in (
+                sorted(known for known in committed if known.topic == topic)
+                if numbers is None
+                else [TopicPartition(topic, number) for number in numbers]
+            )
+        ]
+        if not partitions:
+            fail(f"group {name!r} has committed nothing for {', '.join(topics)}")
+        outcomes = client.run(flows.delete_offsets(client.state, name, partitions))
+    named = {f"{where.topic}:{where.partition}": error for where, error in outcomes.items()}
+    print_outcomes("partition", named, "deleted", as_json=as_json)
+
+
+def _topic(text: str) -> tuple[str, list[int] | None]:
+    """Read TOPIC or TOPIC:N,N; None stands for all partitions."""
+    topic, colon, numbers = text.partition(":")
+    if not colon:
+        return topic, None
+    words = numbers.split(",")
+    if not all(word.isascii() and word.isdigit() for word in words):
+        raise click.UsageError(f"--topic wants TOPIC or TOPIC:N,N, not {text!r}")
+    return topic, [int(word) for word in words]
+
+
+COMMANDS: Final = (delete, delete_offsets)

@@ -1,0 +1,198 @@
+"""`headrace topic alter`, `add-partitions` and `trim`: changing topics that are there."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from headrace.cli._options import assignments, client_options, open_client
+from headrace.cli._outcomes import print_outcomes
+from headrace.cli._output import fail, print_json, print_table
+
+if TYPE_CHECKING:
+    from headrace.clients.blocking import BlockingClient
+    from headrace.clients.flows.alter import ConfigChange
+    from headrace.errors import ApiError
+    from headrace.types import TopicPartition
+
+
+@click.command("alter")
+@click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
+@click.option("-p", "--partitions", type=click.IntRange(min=1), help="How many there shall be.")
+@click.option(
+    "-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Set a topic config."
+)
+@click.option(
+    "--append", multiple=True, metavar="KEY=VALUE", help="Add to a config that is a list."
+)
+@click.option(
+    "--subtract", multiple=True, metavar="KEY=VALUE", help="Take from a config that is a list."
+)
+@click.option("--unset", multiple=True, metavar="KEY", help="Let a config be the broker's again.")
+@click.option("--dry-run", is_flag=True, help="Have the broker check the request, change nothing.")
+@client_options
+def alter(bootstrap: str, properties: dict[str, str], *, as_json: bool, **options: Any) -> None:
+    """Change configs of topics, and give them more partitions.
+
+    Prints one row per topic; exit code 1 if one could not be changed.
+    """
+    changes = _changes(options)
+    if not changes and options["partitions"] is None:
+        raise click.UsageError("nothing to change: --partitions, --config or --unset")
+    names: tuple[str, ...] = options["names"]
+    with open_client(bootstrap, properties) as client:
+        outcomes = _alter(client, names, changes, options["partitions"], dry_run=options["dry_run"])
+    print_outcomes("topic", outcomes, "ok" if options["dry_run"] else "altered", as_json=as_json)
+
+
+def _changes(options: dict[str, Any]) -> list[ConfigChange]:
+    from headrace.clients.flows.alter import ConfigChange, ConfigOperation  # noqa: PLC0415 - not for `--help`
+
+    given = {
+        ConfigOperation.SET: ("configs", "--config"),
+        ConfigOperation.APPEND: ("append", "--append"),
+        ConfigOperation.SUBTRACT: ("subtract", "--subtract"),
+    }
+    changes = [
+        ConfigChange(name, value, operation)
+        for operation, (key, option) in given.items()
+        for name, value in assignments(options[key], option).items()
+    ]
+    changes += [ConfigChange(name, None, ConfigOperation.DELETE) for name in options["unset"]]
+    return changes
+
+
+def _alter(
+    client: BlockingClient,
+    names: tuple[str, ...],
+    changes: list[ConfigChange],
+    partitions: int | None,
+    *,
+    dry_run: bool,
+) -> dict[str, ApiError | None]:
+    from headrace.clients.blocking import ResourceType  # noqa: PLC0415 - not for `--help`
+    from headrace.clients.flows import alter as flows  # noqa: PLC0415 - as above
+
+    outcomes: dict[str, ApiError | None] = dict.fromkeys(names)
+    if changes:
+        wanted = dict.fromkeys(names, changes)
+        flow = flows.alter_configs(client.state, ResourceType.TOPIC, wanted, validate_only=dry_run)
+        outcomes |= client.run(flow)
+    # A topic whose configs were refused is left as it is.
+    counts = {name: partitions for name in names if outcomes[name] is None and partitions}
+    if counts:
+        outcomes |= client.run(flows.create_partitions(client.state, counts, validate_only=dry_run))
+    return outcomes
+
+
+@click.command("add-partitions")
+@click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
+@click.option(
+    "-n", "--num", type=click.IntRange(min=1), required=True, help="How many more of them."
+)
+@click.option("--dry-run", is_flag=True, help="Have the broker check the request, change nothing.")
+@client_options
+def add_partitions(
+    bootstrap: str,
+    properties: dict[str, str],
+    *,
+    names: tuple[str, ...],
+    num: int,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Give topics this many partitions more than they have.
+
+    Records stay where they are; of keys that are new some go to partitions other than before.
+    """
+    from headrace.clients.flows import alter as flows  # noqa: PLC0415 - not for `--help`
+
+    with open_client(bootstrap, properties) as client:
+        known = client.metadata(names).topics
+        for name in names:
+            if known[name].error:
+                fail(f"no topic {name!r}" if known[name].error == 3 else f"topic {name!r}")
+        counts = {name: len(known[name].partitions) + num for name in names}
+        flow = flows.create_partitions(client.state, counts, validate_only=dry_run)
+        outcomes = client.run(flow)
+    print_outcomes("topic", outcomes, "ok" if dry_run else "altered", as_json=as_json)
+
+
+@click.command("trim")
+@click.argument("name", metavar="TOPIC")
+@click.option(
+    "-o",
+    "--offset",
+    required=True,
+    metavar="OFFSET|end|@TIME",
+    help="The first offset that stays; a time as for `consume --offset`.",
+)
+@click.option("-p", "--partition", "partitions", multiple=True, type=click.IntRange(min=0))
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@client_options
+def trim(bootstrap: str, properties: dict[str, str], *, as_json: bool, **options: Any) -> None:
+    """Delete the records of a topic below an offset, for good.
+
+    Asks first; where nobody can answer, --yes is needed.
+    """
+    name, offset = options["name"], options["offset"]
+    target = _target(offset)
+    if not options["yes"]:
+        if not sys.stdin.isatty():
+            raise click.UsageError("deleting needs --yes where nobody can be asked")
+        click.confirm(f"Delete the records of {name} below {offset}?", abort=True, err=True)
+    from headrace.clients.flows import alter as flows  # noqa: PLC0415 - not for `--help`
+
+    with open_client(bootstrap, properties) as client:
+        offsets = _offsets(client, _partitions(client, name, options["partitions"]), target)
+        starts = client.run(flows.delete_records(client.state, offsets))
+    rows = [(where.partition, start) for where, start in sorted(starts.items())]
+    if as_json:
+        print_json([{"partition": number, "start_offset": start} for number, start in rows])
+    else:
+        print_table(("PARTITION", "START"), rows)
+
+
+def _target(text: str) -> tuple[str, int]:
+    """Read --offset: ("offset", N), ("end", 0) or ("time", milliseconds)."""
+    import time  # noqa: PLC0415 - not for `--help`
+
+    from headrace.cli._offsets import OffsetSpecError, parse_offset  # noqa: PLC0415 - as above
+
+    try:
+        spec = parse_offset(text, time.time_ns() // 1_000_000)
+    except OffsetSpecError as error:
+        raise click.UsageError(str(error)) from None
+    if spec.stop is not None or spec.first.kind not in {"offset", "end", "time"}:
+        raise click.UsageError("--offset wants a number, end or @TIME")
+    return spec.first.kind, spec.first.value
+
+
+def _partitions(client: BlockingClient, name: str, wanted: tuple[int, ...]) -> list[TopicPartition]:
+    from headrace.types import TopicPartition  # noqa: PLC0415 - not for `--help`
+
+    topic = client.metadata([name]).topics[name]
+    if topic.error:
+        fail(f"no topic {name!r}" if topic.error == 3 else f"topic {name!r}: {topic.error.name}")
+    return [TopicPartition(name, number) for number in wanted or sorted(topic.partitions)]
+
+
+def _offsets(
+    client: BlockingClient, partitions: list[TopicPartition], target: tuple[str, int]
+) -> dict[TopicPartition, int]:
+    from headrace.clients.flows.alter import HIGH_WATERMARK  # noqa: PLC0415 - not for `--help`
+
+    kind, value = target
+    if kind != "time":
+        return dict.fromkeys(partitions, HIGH_WATERMARK if kind == "end" else value)
+    found = client.list_offsets(dict.fromkeys(partitions, value))
+    # Where no record is that new, all of them are older.
+    return {
+        where: listed.offset if listed.offset >= 0 else HIGH_WATERMARK
+        for where, listed in found.items()
+    }
+
+
+COMMANDS: Final = (alter, add_partitions, trim)
