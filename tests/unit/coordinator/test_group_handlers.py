@@ -161,6 +161,19 @@ def test_a_refused_join_says_so_in_every_version(broker, version):
     assert response.members == []
 
 
+@pytest.mark.parametrize(("version", "name"), [(6, ""), (7, None), (9, None)])
+def test_a_refused_join_names_no_protocol(broker, version, name):
+    assert broker.join("stranger", version).protocol_name == name
+
+
+def test_everything_is_authorized_where_that_is_asked(broker):
+    broker.joined()
+    request = DescribeGroupsRequest(groups=["g"], include_authorized_operations=True)
+    assert broker.call(request, 5).groups[0].authorized_operations == 3400
+    request = DescribeGroupsRequest(groups=["g"])
+    assert broker.call(request, 5).groups[0].authorized_operations == -2147483648
+
+
 @pytest.mark.parametrize("version", range(6))
 def test_a_member_syncs_in_every_version(broker, version):
     response = broker.synced(broker.joined(), version)

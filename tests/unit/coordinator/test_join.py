@@ -113,6 +113,16 @@ def test_an_id_that_is_not_used_expires_with_its_session():
     assert now(world.coordinator.list_groups([], [], world.now_ms))[1] == []
 
 
+def test_an_id_that_is_not_used_does_not_keep_a_deserted_group_from_being_empty():
+    world = GroupWorld()
+    (first,) = world.stable()
+    given = now(world.join()).member_id
+    world.leave((first, None))
+    assert world.group().state is GroupState.EMPTY
+    assert world.commit_code({("t", 0): 5}) == ErrorCode.NONE
+    assert now(world.join(given)).generation_id == 3
+
+
 def test_the_number_of_ids_handed_out_is_bounded():
     world = GroupWorld(pending_members_max=3)
     given = [now(world.join()).member_id for _ in range(5)]

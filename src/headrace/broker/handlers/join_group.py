@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.group_requests import origin_of
 from headrace.core.deferred import Deferred
+from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 
@@ -25,9 +26,20 @@ if TYPE_CHECKING:
 API_KEY: Final = ApiKey.JOIN_GROUP
 VERSIONS: Final = VersionRange(0, 9)
 
+_NO_PROTOCOL_VERSION: Final = 7
+
 
 def handle(
     broker: Broker, context: RequestContext, request: JoinGroupRequest
 ) -> JoinGroupResponse | Deferred[JoinGroupResponse]:
     """Join a group."""
-    return broker.groups.join_group(origin_of(context), request, context.now_ms)
+    reply = broker.groups.join_group(origin_of(context), request, context.now_ms)
+    if context.header.api_version < _NO_PROTOCOL_VERSION:
+        return reply
+    return reply.map(_without_protocol) if isinstance(reply, Deferred) else _without_protocol(reply)
+
+
+def _without_protocol(response: JoinGroupResponse) -> JoinGroupResponse:
+    if response.error_code != ErrorCode.NONE:
+        response.protocol_name = None
+    return response

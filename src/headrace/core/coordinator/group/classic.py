@@ -251,8 +251,14 @@ class Group:
 
     @property
     def all_joined(self) -> bool:
-        """Whether the join phase has nobody left to wait for."""
-        return not self.pending and all(m.awaiting_join is not None for m in self.members.values())
+        """Whether the join phase has nobody left to wait for.
+
+        Ids that were handed out are waited for only together with members: when all have left the group is empty,
+        and whoever is still to come begins anew.
+        """
+        return not self.members or (
+            not self.pending and all(m.awaiting_join is not None for m in self.members.values())
+        )
 
     def is_leader(self, member_id: str) -> bool:
         """Whether this member leads the present generation."""
