@@ -16,7 +16,7 @@ from headrace.broker.resources import ResourceType
 from headrace.broker.topic_names import check_topic_name
 from headrace.config.broker import dynamic_option
 from headrace.config.options import Option, OptionType, render_value, unknown_key
-from headrace.config.topic import TOPIC_OPTIONS
+from headrace.config.topic import TOPIC_OPTIONS, UNSUPPORTED_TOPIC_OPTIONS
 from headrace.errors import (
     ApiError,
     ConfigError,
@@ -124,6 +124,8 @@ def _alter_topic(broker: Broker, resource: Resource, *, validate_only: bool) -> 
 def _topic_option(name: str) -> Option:
     described = TOPIC_OPTIONS.get(name)
     if described is None:
+        if name in UNSUPPORTED_TOPIC_OPTIONS:
+            raise ConfigError(f"{name}: not supported: {UNSUPPORTED_TOPIC_OPTIONS[name]}")
         raise unknown_key(name, TOPIC_OPTIONS)
     return described
 
@@ -143,7 +145,7 @@ def _alter_broker(broker: Broker, resource: Resource, *, validate_only: bool) ->
     before: Mapping[str, str] = {} if resource.replaces else present
     settings = _changed(before, resource.changes, dynamic_option, effective)
     if validate_only:
-        broker.settings.changed(settings, all_brokers=all_brokers)
+        broker.check_settings(settings, all_brokers=all_brokers)
     elif settings != present:
         broker.configure(settings, all_brokers=all_brokers)
 

@@ -245,12 +245,22 @@ class Broker:
         self.topics.delete(topic)
         self.groups.topics_deleted([topic.name], now_ms)
 
+    def check_settings(self, settings: Mapping[str, str], *, all_brokers: bool) -> None:
+        """Refuse settings of this broker, or of all, that are not acceptable, alone or with those of a topic.
+
+        Raises:
+            ApiError: With the reason.
+        """
+        layers = self.settings.changed(settings, all_brokers=all_brokers)
+        self.topics.check_defaults(layers.effective)
+
     def configure(self, settings: Mapping[str, str], *, all_brokers: bool) -> None:
         """Change the settings of this broker, or of all; they are durable and count when this returns.
 
         Raises:
             ApiError: A setting is not acceptable, or they could not be stored.
         """
+        self.check_settings(settings, all_brokers=all_brokers)
         self.settings.change(settings, all_brokers=all_brokers)
         self.config = self.settings.config
         self.topics.broker_config_changed(self.config)

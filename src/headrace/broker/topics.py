@@ -330,6 +330,24 @@ class Topics:
         self._replicas.configure(topic.partitions, config)
         self._journal.info("topic_configured", topic=topic.name, settings=topic.settings)
 
+    def check_defaults(self, config: BrokerConfig) -> None:
+        """Refuse a configuration of the broker that a topic could not inherit from.
+
+        Raises:
+            InvalidConfigError: With the reason.
+        """
+        try:
+            parse_topic_config({}, config)
+        except ConfigError as error:
+            raise InvalidConfigError(f"as defaults of topics: {error}") from error
+        for topic in self._by_name.values():
+            try:
+                parse_topic_config(topic.settings, config)
+            except ConfigError as error:
+                raise InvalidConfigError(
+                    f"with the settings of topic {topic.name!r}: {error}"
+                ) from error
+
     def broker_config_changed(self, config: BrokerConfig) -> None:
         """Let all topics inherit from another configuration of the broker."""
         self._config = config

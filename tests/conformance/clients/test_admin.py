@@ -1,4 +1,4 @@
-"""The admin clients of confluent-kafka and kafka-python: partitions, records, configs, groups, offsets, log directories."""
+"""The admin clients of confluent-kafka and kafka-python: what they change, and what they look at."""
 
 from __future__ import annotations
 

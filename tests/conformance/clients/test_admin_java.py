@@ -1,4 +1,4 @@
-"""Kafka's own administrative tools: kafka-topics, kafka-configs, kafka-delete-records, kafka-log-dirs, kafka-consumer-groups."""
+"""Kafka's administrative tools: topics, configs, delete-records, log-dirs, consumer-groups."""
 
 from __future__ import annotations
 

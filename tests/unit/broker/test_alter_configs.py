@@ -355,6 +355,30 @@ def test_values_that_are_not_acceptable_to_brokers(harness, value):
         assert error == ErrorCode.INVALID_CONFIG
 
 
+@pytest.mark.parametrize("validate_only", [False, True])
+def test_settings_that_do_not_go_with_those_of_a_topic_are_refused(harness, validate_only):
+    change(harness, ("min.compaction.lag.ms", "5000"))
+    for name in ("", "1"):
+        config = ("log.cleaner.max.compaction.lag.ms", "4000")
+        error = change(harness, config, kind=BROKER, name=name, validate_only=validate_only)
+        assert error == ErrorCode.INVALID_CONFIG
+        config = ("log.cleaner.max.compaction.lag.ms", "6000")
+        assert change(harness, config, kind=BROKER, name=name, validate_only=validate_only) == 0
+    harness.restart()
+    two = ("log.cleaner.min.compaction.lag.ms", "7000")
+    assert change(harness, two, kind=BROKER, name="1") == (
+        ErrorCode.NONE if validate_only else ErrorCode.INVALID_CONFIG
+    )
+
+
+def test_kafkas_settings_that_are_not_supported_say_why(harness):
+    config = IncrementalConfig(name="remote.storage.enable", value="true", config_operation=SET)
+    resource = IncrementalResource(resource_type=TOPIC, resource_name="t", configs=[config])
+    (response,) = harness.call(IncrementalAlterConfigsRequest(resources=[resource])).responses
+    assert response.error_code == ErrorCode.INVALID_CONFIG
+    assert "not supported" in response.error_message
+
+
 def test_silent_producers_are_forgotten_after_the_new_time(harness):
     assert harness.broker.topics.require("t").partition(0).log.config.producer_id_expiration_ms
     change(harness, ("producer.id.expiration.ms", "1234"), kind=BROKER, name="")

@@ -17,7 +17,7 @@ from headrace.protocol.messages.offset_for_leader_epoch import (
 )
 from tests.fixtures.broker_harness import START_MS, BrokerHarness, batch, produce_request
 
-LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def ask(harness, timestamp, *, version=7, topic="t", partition=0, epoch=-1, isol
     return answer
 
 
-@pytest.mark.parametrize("version", range(1, 8))
+@pytest.mark.parametrize("version", range(1, 10))
 def test_the_ends_of_the_log_in_every_version(harness, version):
     for timestamp, offset in {LATEST: 6, EARLIEST: 0}.items():
         answer = ask(harness, timestamp, version=version)
@@ -78,6 +78,14 @@ def test_the_largest_timestamp_from_version_7_on(harness):
     assert ask(harness, MAX_TIMESTAMP, version=6).error_code == ErrorCode.UNSUPPORTED_VERSION
     empty = ask(harness, MAX_TIMESTAMP, partition=1)
     assert (empty.error_code, empty.offset) == (0, -1)
+
+
+def test_of_tiered_storage_there_is_none(harness):
+    local = ask(harness, EARLIEST_LOCAL, version=8)
+    assert (local.error_code, local.offset, local.leader_epoch) == (0, 0, 0)
+    assert ask(harness, LATEST_TIERED, version=8).error_code == ErrorCode.UNSUPPORTED_VERSION
+    tiered = ask(harness, LATEST_TIERED, version=9)
+    assert (tiered.error_code, tiered.offset, tiered.timestamp) == (0, -1, -1)
 
 
 @pytest.mark.parametrize("timestamp", [-4, -5, -6, -(2**63)])

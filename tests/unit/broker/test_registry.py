@@ -27,7 +27,7 @@ from tests.fixtures.broker_harness import BrokerHarness
 ADVERTISED = {
     ApiKey.PRODUCE: (0, 9),
     ApiKey.FETCH: (4, 12),
-    ApiKey.LIST_OFFSETS: (1, 7),
+    ApiKey.LIST_OFFSETS: (1, 9),
     ApiKey.METADATA: (0, 12),
     ApiKey.OFFSET_COMMIT: (2, 8),
     ApiKey.OFFSET_FETCH: (1, 8),

@@ -1,11 +1,14 @@
-"""ListOffsets (API key 2), versions 1-7.
+"""ListOffsets (API key 2), versions 1-9.
 
 Behaviour: -1 is the high watermark (with read_committed the last stable offset), -2 the log start, -3 the record with
-the largest timestamp; anything from 0 on finds the first record with at least that timestamp. When there is none the
-answer is offset -1 and timestamp -1 without an error. Offsets at or above the high watermark are never told. The
-leader epoch is that of the record, so that a consumer which starts there can find out about truncations (KIP-320).
-Not implemented: the special timestamps of tiered storage (-4, -5), which are answered with UNSUPPORTED_VERSION.
-Versions: v2 isolation level; v4 leader epochs; v6 flexible; v7 largest timestamp (KIP-734).
+the largest timestamp, -4 the start of what is on local disk, which is the log start too, -5 the last offset in tiered
+storage, of which there is none (offset -1); anything from 0 on finds the first record with at least that timestamp.
+When there is none the answer is offset -1 and timestamp -1 without an error. Offsets at or above the high watermark
+are never told. The leader epoch is that of the record, so that a consumer which starts there can find out about
+truncations (KIP-320). Other negative timestamps are UNSUPPORTED_VERSION.
+Not implemented: tiered storage.
+Versions: v2 isolation level; v4 leader epochs; v6 flexible; v7 largest timestamp (KIP-734); v8 -4 (KIP-405); v9 -5
+(KIP-1005).
 """
 
 from __future__ import annotations
@@ -29,12 +32,16 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.LIST_OFFSETS
-VERSIONS: Final = VersionRange(1, 7)
+VERSIONS: Final = VersionRange(1, 9)
 
 LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 MAX_TIMESTAMP_VERSION: Final = 7
+EARLIEST_LOCAL: Final = -4
+EARLIEST_LOCAL_VERSION: Final = 8
+LATEST_TIERED: Final = -5
+LATEST_TIERED_VERSION: Final = 9
 
 
 def handle(
@@ -108,11 +115,13 @@ def _find(
     end = partition.visible_end(isolation_level)
     if timestamp == LATEST:
         return end, -1, partition.leader_epoch
-    if timestamp == EARLIEST:
+    if timestamp == EARLIEST or (timestamp == EARLIEST_LOCAL and version >= EARLIEST_LOCAL_VERSION):
         start = partition.log_start_offset
         return start, -1, partition.log.epoch_at(start)
     if timestamp == MAX_TIMESTAMP and version >= MAX_TIMESTAMP_VERSION:
         found = partition.log.offset_of_max_timestamp()
+    elif timestamp == LATEST_TIERED and version >= LATEST_TIERED_VERSION:
+        found = None
     elif timestamp >= 0:
         found = partition.log.offset_for_timestamp(timestamp, up_to=end)
     else:
