@@ -24,14 +24,17 @@ check:  ## lint, types, import contracts, generated files, unit and property tes
 	$(PYTEST) -n 2 tests/unit tests/property tests/fuzz
 
 test: check  ## everything that needs no special hardware (under twenty minutes)
-	$(PYTEST) tests/conformance tests/spark tests/docs
+	$(PYTEST) tests/crash tests/conformance tests/spark tests/docs
 
 conformance:  ## the client suites alone; TARGET=kafka runs them against Apache Kafka instead
 	@$(PYTHON) tools/prepare.py test
 	$(PYTEST) tests/conformance $(if $(TARGET),--target $(TARGET))
 
-crash:  ## kill -9 under acknowledged load, many more cycles than `make test` does
+crash:  ## power cuts at thousands of points of recorded servers, then many cycles of kill -9 under load
 	@$(PYTHON) tools/prepare.py test
+	@rm -f .cache/crash/results.txt
+	HEADRACE_CRASH_CHAINS=20 HEADRACE_CRASH_IMAGES=100 $(PYTEST) -n 2 tests/crash --timeout 900
+	@cat .cache/crash/results.txt
 	HEADRACE_KILL_CYCLES=500 $(PYTEST) tests/conformance/server/test_kill_nine.py --timeout 3600
 
 bench:  ## measure against Apache Kafka on this machine; results go to benchmarks/results

@@ -1,0 +1,60 @@
+"""Power cuts of a real server: its system calls are recorded, and replayed up to any point onto a disk that forgets.
+
+`make crash` looks at thousands of images, the tests at about a hundred. HEADRACE_CRASH_CHAINS and HEADRACE_CRASH_IMAGES
+(of each of the three lives of a chain) set the numbers, HEADRACE_CRASH_SEED the first seed. What is proved and what is not
+stands in docs/crash-testing.md.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.crash.recording import CACHE, build_recorder
+from tests.crash.replay import Chain, Faults, keep
+
+CHAINS = int(os.environ.get("HEADRACE_CRASH_CHAINS", "1"))
+IMAGES = int(os.environ.get("HEADRACE_CRASH_IMAGES", "35"))
+SEED = int(os.environ.get("HEADRACE_CRASH_SEED", "1"))
+ACKNOWLEDGEMENTS = 150
+
+
+@pytest.fixture(autouse=True)
+def _recorder() -> None:
+    build_recorder()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(SEED, SEED + CHAINS))
+def test_nothing_acknowledged_is_lost_when_the_power_fails(tmp_path: Path, seed: int) -> None:
+    chain = Chain(tmp_path, seed)
+    for life in range(3):
+        chain.live(IMAGES, ACKNOWLEDGEMENTS, clean=life == 1)
+    print(f"chain {seed}: {chain.verdicts}")
+    with (CACHE / "results.txt").open("a") as results:
+        results.write(f"chain {seed}: {chain.verdicts}\n")
+    if chain.verdicts.lost:
+        kept = keep(chain)
+        pytest.fail("\n".join([f"recordings: {kept}", *chain.verdicts.lost[:20]]))
+    assert chain.verdicts.acknowledgements > ACKNOWLEDGEMENTS, "there was load"
+    assert len(chain.verdicts.distinct) > IMAGES, "the images differ"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "sign"),
+    [
+        pytest.param(Faults(("--durability", "os")), "acknowledged", id="nothing synced"),
+        pytest.param(Faults(file_syncs=False), "", id="syncs of files ignored"),
+        pytest.param(Faults(directory_syncs=False), "", id="syncs of directories ignored"),
+    ],
+)
+def test_the_check_finds_missing_syncs(tmp_path: Path, fault: Faults, sign: str) -> None:
+    """A check that cannot fail proves nothing."""
+    chain = Chain(tmp_path, SEED, fault)
+    chain.live(25, 80)
+    print(chain.verdicts)
+    losses = [lost for lost in chain.verdicts.lost if sign in lost]
+    assert len(losses) >= 3, chain.verdicts
