@@ -13,8 +13,8 @@ pytest.register_assert_rewrite(
 )
 
 from tests.conformance.clients.observer import Observer  # noqa: E402  # rewritten from here on
-from tests.fixtures.targets import Target, make_target  # noqa: E402
-from tools.fetch_java import JavaUnavailableError  # noqa: E402
+from tests.fixtures.targets import Target, make_target  # noqa: E402  # as above
+from tools.fetch_java import JavaUnavailableError  # noqa: E402  # as above
 
 
 @pytest.fixture(scope="module")

@@ -41,8 +41,8 @@ class Client(Protocol):
     """A client library or tool as the scenario needs it.
 
     `chooses_partitions`: record n can be sent to partition n modulo partitions. `carries_headers`: headers and
-    timestamps can be set. `tells_commits`: its members say what they committed. `outlives_brokers`: it waits for a broker
-    that is away instead of giving up.
+    timestamps can be set. `tells_commits`: its members say what they committed. `outlives_brokers`: it waits for a
+    broker that is away instead of giving up.
     """
 
     name: str
