@@ -186,7 +186,7 @@ class World:
             info = log.append(retry, leader_epoch=self.epoch, now_ms=self.now_ms)
             assert (info.base_offset, info.duplicate) == (offset, True), header
         # Retention may have deleted the batches, and their producer is remembered all the same.
-        entry = log._producers.get(9)
+        entry = log.producers.get(9)
         self.sequence = entry.batches[-1].last_sequence + 1 if entry else 0
         if acknowledged:
             assert self.sequence == check_batch(acknowledged[-1][1]).base_sequence + 1

@@ -225,7 +225,7 @@ def test_only_a_few_sealed_segments_stay_open() -> None:
     log = filled(MemoryFileSystem(), LogConfig(segment_bytes=500, retention_ms=-1), segments=12)
     for offset in range(24):
         assert log.read(offset, max_bytes=1, up_to=24, minimum_one=True) is not None
-        assert sum(segment.loaded for segment in log._segments) <= 4
+        assert sum(segment.loaded for segment in log.segments) <= 4
 
 
 # Opening

@@ -21,6 +21,11 @@ class LogConfig:
         index_interval_bytes: Bytes of the segment between two index entries.
         producer_id_expiration_ms: Idle time after which a producer's sequences are forgotten.
         max_producer_ids: Most producers remembered; beyond it the longest idle are forgotten.
+        compacts: Whether the log is compacted (`cleanup.policy`); then every record needs a key.
+        min_cleanable_dirty_ratio: Share of the log that must be uncompacted before it is worth a round.
+        min_compaction_lag_ms: Age below which records are not compacted.
+        max_compaction_lag_ms: Age at which they are, whatever their share.
+        delete_retention_ms: How long a tombstone stays after the first round that found it.
     """
 
     segment_bytes: int = 1 << 30
@@ -32,3 +37,8 @@ class LogConfig:
     index_interval_bytes: int = 4096
     producer_id_expiration_ms: int = 24 * 3600 * 1000
     max_producer_ids: int = 20_000
+    compacts: bool = False
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = 2**63 - 1
+    delete_retention_ms: int = 24 * 3600 * 1000

@@ -216,6 +216,14 @@ class LogManager:
         """Return a partition's log, None if it is not open."""
         return self._logs.get(topic_partition)
 
+    def checkpoint_key(self, topic_partition: TopicPartition) -> str:
+        """Return what stands for an open log in checkpoints: topic, partition, topic id."""
+        return _key(topic_partition, self._topic_ids[topic_partition])
+
+    def recovery_point(self, key: str) -> int:
+        """Return the offset below which a log is known, durably, to be synced, by its `checkpoint_key`."""
+        return self._recovery_points.get(key, 0)
+
     def delete_log(self, topic_partition: TopicPartition) -> None:
         """Delete a partition's log durably; no error if there is none.
 

@@ -12,15 +12,11 @@ import struct
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from headrace.core.log.batch_compaction import require_keys
 from headrace.core.log.config import LogConfig
 from headrace.core.log.leader_epochs import LeaderEpochCache
 from headrace.core.log.producer_state import SEQUENCE_MASK, BatchEntry, ProducerState
-from headrace.core.log.recovery import (
-    EPOCHS_FILE,
-    LoadedLog,
-    LogLoader,
-    RecoveryReport,
-)
+from headrace.core.log.recovery import EPOCHS_FILE, LoadedLog, LogLoader, RecoveryReport
 from headrace.core.log.retention import count_deletable
 from headrace.core.log.segment import Segment, write_cache
 from headrace.core.log.segments import Segments
@@ -56,21 +52,21 @@ class PartitionLog:
         "_directory",
         "_directory_dirty",
         "_dirty",
-        "_epochs",
         "_failure",
         "_files",
         "_metadata",
-        "_producers",
-        "_segments",
         "_snapshots",
         "_task",
         "_unsynced",
         "config",
+        "epochs",
         "high_watermark",
         "log_end_offset",
         "log_start_offset",
         "on_dirty",
+        "producers",
         "recovery",
+        "segments",
         "synced_offset",
         "topic_partition",
     )
@@ -94,9 +90,9 @@ class PartitionLog:
         self._metadata = metadata
         self._created = bool(loaded.segments)
         segments = loaded.segments or [self._new_segment(log_start_offset, now_ms)]
-        self._segments = Segments(segments)
-        self._epochs: LeaderEpochCache = loaded.epochs
-        self._producers: ProducerState = loaded.producers
+        self.segments = Segments(segments)
+        self.epochs: LeaderEpochCache = loaded.epochs
+        self.producers: ProducerState = loaded.producers
         self._snapshots = loaded.snapshots
         self._unsynced: list[File] = []
         self._task: SyncTask | None = None
@@ -105,11 +101,11 @@ class PartitionLog:
         self._failure: OSError | None = None
         self.topic_partition = topic_partition
         self.recovery: RecoveryReport = loaded.report
-        self.log_end_offset = self._segments.active.end_offset
+        self.log_end_offset = self.segments.active.end_offset
         self.log_start_offset = min(
-            max(log_start_offset, self._segments.start_offset), self.log_end_offset
+            max(log_start_offset, self.segments.start_offset), self.log_end_offset
         )
-        self._epochs.truncate_to_start(self.log_start_offset)
+        self.epochs.truncate_to_start(self.log_start_offset)
         self._cached_end_offset = self.log_end_offset if loaded.caches_current else None
         self.synced_offset = self.log_end_offset
         self.high_watermark = self.log_end_offset
@@ -192,7 +188,7 @@ class PartitionLog:
     @property
     def leader_epoch(self) -> int:
         """The newest leader epoch, -1 before the first."""
-        return self._epochs.latest
+        return self.epochs.latest
 
     @property
     def last_stable_offset(self) -> int:
@@ -202,17 +198,17 @@ class PartitionLog:
     @property
     def size_bytes(self) -> int:
         """Bytes of all segments."""
-        return sum(segment.size for segment in self._segments)
+        return sum(segment.size for segment in self.segments)
 
     @property
     def segment_count(self) -> int:
         """How many segments there are, the active one included."""
-        return len(self._segments)
+        return len(self.segments)
 
     @property
     def producer_count(self) -> int:
         """How many idempotent producers are remembered."""
-        return len(self._producers)
+        return len(self.producers)
 
     @property
     def failure(self) -> OSError | None:
@@ -247,8 +243,10 @@ class PartitionLog:
         )
         length, delta, max_timestamp, producer_id = fields[1], fields[6], fields[8], fields[9]
         append_time_ms = NO_TIMESTAMP
+        if config.compacts and validate:
+            require_keys(records)
         if producer_id >= 0:
-            retried = self._producers.check(producer_id, fields[10], fields[11], delta)
+            retried = self.producers.check(producer_id, fields[10], fields[11], delta)
             if retried is not None:
                 return AppendInfo(
                     retried.base_offset, retried.last_offset, retried.append_time_ms, duplicate=True
@@ -259,7 +257,7 @@ class PartitionLog:
         offset = self.log_end_offset
         last_offset = offset + delta
         size = length + 12
-        segment = self._segments.active
+        segment = self.segments.active
         if (
             segment.size + size > config.segment_bytes
             or segment.file is None
@@ -267,7 +265,7 @@ class PartitionLog:
             or last_offset - segment.base_offset > _MAX_OFFSET_SPAN
         ):
             segment = self._prepare_segment(size, max_timestamp, last_offset, now_ms)
-        if leader_epoch != self._epochs.latest:
+        if leader_epoch != self.epochs.latest:
             self.become_leader(leader_epoch)
         head = _HEAD.pack(offset, length, leader_epoch)
         segment.append(
@@ -279,7 +277,7 @@ class PartitionLog:
             batch = BatchEntry(
                 sequence, (sequence + delta) & SEQUENCE_MASK, offset, last_offset, append_time_ms
             )
-            self._producers.update(producer_id, fields[10], batch, now_ms)
+            self.producers.update(producer_id, fields[10], batch, now_ms)
         if not self._dirty:
             self._mark_dirty()
         return AppendInfo(offset, last_offset, append_time_ms, duplicate=False)
@@ -293,7 +291,7 @@ class PartitionLog:
         self, size: int, max_timestamp: int, last_offset: int, now_ms: int
     ) -> Segment:
         """Return the segment for the next batch, after looking more closely than `append` does."""
-        config, segment = self.config, self._segments.active
+        config, segment = self.config, self.segments.active
         if size > config.segment_bytes:
             message = f"the batch has {size} bytes, segment.bytes is {config.segment_bytes}"
             raise ApiError.for_code(ErrorCode.RECORD_LIST_TOO_LARGE, message)
@@ -305,7 +303,7 @@ class PartitionLog:
             or self._is_old(segment, max_timestamp, now_ms)
         ):
             self.roll(now_ms)
-        return self._segments.active
+        return self.segments.active
 
     def _is_old(self, segment: Segment, max_timestamp: int, now_ms: int) -> bool:
         if segment.first_timestamp < 0 or max_timestamp < 0:
@@ -336,7 +334,7 @@ class PartitionLog:
         Raises:
             OSError: The next segment could not be created; the log is as before.
         """
-        sealed = self._segments.active
+        sealed = self.segments.active
         if not sealed.size:
             return
         segment = self._new_segment(self.log_end_offset, now_ms)
@@ -345,7 +343,7 @@ class PartitionLog:
         if self.synced_offset < sealed.end_offset:
             self._unsynced.append(sealed.file)
         self._write_caches(sealed)
-        self._segments.add(segment)
+        self.segments.add(segment)
         if len(self._unsynced) > _MAX_UNSYNCED_FILES:
             # Nobody syncs this log (durability `os`), so its descriptors would pile up.
             self._unsynced.pop(0).sync()
@@ -354,14 +352,14 @@ class PartitionLog:
         """Write what spares the next opening from reading up to the log's end."""
         end_offset = self.log_end_offset
         segment.write_index()
-        self._snapshots.write(self._producers, end_offset)
+        self._snapshots.write(self.producers, end_offset)
         path = f"{self._directory}/{EPOCHS_FILE}"
-        write_cache(self._files, path, self._epochs.encode(end_offset))
+        write_cache(self._files, path, self.epochs.encode(end_offset))
         self._cached_end_offset = end_offset
 
     def maybe_roll(self, now_ms: int) -> bool:
         """Roll the active segment if it has had data for longer than `segment.ms`; returns whether it did."""
-        segment = self._segments.active
+        segment = self.segments.active
         if not segment.size or now_ms - segment.created_ms <= self.config.segment_ms:
             return False
         self.roll(now_ms)
@@ -394,18 +392,18 @@ class PartitionLog:
                 f"offset {offset} is outside {self.log_start_offset}..{self.log_end_offset}"
             )
         if offset == self.log_end_offset:
-            self._segments.active.remember_end()  # the reader will be back for what comes next
+            self.segments.active.remember_end()  # the reader will be back for what comes next
             return None
         if offset >= up_to:
             return None
-        if offset >= self._segments.active.base_offset:
-            return self._segments.active.read(
+        if offset >= self.segments.active.base_offset:
+            return self.segments.active.read(
                 offset, max_bytes=max_bytes, up_to=up_to, minimum_one=minimum_one
             )
-        for segment in self._segments.since(offset):
+        for segment in self.segments.since(offset):
             if segment.base_offset >= up_to:
                 break
-            self._segments.keep_open(segment)
+            self.segments.keep_open(segment)
             found = segment.read(offset, max_bytes=max_bytes, up_to=up_to, minimum_one=minimum_one)
             if found is not None or segment.end_offset > offset:
                 return found
@@ -421,11 +419,11 @@ class PartitionLog:
             up_to: Records at or above this offset do not count; the log end by default.
         """
         limit = self.log_end_offset if up_to is None else up_to
-        for segment in self._segments:
+        for segment in self.segments:
             if segment.end_offset <= self.log_start_offset or not segment.size:
                 continue
             if segment.max_timestamp >= timestamp:
-                self._segments.keep_open(segment)
+                self.segments.keep_open(segment)
                 found = find_in_segment(segment, timestamp, self.log_start_offset)
                 if found is not None:
                     return found if found.offset < limit else None
@@ -433,7 +431,7 @@ class PartitionLog:
 
     def offset_of_max_timestamp(self) -> TimestampOffset | None:
         """Return the first record that has the largest timestamp of the log (KIP-734), None when there is none."""
-        newest = max((segment.max_timestamp for segment in self._segments), default=NO_TIMESTAMP)
+        newest = max((segment.max_timestamp for segment in self.segments), default=NO_TIMESTAMP)
         return None if newest < 0 else self.offset_for_timestamp(newest)
 
     # Leader epochs
@@ -446,17 +444,17 @@ class PartitionLog:
         Raises:
             ValueError: A newer epoch is known: the caller's fencing failed.
         """
-        if epoch < self._epochs.latest:
-            raise ValueError(f"leader epoch {epoch} after {self._epochs.latest}")
-        self._epochs.assign(epoch, self.log_end_offset)
+        if epoch < self.epochs.latest:
+            raise ValueError(f"leader epoch {epoch} after {self.epochs.latest}")
+        self.epochs.assign(epoch, self.log_end_offset)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """Return (epoch, end offset) as OffsetForLeaderEpoch answers; see `LeaderEpochCache.end_offset_for`."""
-        return self._epochs.end_offset_for(epoch, self.log_end_offset)
+        return self.epochs.end_offset_for(epoch, self.log_end_offset)
 
     def epoch_at(self, offset: int) -> int:
         """Return the leader epoch that wrote an offset, -1 if unknown."""
-        return self._epochs.epoch_at(offset)
+        return self.epochs.epoch_at(offset)
 
     # High watermark and durability
 
@@ -474,7 +472,7 @@ class PartitionLog:
         One task at a time: `finish_sync` (or `fail`) comes before the next. In between, appends go on.
         """
         self._dirty = False
-        file = self._segments.active.file
+        file = self.segments.active.file
         if self.log_end_offset == self.synced_offset and not self._unsynced:
             return None
         if file is None:
@@ -482,7 +480,7 @@ class PartitionLog:
         file_list, self._unsynced = [*self._unsynced, file], []
         directory = self._directory if self._directory_dirty else None
         self._directory_dirty = False
-        self._segments.active.remember_end()
+        self.segments.active.remember_end()
         self._task = SyncTask(self._files, file_list, directory, self.log_end_offset)
         return self._task
 
@@ -519,7 +517,7 @@ class PartitionLog:
         if self._failure is not None:
             return []
         count = count_deletable(
-            self._segments.all,
+            self.segments.all,
             self.config,
             now_ms=now_ms,
             log_start_offset=self.log_start_offset,
@@ -527,10 +525,10 @@ class PartitionLog:
         )
         if not count:
             return []
-        if count == len(self._segments):
+        if count == len(self.segments):
             self.roll(now_ms)
-        deleted = self._segments.drop_oldest(count)
-        self._start_at(self._segments.start_offset)
+        deleted = self.segments.drop_oldest(count)
+        self._start_at(self.segments.start_offset)
         return [segment.base_offset for segment in deleted]
 
     def purge(self) -> None:
@@ -539,11 +537,11 @@ class PartitionLog:
         A crash before or in between leaves segments below the log start offset, which the next opening removes, if
         it is told that offset.
         """
-        if self._segments.has_doomed:
+        if self.segments.has_doomed:
             # The segments that stay carry the offsets on in their names, so these must be safe first.
             self._files.sync_directory(self._directory)
-            self._segments.purge()
-        self._snapshots.remove_below(self._segments.start_offset)
+            self.segments.purge()
+        self._snapshots.remove_below(self.segments.start_offset)
 
     def advance_log_start_offset(self, offset: int) -> None:
         """Delete the records below an offset: at once for readers, on disk when whole segments are below it.
@@ -558,13 +556,13 @@ class PartitionLog:
     def _start_at(self, offset: int) -> None:
         if offset > self.log_start_offset:
             self.log_start_offset = offset
-            self._epochs.truncate_to_start(offset)
+            self.epochs.truncate_to_start(offset)
 
     # Producers
 
     def expire_producers(self, now_ms: int) -> None:
         """Forget producers that have not written for `producer.id.expiration.ms`."""
-        self._producers.expire(now_ms, self.config.producer_id_expiration_ms)
+        self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
 
     # End
 
@@ -575,14 +573,14 @@ class PartitionLog:
             OSError: Not everything could be synced: the log is not closed clean.
         """
         self.expire_producers(now_ms)
-        if self._failure is None and self._segments.active.file is not None:
+        if self._failure is None and self.segments.active.file is not None:
             task = self.start_sync()
             if task is not None:
                 task.run()
                 self.finish_sync(task)
             if self._cached_end_offset != self.log_end_offset:
-                self._write_caches(self._segments.active)
-        self._segments.unload()
+                self._write_caches(self.segments.active)
+        self.segments.unload()
         if self._failure is not None:
             raise self._failure
         self._failure = OSError("the log is closed")
@@ -592,6 +590,6 @@ class PartitionLog:
         if self._task is not None:
             self._task.abandoned = True
             self._task = None
-        self._segments.unload()
+        self.segments.unload()
         self._unsynced.clear()
         self._failure = OSError("the log was deleted")

@@ -66,6 +66,11 @@ class ProducerState:
         """Return what is known of a producer."""
         return self._entries.get(producer_id)
 
+    @property
+    def last_offsets(self) -> set[int]:
+        """The last offsets of all remembered batches: compaction keeps these batches, if only their headers."""
+        return {batch.last_offset for entry in self._entries.values() for batch in entry.batches}
+
     def check(
         self, producer_id: int, epoch: int, sequence: int, last_delta: int
     ) -> BatchEntry | None:

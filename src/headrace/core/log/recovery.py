@@ -22,6 +22,7 @@ from headrace.core.log.config import LogConfig
 from headrace.core.log.index import SparseIndex
 from headrace.core.log.leader_epochs import LeaderEpochCache
 from headrace.core.log.producer_state import SEQUENCE_MASK, BatchEntry, ProducerState
+from headrace.core.log.replacement import finish_replacements
 from headrace.core.log.segment import Segment
 from headrace.core.log.snapshots import ProducerSnapshots
 from headrace.errors import StorageError
@@ -144,7 +145,7 @@ class LogLoader:
         snapshots: list[int] = []
         indexes: list[int] = []
         by_kind = {"log": bases, "snapshot": snapshots, "index": indexes}
-        for name in self._files.list(self._directory):
+        for name in finish_replacements(self._files, self._directory):
             match = _NAMED.fullmatch(name)
             if match is not None:
                 by_kind[match[2]].append(int(match[1]))
@@ -260,7 +261,10 @@ class LogLoader:
         index = SparseIndex(self._config.index_interval_bytes)
         first_timestamp = NO_TIMESTAMP
         scan = _Scan(0, segment.base_offset, "")
-        for position, header, reason in _checked_headers(file, segment.base_offset, self._epochs):
+        batches = _checked_headers(
+            file, segment.base_offset, self._epochs, gaps_allowed=following is not None
+        )
+        for position, header, reason in batches:
             if reason:
                 scan.reason = reason
                 break
@@ -341,9 +345,13 @@ def _headers(segment: Segment) -> Iterator[tuple[int, ...]]:
 
 
 def _checked_headers(
-    file: File, base_offset: int, epochs: LeaderEpochCache
+    file: File, base_offset: int, epochs: LeaderEpochCache, *, gaps_allowed: bool
 ) -> Iterator[tuple[int, tuple[int, ...], str]]:
-    """Yield (position, header, what is wrong) of batch after batch; the first with a fault is the last."""
+    """Yield (position, header, what is wrong) of batch after batch; the first with a fault is the last.
+
+    Compaction leaves gaps between offsets, and only in sealed segments. These end at the offset where the next one
+    begins, compacted or not, so a wrong base offset shows there too: it makes the batches overlap or the ends differ.
+    """
     position, size, expected = 0, file.size, base_offset
     chunk, chunk_start = memoryview(b""), 0
     empty: tuple[int, ...] = ()
@@ -356,6 +364,8 @@ def _checked_headers(
                 return
         header = unpack_header(chunk, at)
         batch_size = LOG_OVERHEAD + header[1]
+        if gaps_allowed and header[0] > expected:
+            expected = header[0]
         if reason := _header_fault(header, expected, size - position):
             yield position, empty, reason
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from headrace.core.log.segment import Segment
@@ -71,6 +71,24 @@ class Segments:
         del self._bases[:count]
         self._doomed += dropped
         return dropped
+
+    def holds(self, segments: Sequence[Segment]) -> bool:
+        """Whether these sealed segments are all still here, one after the other."""
+        base_offset = segments[0].base_offset
+        first = bisect_right(self._bases, base_offset) - 1
+        found = self._segments[max(first, 0) : first + len(segments)]
+        same = all(a is b for a, b in zip(found, segments, strict=False))
+        return same and len(found) == len(segments) and found[-1] is not self.active
+
+    def replace(self, segments: Sequence[Segment], replacement: Segment) -> None:
+        """Put one sealed segment in the place of several that `holds` has found; readers of these finish."""
+        first = bisect_right(self._bases, segments[0].base_offset) - 1
+        self._segments[first : first + len(segments)] = [replacement]
+        self._bases[first : first + len(segments)] = [replacement.base_offset]
+        for segment in segments:
+            if segment in self._open:
+                self._open.remove(segment)
+            segment.unload()
 
     @property
     def has_doomed(self) -> bool:

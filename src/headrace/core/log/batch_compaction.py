@@ -1,0 +1,208 @@
+"""What compaction leaves of a batch.
+
+A record stays if no newer one has its key. One without a value, a tombstone, deletes its key: it stays too, so that
+readers learn of it, until `delete.retention.ms` after the round of compaction that first found it (KIP-534). That time,
+the delete horizon, is written into the batch: attribute bit 6 says that the base timestamp is the horizon, and the
+timestamp deltas of the records count from there.
+
+Offsets never change: base offset and last offset delta stay, gaps open in between. So do producer id, epoch and base
+sequence, leader epoch and codec. A batch that has lost all its records is dropped, or stays as a mere header where
+something depends on it (`keep_empty`); such a header has no codec and no timestamp, so that no search by time ends there.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from crc32c import crc32c
+
+from headrace.core.log.offset_map import SHORT_KEY, key_id
+from headrace.errors import ApiError, CorruptRecordError, ErrorCode
+from headrace.records.batch import (
+    COMPRESSION_MASK,
+    CRC_POSITION,
+    CRC_START,
+    DELETE_HORIZON_FLAG,
+    HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    BatchHeader,
+    TimestampType,
+)
+from headrace.records.compression import Compression, compress
+from headrace.records.raw import iterate_raw, records_of, shift_timestamp
+from headrace.types import NO_TIMESTAMP, Buffer
+
+_UINT32: Final = struct.Struct(">I")
+_LATEST: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What decides about a record.
+
+    Attributes:
+        newest: The newest offset of each key, by `key_id`.
+        end_offset: Records from here on are not looked at yet; they stay.
+        now_ms: The time of this round.
+        delete_retention_ms: How long a tombstone stays that this round is the first to find.
+    """
+
+    newest: Mapping[bytes, int]
+    end_offset: int
+    now_ms: int
+    delete_retention_ms: int
+
+
+@dataclass(slots=True)
+class _Selection:
+    """What stays of a batch: runs of bytes that follow each other in the batch, and what the header has to say."""
+
+    runs: list[tuple[int, int]]
+    kept: int = 0
+    newest_delta: int = 0
+    has_tombstone: bool = False
+
+
+def compact_batch(
+    header: BatchHeader, batch: Buffer, rules: Rules, *, keep_empty: bool
+) -> Buffer | None:
+    """Return what stays of a batch: itself if nothing is to change, None if nothing is left.
+
+    Args:
+        header: Its header.
+        batch: Its bytes; the CRC has been checked.
+        rules: What decides.
+        keep_empty: Whether a header stays when no record does.
+
+    Raises:
+        CorruptRecordError: The records do not decode.
+    """
+    if not header.records_count:
+        return batch if keep_empty else None
+    if header.is_control or header.base_offset >= rules.end_offset:
+        return batch  # markers of transactions stay
+    data = records_of(header, batch)
+    selection = _select(header, data, rules)
+    if not selection.kept:
+        return _without_records(header) if keep_empty else None
+    stamps = selection.has_tombstone and not header.attributes & DELETE_HORIZON_FLAG
+    if selection.kept == header.records_count and not stamps:
+        return batch
+    if stamps:
+        return _with_horizon(header, data, selection, rules)
+    kept = b"".join([data[start:end] for start, end in selection.runs])
+    return _rebuilt(header, kept, selection, header.base_timestamp, header.attributes)
+
+
+def _select(header: BatchHeader, data: bytes, rules: Rules) -> _Selection:
+    selection = _Selection([])
+    runs, known, end_offset = selection.runs, rules.newest.get, rules.end_offset
+    base_offset, newest_delta, run_start = header.base_offset, None, 0
+    expired = (
+        bool(header.attributes & DELETE_HORIZON_FLAG) and rules.now_ms >= header.base_timestamp
+    )
+    for start, end, time_delta, delta, key, has_value in iterate_raw(data, header.records_count):
+        offset = base_offset + delta
+        if offset < end_offset and (
+            key is None
+            or offset < known(key if len(key) < SHORT_KEY else key_id(key), -1)
+            or (expired and not has_value)
+        ):
+            if run_start < start:
+                runs.append((run_start, start))
+            run_start = end
+            continue
+        selection.kept += 1
+        if not has_value:
+            selection.has_tombstone = True
+        if newest_delta is None or time_delta > newest_delta:
+            newest_delta = time_delta
+    if run_start < len(data):
+        runs.append((run_start, len(data)))
+    selection.newest_delta = newest_delta or 0
+    return selection
+
+
+def _with_horizon(
+    header: BatchHeader, data: bytes, selection: _Selection, rules: Rules
+) -> bytearray:
+    horizon = min(rules.now_ms + rules.delete_retention_ms, _LATEST)
+    shift = header.base_timestamp - horizon
+    kept = bytearray()
+    runs = iter(selection.runs)
+    run_start, run_end = next(runs)
+    for start, end, *_ in iterate_raw(data, header.records_count):
+        while start >= run_end:
+            following = next(runs, None)
+            if following is None:
+                break
+            run_start, run_end = following
+        if run_start <= start < run_end:
+            kept += shift_timestamp(data[start:end], shift)
+    attributes = header.attributes | DELETE_HORIZON_FLAG
+    return _rebuilt(header, kept, selection, horizon, attributes)
+
+
+def _rebuilt(
+    header: BatchHeader,
+    records: Buffer,
+    selection: _Selection,
+    base_timestamp: int,
+    attributes: int,
+) -> bytearray:
+    codec = Compression(attributes & COMPRESSION_MASK)
+    body = records if codec is Compression.NONE else compress(codec, records)
+    newest = header.base_timestamp + selection.newest_delta
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        newest = header.max_timestamp
+    return _sealed(
+        header._replace(
+            batch_length=HEADER_SIZE - LOG_OVERHEAD + len(body),
+            attributes=attributes,
+            base_timestamp=base_timestamp,
+            max_timestamp=newest,
+            records_count=selection.kept,
+        ),
+        body,
+    )
+
+
+def _without_records(header: BatchHeader) -> bytearray:
+    return _sealed(
+        header._replace(
+            batch_length=HEADER_SIZE - LOG_OVERHEAD,
+            attributes=header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON_FLAG),
+            max_timestamp=NO_TIMESTAMP,
+            records_count=0,
+        ),
+        b"",
+    )
+
+
+def _sealed(header: BatchHeader, body: Buffer) -> bytearray:
+    batch = bytearray(HEADER.pack(*header))
+    batch += body
+    _UINT32.pack_into(batch, CRC_POSITION, crc32c(memoryview(batch)[CRC_START:]))
+    return batch
+
+
+def require_keys(records: Buffer) -> None:
+    """Refuse a batch with a record without a key: compaction could not keep it.
+
+    Raises:
+        ApiError: INVALID_RECORD.
+    """
+    header = BatchHeader.parse(records)
+    try:
+        for _, _, _, delta, key, _ in iterate_raw(
+            records_of(header, records), header.records_count
+        ):
+            if key is None:
+                message = f"record {delta} of the batch has no key, which a compacted topic needs"
+                raise ApiError.for_code(ErrorCode.INVALID_RECORD, message)
+    except CorruptRecordError as error:
+        raise ApiError.for_code(ErrorCode.INVALID_RECORD, str(error)) from error

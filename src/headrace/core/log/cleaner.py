@@ -1,0 +1,205 @@
+"""Compaction of all logs of a data directory: one round at a time, of the log that needs it most.
+
+As the broker drives it, from one thread:
+
+1. `tick` looks at all compacted logs when that is due, and begins a round
+2. `start` returns the round; the shell calls its `run`, one step, in a thread if it likes
+3. `finish` installs what the step has made ready; while the round goes on, `start` returns it again
+
+How far each log is clean stands in `cleaner-offset-checkpoint`, written after the last group of a round was installed
+durably. If it is lost, or reaches above what is known to be synced, the log is cleaned again from its start.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import Final
+
+from headrace.core.log.checkpoints import decode_checkpoint, encode_checkpoint
+from headrace.core.log.cleanable import plan_compaction
+from headrace.core.log.compaction import Compaction, Plan
+from headrace.core.log.log_manager import LogManager
+from headrace.core.log.partition_log import PartitionLog
+from headrace.core.log.replacement import install
+from headrace.errors import StorageError
+from headrace.ports import FileSystem, Journal
+
+CLEANER_FILE: Final = "cleaner-offset-checkpoint"
+BACKOFF_MS: Final = 15_000
+"""How often logs are looked at while none needs a round; Kafka's `log.cleaner.backoff.ms`."""
+MAX_KEYS: Final = 400_000
+"""Entries of the offset map: some 60 MB."""
+_PASSING: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
+"""Errors that end a round and nothing else: what it wrote so far is not needed."""
+
+
+class LogCleaner:
+    """Compacts the logs of one manager; make it before they are loaded."""
+
+    def __init__(
+        self, logs: LogManager, files: FileSystem, journal: Journal, *, max_keys: int = MAX_KEYS
+    ) -> None:
+        """Read how far the logs are clean.
+
+        Args:
+            logs: The logs.
+            files: The directory they are in.
+            journal: Told about rounds and about logs that cannot be compacted.
+            max_keys: Most entries of an offset map.
+        """
+        self._logs = logs
+        self._files = files
+        self._journal = journal
+        self._max_keys = max_keys
+        self._clean_offsets = self._read()
+        self._uncleanable: set[PartitionLog] = set()
+        self._round: Compaction | None = None
+        self._running = False
+        self._next_check_ms: int | None = None
+
+    def _read(self) -> dict[str, int]:
+        offsets: dict[str, int] = {}
+        for line in decode_checkpoint(CLEANER_FILE, self._files.read_file(CLEANER_FILE)) or ():
+            key, _, offset = line.rpartition(" ")
+            # What follows a torn tail has never been cleaned, whatever offset it has.
+            offsets[key] = min(int(offset), self._logs.recovery_point(key))
+        return offsets
+
+    def _write(self) -> None:
+        known = {self._logs.checkpoint_key(partition) for partition in self._logs.logs}
+        self._clean_offsets = {
+            key: offset for key, offset in self._clean_offsets.items() if key in known
+        }
+        lines = (f"{key} {offset}" for key, offset in sorted(self._clean_offsets.items()))
+        self._files.write_file(CLEANER_FILE, encode_checkpoint(CLEANER_FILE, lines))
+
+    def clean_offset(self, log: PartitionLog) -> int:
+        """Return up to where a log is clean."""
+        return self._clean_offsets.get(self._logs.checkpoint_key(log.topic_partition), 0)
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` has something to do next."""
+        return self._next_check_ms if self._round is None else None
+
+    @property
+    def due(self) -> bool:
+        """Whether `start` would return a round."""
+        return self._round is not None and not self._running
+
+    def tick(self, now_ms: int) -> None:
+        """Begin a round if it is time to look for one, and one is needed.
+
+        Raises:
+            OSError: The recovery points could not be written; the directory has failed.
+        """
+        if self._next_check_ms is None:
+            self._next_check_ms = now_ms
+        if self._round is not None or now_ms < self._next_check_ms:
+            return
+        self._next_check_ms = now_ms + BACKOFF_MS
+        if self._logs.failure is not None:
+            return
+        plan = self._most_needed(now_ms)
+        if plan is None:
+            return
+        key = self._logs.checkpoint_key(plan.log.topic_partition)
+        if self._logs.recovery_point(key) < plan.end_offset:
+            self._logs.write_checkpoints()
+        self._round = Compaction(self._files, plan, now_ms=now_ms, max_keys=self._max_keys)
+
+    def _most_needed(self, now_ms: int) -> Plan | None:
+        plans: list[Plan] = []
+        for log in self._logs.logs.values():
+            if not log.config.compacts or log.failure is not None or log in self._uncleanable:
+                continue
+            try:
+                plan = plan_compaction(log, self.clean_offset(log), now_ms)
+            except StorageError as error:
+                self._give_up(log, error)
+                continue
+            if plan is not None:
+                plans.append(plan)
+        return max(plans, key=lambda plan: plan.dirty_ratio, default=None)
+
+    def start(self) -> Compaction | None:
+        """Return the round whose next step is to be run, None if there is none or a step is under way."""
+        if not self.due:
+            return None
+        self._running = True
+        return self._round
+
+    def finish(self, task: Compaction, error: Exception | None, now_ms: int) -> None:
+        """Take note of a step's outcome.
+
+        Raises:
+            OSError: The disk failed; the caller takes the directory out of service.
+        """
+        self._running = False
+        log = task.log
+        if self._logs.get(log.topic_partition) is not log or log.failure is not None:
+            self._end(now_ms)  # deleted meanwhile; errors are only to be expected
+            return
+        if error is not None:
+            self._failed(task, error, now_ms)
+            return
+        try:
+            if not self._install(task):
+                self._end(now_ms)  # retention has taken a segment that the round has read
+            elif task.finished:
+                key = self._logs.checkpoint_key(log.topic_partition)
+                self._clean_offsets[key] = task.clean_end_offset
+                self._write()
+                self._report(task)
+                self._end(now_ms)
+        except OSError:
+            self._end(now_ms, BACKOFF_MS)
+            raise
+
+    def _install(self, task: Compaction) -> bool:
+        replacement, task.replacement = task.replacement, None
+        if replacement is None:
+            return True
+        interval = task.log.config.index_interval_bytes
+        return install(self._files, task.log.segments, replacement, interval=interval)
+
+    def _end(self, now_ms: int, pause_ms: int = 0) -> None:
+        self._round = None
+        self._next_check_ms = now_ms + pause_ms
+
+    def _failed(self, task: Compaction, error: Exception, now_ms: int) -> None:
+        if isinstance(error, OSError):
+            if error.errno not in _PASSING:
+                self._end(now_ms, BACKOFF_MS)
+                raise error
+            self._journal.warning(
+                "log not compacted", partition=str(task.log.topic_partition), reason=str(error)
+            )
+        else:
+            self._give_up(task.log, error)
+        self._discard(task)
+        self._end(now_ms, BACKOFF_MS)
+
+    def _discard(self, task: Compaction) -> None:
+        """Remove what an unfinished round has written; whatever stays, the next start removes."""
+        for name in self._files.list(task.log.directory):
+            if name.endswith(".cleaned"):
+                self._files.remove(f"{task.log.directory}/{name}")
+
+    def _give_up(self, log: PartitionLog, error: Exception) -> None:
+        self._uncleanable.add(log)
+        self._journal.error(
+            "log cannot be compacted", partition=str(log.topic_partition), reason=repr(error)
+        )
+
+    def _report(self, task: Compaction) -> None:
+        stats = task.stats
+        self._journal.info(
+            "log compacted",
+            partition=str(task.log.topic_partition),
+            clean_offset=task.clean_end_offset,
+            records=stats.records_before,
+            records_kept=stats.records_after,
+            bytes=stats.bytes_before,
+            bytes_kept=stats.bytes_after,
+        )

@@ -1,0 +1,145 @@
+"""Putting a compacted segment in the place of those that it was made from, in a way that no crash can leave half done.
+
+A group of neighbouring sealed segments with offsets B to E becomes one segment. Its last batch always ends at E, if only
+as a header, so the file itself says which segments it replaces.
+
+    1. `<B>.log.cleaned` is written and synced                                    in a thread
+    2. it is renamed to `<B>.log.swap`, durably: from here on it counts           on the loop, as is all that follows
+    3. the old segments and their indexes are removed
+    4. the removals are made durable
+    5. `<B>.log.swap` is renamed to `<B>.log`, durably
+
+What the next start finds, and what it does (`finish_replacements`):
+
+    | crash in | found                                | done                                            |
+    |----------|--------------------------------------|-------------------------------------------------|
+    | 1        | .cleaned, whole or not; all old ones | .cleaned is removed: as before the round        |
+    | 2        | .cleaned or .swap; all old ones      | as above, or steps 3 to 5                       |
+    | 3, 4     | .swap; any of the old ones           | steps 3 to 5                                    |
+    | 5        | .swap or .log; no old ones           | step 5, or nothing                              |
+
+Every row can be interrupted and done again. Step 4 comes before step 5: a merged `<B>.log` beside a removed segment that
+has come back would be an overlap that nothing explains. What is compacted is wholly below the recovery point, so
+recovery never finds a torn tail in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.core.log.index import SparseIndex
+from headrace.core.log.segment import LOG_SUFFIX, Segment, segment_path
+from headrace.core.log.segments import Segments
+from headrace.errors import StorageError
+from headrace.ports import File, FileSystem
+from headrace.records.batch import HEADER_SIZE, BatchHeader
+
+CLEANED_SUFFIX: Final = ".cleaned"
+SWAP_SUFFIX: Final = ".swap"
+
+_SEGMENT_FILE: Final = re.compile(r"(\d{20})\.(log|index)")
+_SWAP_FILE: Final = re.compile(r"(\d{20})\.log\.swap")
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """A compacted segment as `<base>.log.cleaned`, written and synced, and the segments that it replaces."""
+
+    sources: Sequence[Segment]
+    file: File
+    index: SparseIndex
+    first_timestamp: int
+
+    @property
+    def first(self) -> Segment:
+        """The first of the old segments, which gives the new one its name."""
+        return self.sources[0]
+
+    @property
+    def path(self) -> str:
+        """Where the compacted segment lies now."""
+        return self.first.path + CLEANED_SUFFIX
+
+
+def install(
+    files: FileSystem, segments: Segments, replacement: Replacement, *, interval: int
+) -> bool:
+    """Replace the old segments, on disk and in the log; false, and nothing changed, if some of them are gone.
+
+    Ranges that readers hold stay readable.
+
+    Raises:
+        OSError: It is half done; the log can be used again after a restart.
+    """
+    sources, first = replacement.sources, replacement.first
+    if not segments.holds(sources):
+        files.remove(replacement.path)
+        return False
+    target, swap = first.path, first.path + SWAP_SUFFIX
+    segment = Segment(
+        files,
+        first.directory,
+        first.base_offset,
+        interval=interval,
+        created_ms=sources[-1].created_ms,
+    )
+    end_offset, file = sources[-1].end_offset, replacement.file
+    files.rename(replacement.path, swap)
+    for source in reversed(sources):
+        files.remove(source.path)
+        files.remove(source.index_path)
+    files.sync_directory(first.directory)
+    files.rename(swap, target)
+    segment.adopt(file, replacement.index, file.size, end_offset, replacement.first_timestamp)
+    segment.write_index()
+    segment.unload()
+    segments.replace(sources, segment)
+    return True
+
+
+def finish_replacements(files: FileSystem, directory: str) -> list[str]:
+    """Finish or discard what a crash has cut short; return the names in the directory afterwards.
+
+    Raises:
+        StorageError: A `.swap` file is damaged.
+    """
+    names = files.list(directory)
+    if not any(name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)) for name in names):
+        return names
+    for name in names:
+        path = f"{directory}/{name}"
+        if name.endswith(CLEANED_SUFFIX):
+            files.remove(path)
+        elif match := _SWAP_FILE.fullmatch(name):
+            _finish(files, directory, int(match[1]), names)
+    return files.list(directory)
+
+
+def _finish(files: FileSystem, directory: str, base_offset: int, names: Sequence[str]) -> None:
+    target = segment_path(directory, base_offset, LOG_SUFFIX)
+    swap = target + SWAP_SUFFIX
+    end_offset = _end_offset(files.open(swap), swap)
+    for name in reversed(names):
+        match = _SEGMENT_FILE.fullmatch(name)
+        if match and base_offset <= int(match[1]) < end_offset:
+            files.remove(f"{directory}/{name}")
+    files.sync_directory(directory)
+    files.rename(swap, target)
+
+
+def _end_offset(file: File, path: str) -> int:
+    """Return the end offset of a file of whole batches; it was synced before it got its name."""
+    position, end_offset = 0, -1
+    while position < file.size:
+        chunk = file.read(position, HEADER_SIZE)
+        header = BatchHeader.parse(chunk) if len(chunk) == HEADER_SIZE else None
+        if header is None or position + header.size > file.size or header.size < HEADER_SIZE:
+            raise StorageError(f"{path} is damaged at byte {position}; restore the partition")
+        position += header.size
+        end_offset = header.next_offset
+    if end_offset < 0:
+        raise StorageError(f"{path} is empty; restore the partition from a backup")
+    return end_offset

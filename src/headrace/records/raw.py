@@ -1,0 +1,84 @@
+"""The records of a batch as slices of its bytes: for what looks at keys and keeps or drops records as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from headrace.errors import CorruptRecordError
+from headrace.records.batch import HEADER_SIZE, MIN_RECORD_SIZE, BatchHeader
+from headrace.records.compression import Compression, decompress
+from headrace.records.varint import MAX_VARLONG_SIZE, decode_varint, encode_varint
+from headrace.types import Buffer
+
+RawRecord = tuple[int, int, int, int, bytes | None, bool]
+"""First byte, byte after the last, timestamp delta, offset delta, key, and whether there is a value."""
+
+_CODECS: Final = {int(codec): codec for codec in Compression}
+
+
+def records_of(header: BatchHeader, batch: Buffer) -> bytes:
+    """Return the bytes of a batch's records, decompressed.
+
+    Raises:
+        CorruptRecordError: They do not decompress.
+    """
+    codec = _CODECS.get(header.compression)
+    if codec is None:
+        raise CorruptRecordError(f"unknown compression {header.compression}")
+    if not header.records_count:
+        return b""
+    return decompress(codec, memoryview(batch)[HEADER_SIZE : header.size])
+
+
+def iterate_raw(data: bytes, count: int) -> Iterator[RawRecord]:
+    """Yield the records in the decompressed bytes of a batch, one at a time, as there may be millions.
+
+    Raises:
+        CorruptRecordError: The bytes do not hold just as many records.
+    """
+    position, size = 0, len(data)
+    try:
+        for _ in range(count):
+            start = position
+            length, position = _varint(data, position)
+            end = position + length
+            if length < MIN_RECORD_SIZE - 1 or end > size:
+                raise CorruptRecordError(f"record of {length} bytes at byte {start} does not fit")
+            position += 1
+            byte = data[position]
+            if byte < 0x80:
+                timestamp_delta, position = (byte >> 1) ^ -(byte & 1), position + 1
+            else:
+                timestamp_delta, position = decode_varint(data, position, MAX_VARLONG_SIZE)
+            offset_delta, position = _varint(data, position)
+            length, position = _varint(data, position)
+            key: bytes | None = None
+            if length >= 0:
+                key = data[position : position + length]
+                position += length
+            # A value length of -1 is one byte, 1: no value, which deletes the key.
+            has_value = data[position] != 1
+            if position >= end:
+                raise CorruptRecordError(f"the key of the record at byte {start} does not fit")
+            yield start, end, timestamp_delta, offset_delta, key, has_value
+            position = end
+    except IndexError:
+        raise CorruptRecordError("a batch ends inside a record") from None
+    if position != size:
+        raise CorruptRecordError(f"{size - position} bytes after the last record of a batch")
+
+
+def shift_timestamp(record: bytes, shift: int) -> bytes:
+    """Return a record whose timestamp delta is larger by `shift`: it lies in a batch with another base timestamp."""
+    _, position = _varint(record, 0)
+    delta, rest = decode_varint(record, position + 1, MAX_VARLONG_SIZE)
+    body = record[position : position + 1] + encode_varint(delta + shift) + record[rest:]
+    return encode_varint(len(body)) + body
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    byte = data[position]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), position + 1
+    return decode_varint(data, position)
