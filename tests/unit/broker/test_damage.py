@@ -1,0 +1,124 @@
+"""Damage to sealed segments that is found when they are read: that partition says so, everything else goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.coordination.memory import MemoryMetadataStore
+from headrace.errors import ErrorCode
+from headrace.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from headrace.storage.os_files import OsFileSystem
+from tests.fixtures.broker_harness import START_MS, BrokerHarness, fetch_request, values
+
+LENGTH = 8
+"""Where the batch length begins in a batch header."""
+BATCHES = 6
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> BrokerHarness:
+    """A topic with two sealed segments of several batches and an active one, and one that is well."""
+    made = BrokerHarness(files=OsFileSystem(tmp_path), metadata=MemoryMetadataStore())
+    made.create_topic("t", segment_bytes="1000", index_interval_bytes="1")
+    made.create_topic("well")
+    for number in range(BATCHES):
+        made.produce("t", b"%d" % number * 350)
+    made.produce("well", b"a")
+    return made
+
+
+def sealed(harness: BrokerHarness) -> Path:
+    assert isinstance(harness.files, OsFileSystem)
+    segments = sorted((harness.files.root / "t-0").glob("*.log"))
+    assert len(segments) == 3
+    return segments[0]
+
+
+def damage(harness: BrokerHarness, position: int) -> None:
+    """Flip a byte of the first segment, and make the broker forget what it knows of it."""
+    path = sealed(harness)
+    harness.broker.close(harness.now_ms)
+    content = bytearray(path.read_bytes())
+    content[position] ^= 0x55
+    path.write_bytes(content)
+    path.with_suffix(".index").unlink()
+    harness.crash()
+
+
+def list_offset(harness: BrokerHarness, timestamp: int):
+    partition = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    topics = [ListOffsetsTopic(name="t", partitions=[partition])]
+    response = harness.call(ListOffsetsRequest(replica_id=-1, topics=topics))
+    return response.topics[0].partitions[0]
+
+
+def second_batch(harness: BrokerHarness) -> int:
+    return sealed(harness).stat().st_size // 2
+
+
+@pytest.mark.parametrize("second", [False, True], ids=["first batch", "second batch"])
+def test_a_fetch_of_a_damaged_segment_is_a_storage_error_of_that_partition(harness, second):
+    damage(harness, LENGTH + (second_batch(harness) if second else 0))
+    response = harness.call(fetch_request(("t", 0, 0), ("well", 0, 0), max_wait_ms=0))
+    (damaged,), (well,) = (topic.partitions for topic in response.responses)
+    assert (damaged.error_code, bytes(damaged.records)) == (ErrorCode.KAFKA_STORAGE_ERROR, b"")
+    assert values(well.records) == [b"a"]
+    (fields,) = [f for level, event, f in harness.journal.lines if event == "read_failed"]
+    assert fields["partition"] == "t-0"
+    assert "00000000000000000000.log" in str(fields["error"])
+
+
+def test_the_rest_of_the_partition_and_of_the_broker_goes_on(harness):
+    damage(harness, LENGTH)
+    assert harness.fetch("t", 0).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert values(harness.fetch("t", BATCHES - 1).records) == [b"5" * 350]
+    assert harness.produce("t", b"new").base_offset == BATCHES
+    assert harness.produce("well", b"b").base_offset == 1
+    harness.advance(700_000)
+    assert not harness.broker.failed
+    assert harness.fetch("t", 0).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_search_by_time_in_a_damaged_segment_is_a_storage_error(harness):
+    damage(harness, LENGTH)
+    assert list_offset(harness, START_MS).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert list_offset(harness, -3).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert "read_failed" in harness.journal.events("error")
+    assert list_offset(harness, -1).offset == BATCHES
+    assert not harness.broker.failed
+
+
+def test_a_fetch_that_waits_is_answered_with_the_error(harness):
+    damage(harness, LENGTH)
+    waiting = harness.send(fetch_request(("well", 0, 1), ("t", 0, 0), min_bytes=1 << 20))
+    assert waiting.done, "an error does not wait"
+    codes = [part.error_code for t in waiting.response.responses for part in t.partitions]
+    assert codes == [ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR]
+
+
+def test_a_segment_whose_file_is_gone_is_a_storage_error(harness):
+    path = sealed(harness)
+    harness.broker.close(harness.now_ms)
+    harness.crash()
+    path.unlink()
+    assert harness.fetch("t", 0).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert not harness.broker.failed
+    assert harness.produce("t", b"new").error_code == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("position", range(61))
+def test_whatever_byte_of_a_header_flips_nothing_but_that_partition_suffers(harness, position):
+    """Fields outside the broker's business (the CRC, producer ids) are for the reader's check to find."""
+    damage(harness, second_batch(harness) + position)
+    for offset in range(BATCHES):
+        part = harness.fetch("t", offset)
+        assert part.error_code in {ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR}
+        assert list_offset(harness, START_MS + offset).error_code in {0, 56}
+    assert harness.produce("t", b"new").base_offset == BATCHES
+    assert not harness.broker.failed
