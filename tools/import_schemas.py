@@ -56,6 +56,7 @@ APIS = [
         "OffsetDelete",
     ),
     *("IncrementalAlterConfigs", "DescribeCluster", "DescribeTopicPartitions"),
+    *("DescribeClientQuotas", "AlterClientQuotas"),
     "ListConfigResources",
 ]
 RECORDS = {

@@ -36,6 +36,8 @@ API_MODULES: Final = {
     42: ("delete_groups", "DeleteGroupsRequest", "DeleteGroupsResponse"),
     44: ("incremental_alter_configs", "IncrementalAlterConfigsRequest", "IncrementalAlterConfigsResponse"),
     47: ("offset_delete", "OffsetDeleteRequest", "OffsetDeleteResponse"),
+    48: ("describe_client_quotas", "DescribeClientQuotasRequest", "DescribeClientQuotasResponse"),
+    49: ("alter_client_quotas", "AlterClientQuotasRequest", "AlterClientQuotasResponse"),
     60: ("describe_cluster", "DescribeClusterRequest", "DescribeClusterResponse"),
     74: ("list_config_resources", "ListConfigResourcesRequest", "ListConfigResourcesResponse"),
     75: ("describe_topic_partitions", "DescribeTopicPartitionsRequest", "DescribeTopicPartitionsResponse"),
