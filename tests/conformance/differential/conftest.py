@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.broker.topic_names import OFFSETS_TOPIC
+from headrace.protocol.messages.describe_groups import DescribeGroupsRequest
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from tests.conformance.differential.pair import Broker, Pair
@@ -26,7 +27,9 @@ def _broker(target: Target) -> Broker:
 
 def _warm_up(broker: Broker) -> None:
     """Wait until the broker hands out producer ids and coordinates groups, which a new Kafka does not at once."""
-    peer = Peer(broker.name, broker.address, {22: (0, 4), 10: (0, 4), 2: (1, 1), 3: (0, 9)})
+    peer = Peer(
+        broker.name, broker.address, {22: (0, 4), 10: (0, 4), 2: (1, 1), 15: (0, 0), 3: (0, 9)}
+    )
     deadline = time.monotonic() + WARM_UP_S
     try:
         while peer.quiet(InitProducerIdRequest(transactional_id=None)).error_code or any(
@@ -38,6 +41,10 @@ def _warm_up(broker: Broker) -> None:
             assert time.monotonic() < deadline, f"{broker.name} does not get ready"
             time.sleep(0.05)
         peer.await_leaders(OFFSETS_TOPIC)
+        groups = DescribeGroupsRequest(groups=[f"warm-{number}" for number in range(40)])
+        while any(group.error_code for group in peer.quiet(groups, 0).groups):
+            assert time.monotonic() < deadline, f"{broker.name} does not load its groups"
+            time.sleep(0.05)
     finally:
         peer.close()
 

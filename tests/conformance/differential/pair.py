@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from itertools import zip_longest
 import pytest
 
 from tests.conformance.differential.normal import differences
-from tests.conformance.differential.on_purpose import DIFFERENCES, Difference
+from tests.conformance.differential.on_purpose import Where, explanations
 from tests.conformance.differential.peer import Peer, Step, Versions
 
 Scenario = Callable[[Peer], None]
@@ -57,9 +56,14 @@ class Pair:
             left, right = pool.map(
                 lambda broker: self._run(broker, scenario), [self.kafka, self.headrace]
             )
-        _judge(name, left, right)
+        both = sorted(left.shared.keys() & right.shared.keys())
+        _judge(
+            name,
+            [*left.steps, *(Step(label, left.shared[label]) for label in both)],
+            [*right.steps, *(Step(label, right.shared[label]) for label in both)],
+        )
 
-    def _run(self, broker: Broker, scenario: Scenario) -> list[Step]:
+    def _run(self, broker: Broker, scenario: Scenario) -> Peer:
         peer = Peer(broker.name, broker.address, self.versions)
         try:
             scenario(peer)
@@ -69,31 +73,22 @@ class Pair:
             raise
         finally:
             peer.close()
-        return peer.steps
+        return peer
 
 
 def _judge(scenario: str, kafka: list[Step], headrace: list[Step]) -> None:
-    declared = [d for d in DIFFERENCES if d.scenario == scenario]
-    seen: set[int] = set()
+    declared = explanations(scenario)
+    seen: set[Where] = set()
     unexplained = []
     for left, right in zip_longest(kafka, headrace):
         if left is None or right is None or left.label != right.label:
             unexplained.append(f"the scenarios part: kafka {left}, headrace {right}")
             break
         for path, a, b in differences(left.outcome, right.outcome):
-            found = [n for n, d in enumerate(declared) if _explains(d, left.label, path, a, b)]
-            seen.update(found)
+            found = {place for place in declared if place.matches(scenario, left.label, path)}
+            seen |= found
             if not found:
                 unexplained.append(f"{left.label}: {path}: kafka {a}, headrace {b}")
-    gone = [repr(d) for n, d in enumerate(declared) if n not in seen]
+    gone = [repr(place) for place in declared if place.must_show and place not in seen]
     assert not unexplained, f"{scenario}:\n" + "\n".join(unexplained)
     assert not gone, f"{scenario} does not differ any more in:\n" + "\n".join(gone)
-
-
-def _explains(difference: Difference, label: str, path: str, kafka: str, headrace: str) -> bool:
-    return (
-        fnmatch.fnmatchcase(label, difference.step)
-        and any(fnmatch.fnmatchcase(path, pattern) for pattern in difference.paths)
-        and difference.kafka in {None, kafka}
-        and difference.headrace in {None, headrace}
-    )

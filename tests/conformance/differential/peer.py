@@ -5,7 +5,9 @@ from __future__ import annotations
 import socket
 import struct
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
+from select import select
 from typing import Any, TypeVar
 
 from headrace.protocol.codec import Message
@@ -70,10 +72,13 @@ class Connection:
 
     def send_bytes(self, data: bytes) -> None:
         """Send anything; that the broker has closed already shows when an answer is read."""
-        try:
+        with suppress(ConnectionError):
             self.socket.sendall(data)
-        except ConnectionError:
-            pass
+
+    def await_answer(self, timeout_s: float) -> bool:
+        """Wait for the beginning of an answer, and tell whether there is one."""
+        readable, _, _ = select([self.socket], [], [], timeout_s)
+        return bool(readable)
 
     def receive(self, timeout_s: float = TIMEOUT_S) -> Any:
         """Return the next answer.
@@ -125,6 +130,7 @@ class Peer:
     versions: Versions
     """What both brokers serve."""
     steps: list[Step] = field(default_factory=list)
+    shared: dict[str, Normal] = field(default_factory=dict)
     started_ms: int = field(default_factory=lambda: int(time.time() * 1000))
 
     def __post_init__(self) -> None:
@@ -190,6 +196,14 @@ class Peer:
     def note(self, label: str, outcome: Normal) -> None:
         """Add a line to the transcript."""
         self.steps.append(Step(label, outcome))
+
+    def note_answer(self, label: str, response: Message) -> None:
+        """Add an answer to the transcript."""
+        self.note(label, normal(response, self.symbols))
+
+    def note_shared(self, label: str, outcome: Normal) -> None:
+        """Add a line that is only compared if the other broker has one of this label too."""
+        self.shared[label] = outcome
 
     def latest(self, request: Message) -> int:
         """Return the highest version that both brokers serve."""

@@ -37,7 +37,9 @@ def fetch_every_version(peer: Peer) -> None:
         peer.ask("read committed", fetch("fetch-versions", 3, isolation_level=1), version)
         peer.ask("isolation 2", fetch("fetch-versions", 3, isolation_level=2), version)
         peer.ask("unknown topic", fetch("fetch-nowhere"), version)
-        peer.ask("unknown partition", fetch("fetch-versions", 0, wanted(0, 7), wanted(0, -1)), version)
+        peer.ask(
+            "unknown partition", fetch("fetch-versions", 0, wanted(0, 7), wanted(0, -1)), version
+        )
         peer.ask("bad name", fetch("a/b"), version)
 
 
@@ -117,7 +119,17 @@ def fetch_as_a_follower(peer: Peer) -> None:
 def fetch_sessions(peer: Peer) -> None:
     topic = "fetch-sessions"
     filled(peer, topic, 2)
-    for session in ((0, -1), (-1, -1), (5, -1), (0, 5), (12345, 1), (-1, 0), (12345, 0), (0, -2), (7, -3)):
+    for session in (
+        (0, -1),
+        (-1, -1),
+        (5, -1),
+        (0, 5),
+        (12345, 1),
+        (-1, 0),
+        (12345, 0),
+        (0, -2),
+        (7, -3),
+    ):
         peer.ask(f"session {session}", fetch(topic, 8, session=session), 11)
     for version in range(7, 13):
         peer.ask("create", fetch(topic, 8, session=(0, 0)), version)
@@ -155,8 +167,8 @@ def fetch_session_life(peer: Peer) -> None:
 
 @scenarios
 def fetch_across_segments(peer: Peer) -> None:
-    peer.create("fetch-segments", segment_bytes="2000", retention_ms="-1")
+    peer.create("fetch-segments", segment_bytes="1048576")
     for number in range(6):
-        peer.produce("fetch-segments", batch(bytes([65 + number]) * 900))
+        peer.produce("fetch-segments", batch(bytes([65 + number]) * 400_000))
     for offset in range(7):
-        peer.ask(f"offset {offset}", fetch("fetch-segments", offset, max_bytes=2500), 11)
+        peer.ask(f"offset {offset}", fetch("fetch-segments", offset, max_bytes=1_000_000), 11)

@@ -14,6 +14,7 @@ from headrace.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from headrace.records.compression import Compression
 from tests.conformance.differential.batches import OLD_MS, batch
 from tests.conformance.differential.pair import Pair, Scenario, Scenarios
 from tests.conformance.differential.peer import Peer
@@ -29,11 +30,21 @@ def test_offsets(pair: Pair, scenario: Scenario) -> None:
 
 
 def listing(
-    topic: str, timestamp: int, partition: int = 0, *, epoch: int = -1, isolation: int = 0, replica: int = -1
+    topic: str,
+    timestamp: int,
+    partition: int = 0,
+    *,
+    epoch: int = -1,
+    isolation: int = 0,
+    replica: int = -1,
 ) -> ListOffsetsRequest:
-    wanted = ListOffsetsPartition(partition_index=partition, current_leader_epoch=epoch, timestamp=timestamp)
+    wanted = ListOffsetsPartition(
+        partition_index=partition, current_leader_epoch=epoch, timestamp=timestamp
+    )
     return ListOffsetsRequest(
-        replica_id=replica, isolation_level=isolation, topics=[ListOffsetsTopic(name=topic, partitions=[wanted])]
+        replica_id=replica,
+        isolation_level=isolation,
+        topics=[ListOffsetsTopic(name=topic, partitions=[wanted])],
     )
 
 
@@ -53,7 +64,28 @@ def list_offsets(peer: Peer) -> None:
         peer.ask("unknown partition", listing(topic, -1, 3), version)
         peer.ask("negative partition", listing(topic, -1, -3), version)
         peer.ask("bad name", listing("a/b", -1), version)
-    for delta in (-1, 0, 1, 10, 11, 20, 21, 49, 50, 61, 99, 100, 101, 120, 121, 300, 400, 410, 420, 421):
+    for delta in (
+        -1,
+        0,
+        1,
+        10,
+        11,
+        20,
+        21,
+        49,
+        50,
+        61,
+        99,
+        100,
+        101,
+        120,
+        121,
+        300,
+        400,
+        410,
+        420,
+        421,
+    ):
         peer.ask(f"timestamp +{delta}", listing(topic, OLD_MS + delta), 7)
     for timestamp in (0, 1, 2**62):
         peer.ask(f"timestamp {timestamp}", listing(topic, timestamp), 7)
@@ -67,14 +99,20 @@ def list_offsets_options(peer: Peer) -> None:
     for version in peer.range_of(ListOffsetsRequest):
         for isolation in (0, 1, 2):
             for timestamp in (-1, -2, OLD_MS):
-                peer.ask(f"isolation {isolation}, {timestamp}", listing(topic, timestamp, isolation=isolation), version)
+                peer.ask(
+                    f"isolation {isolation}, {timestamp}",
+                    listing(topic, timestamp, isolation=isolation),
+                    version,
+                )
     for replica in (-2, -1, 0, 1, 9):
         peer.ask(f"replica {replica}", listing(topic, -1, replica=replica), 7)
     for epoch in (-2, -1, 0, 1, 50):
         for version in (4, 7):
             peer.ask(f"epoch {epoch}", listing(topic, -1, epoch=epoch), version)
     twice = listing(topic, -1)
-    twice.topics[0].partitions.append(ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=-2))
+    twice.topics[0].partitions.append(
+        ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=-2)
+    )
     peer.ask("a partition twice", twice, 7)
     topics = listing(topic, -1)
     topics.topics.append(ListOffsetsTopic(name=topic, partitions=topics.topics[0].partitions))
@@ -86,14 +124,14 @@ def list_offsets_options(peer: Peer) -> None:
 
 @scenarios
 def list_offsets_of_compressed(peer: Peer) -> None:
-    from headrace.records.compression import Compression  # noqa: PLC0415 - one use
-
     peer.create("offsets-compressed", len(Compression))
     for codec in Compression:
         records = batch(*[b"x" * 50] * 5, compression=codec, timestamp_ms=OLD_MS, step_ms=10)
         peer.produce("offsets-compressed", records, codec)
         for delta in (0, 1, 15, 40, 41):
-            peer.ask(f"{codec.name} +{delta}", listing("offsets-compressed", OLD_MS + delta, codec), 7)
+            peer.ask(
+                f"{codec.name} +{delta}", listing("offsets-compressed", OLD_MS + delta, codec), 7
+            )
         peer.ask(f"{codec.name} newest", listing("offsets-compressed", -3, codec), 7)
 
 
@@ -102,8 +140,18 @@ def offset_for_leader_epoch(peer: Peer) -> None:
     topic = "epochs"
     peer.create(topic)
 
-    def ask(label: str, epoch: int, version: int, *, partition: int = 0, current: int = -1, name: str = topic) -> None:
-        wanted = OffsetForLeaderPartition(partition=partition, current_leader_epoch=current, leader_epoch=epoch)
+    def ask(
+        label: str,
+        epoch: int,
+        version: int,
+        *,
+        partition: int = 0,
+        current: int = -1,
+        name: str = topic,
+    ) -> None:
+        wanted = OffsetForLeaderPartition(
+            partition=partition, current_leader_epoch=current, leader_epoch=epoch
+        )
         request = OffsetForLeaderEpochRequest(
             replica_id=-1, topics=[OffsetForLeaderTopic(topic=name, partitions=[wanted])]
         )

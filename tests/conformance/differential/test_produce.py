@@ -5,11 +5,6 @@ from __future__ import annotations
 import pytest
 
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
-from headrace.protocol.messages.list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
-)
 from headrace.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -85,9 +80,15 @@ def produce_every_version(peer: Peer) -> None:
         for acks in (1, -1):
             good = request("produce-versions", (0, batch(b"a", b"b")), acks=acks)
             peer.ask(f"acks={acks}", good, version)
-        peer.ask("codecs", request("produce-versions", (0, batch(b"c" * 99, compression=Compression.ZSTD))), version)
+        peer.ask(
+            "codecs",
+            request("produce-versions", (0, batch(b"c" * 99, compression=Compression.ZSTD))),
+            version,
+        )
         peer.ask("unknown topic", request("produce-nowhere", (0, batch())), version)
-        peer.ask("unknown partition", request("produce-versions", (7, batch()), (-1, batch())), version)
+        peer.ask(
+            "unknown partition", request("produce-versions", (7, batch()), (-1, batch())), version
+        )
     look(peer, "produce-versions")
 
 
@@ -173,9 +174,7 @@ def produce_null_records(peer: Peer) -> None:
 
 @scenarios
 def produce_codecs(peer: Peer) -> None:
-    good = {
-        codec.name: batch(b"one" * 30, b"two" * 30, compression=codec) for codec in Compression
-    }
+    good = {codec.name: batch(b"one" * 30, b"two" * 30, compression=codec) for codec in Compression}
     each_in_its_partition(peer, "produce-codecs", good)
     zstd = batch(b"z" * 50, compression=Compression.ZSTD)
     for version in (3, 6, 7):
@@ -223,7 +222,7 @@ def produce_create_time(peer: Peer) -> None:
 def produce_append_time(peer: Peer) -> None:
     settings = {"message_timestamp_type": "LogAppendTime"}
     each_in_its_partition(peer, "produce-append-time", TIMESTAMPS, **settings)
-    peer.create("produce-append-time-again", **settings)
+    peer.create("produce-append-time-again", 1, **settings)
     producer = peer.producer()
     for _ in range(2):
         again = batch(producer=producer, sequence=0)
@@ -235,11 +234,19 @@ def produce_too_large(peer: Peer) -> None:
     peer.create("produce-large", max_message_bytes="1000")
     size = len(batch(b""))
     for length in (999, 1000, 1001):
-        peer.ask(f"{length} bytes", request("produce-large", (0, batch(b"x" * (length - size - 2)))), 9)
-    peer.ask("compressed", request("produce-large", (0, batch(b"x" * 5000, compression=Compression.LZ4))), 9)
+        peer.ask(
+            f"{length} bytes", request("produce-large", (0, batch(b"x" * (length - size - 2)))), 9
+        )
+    peer.ask(
+        "compressed",
+        request("produce-large", (0, batch(b"x" * 5000, compression=Compression.LZ4))),
+        9,
+    )
     peer.create("produce-default")
     for length in (1_048_588, 1_048_589):
-        peer.ask(f"{length} bytes", request("produce-default", (0, batch(b"x" * (length - size - 6)))), 9)
+        peer.ask(
+            f"{length} bytes", request("produce-default", (0, batch(b"x" * (length - size - 6)))), 9
+        )
 
 
 @scenarios
@@ -249,7 +256,9 @@ def produce_sequences(peer: Peer) -> None:
     producer = peer.producer()
     peer.symbols.name("producer", producer[0], "<the producer>")
 
-    def step(label: str, sequence: int, count: int = 1, *, epoch: int = 0, who: int = producer[0]) -> None:
+    def step(
+        label: str, sequence: int, count: int = 1, *, epoch: int = 0, who: int = producer[0]
+    ) -> None:
         records = batch(*[b"x"] * count, producer=(who, epoch), sequence=sequence)
         peer.ask(label, request(topic, (0, records)), 9)
 
@@ -336,7 +345,9 @@ def produce_several_partitions(peer: Peer) -> None:
     peer.ask("bad name", request("a/b", (0, batch())), 9)
     peer.ask("empty name", request("", (0, batch())), 9)
     two = request(topic, (1, batch()))
-    two.topic_data.append(TopicProduceData(name=topic, partition_data=two.topic_data[0].partition_data))
+    two.topic_data.append(
+        TopicProduceData(name=topic, partition_data=two.topic_data[0].partition_data)
+    )
     peer.ask("the same topic twice", two, 9)
     internal = request("__consumer_offsets", (0, batch()))
     peer.ask("internal", internal, 9)
@@ -354,7 +365,12 @@ def produce_min_insync_replicas(peer: Peer) -> None:
 def produce_transactional(peer: Peer) -> None:
     peer.create("produce-transactional")
     for version in (3, 9):
-        peer.ask("transactional id", request("produce-transactional", (0, batch()), transactional_id="t"), version, patience_s=0.5)
+        peer.ask(
+            "transactional id",
+            request("produce-transactional", (0, batch()), transactional_id="t"),
+            version,
+            patience_s=0.5,
+        )
 
 
 @scenarios
@@ -368,13 +384,27 @@ def produce_compacted(peer: Peer) -> None:
 
 @scenarios
 def init_producer_id(peer: Peer) -> None:
-    for version in peer.range_of(InitProducerIdRequest):
-        peer.ask("new", InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000), version)
-        peer.ask("no timeout", InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=-1), version)
-        peer.ask("empty id", InitProducerIdRequest(transactional_id="", transaction_timeout_ms=60_000), version)
-        peer.ask("transactional", InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=60_000), version)
-    for producer_id, epoch in ((0, 0), (5, 3), (5, -1), (-1, 5), (2**62, 32767), (-2, -2)):
-        again = InitProducerIdRequest(
-            transactional_id=None, transaction_timeout_ms=60_000, producer_id=producer_id, producer_epoch=epoch
+    def ask(
+        label: str, version: int, timeout_ms: int = 60_000, had: tuple[int, int] = (-1, -1)
+    ) -> None:
+        request = InitProducerIdRequest(
+            transactional_id=None,
+            transaction_timeout_ms=timeout_ms,
+            producer_id=had[0],
+            producer_epoch=had[1],
         )
-        peer.ask(f"again {producer_id}/{epoch}", again, 4)
+        peer.ask(label, request, version)
+
+    for version in peer.range_of(InitProducerIdRequest):
+        ask("new", version)
+        ask("no timeout", version, timeout_ms=-1)
+    for producer_id, epoch in ((0, 0), (5, 3), (5, -1), (-1, 5), (2**62, 32767), (-2, -2)):
+        ask(f"again {producer_id}/{epoch}", 4, had=(producer_id, epoch))
+
+
+@scenarios
+def init_transactional_producer(peer: Peer) -> None:
+    for version in peer.range_of(InitProducerIdRequest):
+        for name in ("", "t"):
+            request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
+            peer.ask(f"transactional id {name!r}", request, version)

@@ -132,12 +132,13 @@ def _described(
 def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
     try:
         check_topic_name(name)
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     except ApiError as error:
-        return _failed(name, error.code)
-    return _failed(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        code = error.code
+    topic = _failed(name, code)
+    topic.topic_authorized_operations = TOPIC_OPERATIONS
+    return topic
 
 
 def _failed(name: str, error: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
-    return DescribeTopicPartitionsResponseTopic(
-        error_code=error, name=name, topic_authorized_operations=TOPIC_OPERATIONS
-    )
+    return DescribeTopicPartitionsResponseTopic(error_code=error, name=name)
