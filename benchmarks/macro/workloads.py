@@ -145,6 +145,9 @@ def librdkafka_consume(bootstrap: str, topic: str, *, records: int, record_bytes
             "bootstrap.servers": bootstrap,
             "group.id": "bench",
             "queued.min.messages": 500_000,
+            # Otherwise a broker that is faster than Python makes librdkafka pause for a second with its queue full.
+            "queued.max.messages.kbytes": 1_000_000,
+            "fetch.queue.backoff.ms": 5,
         }
     )
     consumer.assign([TopicPartition(topic, p, 0) for p in range(PARTITIONS)])
