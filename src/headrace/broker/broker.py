@@ -39,6 +39,7 @@ from headrace.core.coordinator.group.config import GroupConfig
 from headrace.core.coordinator.group.coordinator import GroupCoordinator
 from headrace.core.deferred import Deferred
 from headrace.core.log.log_manager import SyncBatch
+from headrace.core.log.sync import RunTasks, run_in_turn
 from headrace.errors import StorageError
 from headrace.ports import Check, Entropy, FileSystem, Journal, MetadataStore, Put
 from headrace.protocol.codec import Message
@@ -73,8 +74,11 @@ class Broker:
         metadata: MetadataStore,
         entropy: Entropy,
         journal: Journal,
+        run_tasks: RunTasks = run_in_turn,
     ) -> None:
         """Take over what the broker works with; the caller keeps ownership of files and metadata.
+
+        `run_tasks` runs the syncs of a recovery, in parallel if it can.
 
         Raises:
             ConfigError: `advertised.listeners` cannot be read.
@@ -95,6 +99,7 @@ class Broker:
         self._files = files
         self._metadata = metadata
         self._entropy = entropy
+        self._run_tasks = run_tasks
         self._settling = False
         self._groups_are_served = False
 
@@ -113,7 +118,11 @@ class Broker:
         )
         self.cluster_id = self._load_cluster_id()
         self.replicas = ReplicaManager(
-            self.config, self._files, self.journal, cluster_id=self.cluster_id
+            self.config,
+            self._files,
+            self.journal,
+            cluster_id=self.cluster_id,
+            run_tasks=self._run_tasks,
         )
         self.topics = Topics(
             self.config, self._metadata, self.replicas, self._entropy, self.journal

@@ -26,6 +26,7 @@ from headrace.config.topic import TopicConfig
 from headrace.core.log.config import LogConfig
 from headrace.core.log.log_manager import META_FILE, LogManager, PartitionSpec, SyncBatch
 from headrace.core.log.partition_log import AppendInfo, PartitionLog
+from headrace.core.log.sync import RunTasks, run_in_turn
 from headrace.errors import ApiError, ErrorCode, StorageError, StorageUnavailableError
 from headrace.ports import FileSystem, Journal, LogDirectory
 from headrace.records.batch import TimestampType
@@ -76,7 +77,13 @@ class ReplicaManager:
     """All partitions that this broker holds."""
 
     def __init__(
-        self, config: BrokerConfig, files: FileSystem, journal: Journal, *, cluster_id: str
+        self,
+        config: BrokerConfig,
+        files: FileSystem,
+        journal: Journal,
+        *,
+        cluster_id: str,
+        run_tasks: RunTasks = run_in_turn,
     ) -> None:
         """Claim the data directory; `load` opens the logs.
 
@@ -87,7 +94,11 @@ class ReplicaManager:
         self._files = files
         self._journal = journal
         self._logs = LogManager.open(
-            files, cluster_id=cluster_id, node_id=config.broker_id, journal=journal
+            files,
+            cluster_id=cluster_id,
+            node_id=config.broker_id,
+            journal=journal,
+            run_tasks=run_tasks,
         )
         self._partitions: dict[TopicPartition, Partition] = {}
         self._syncs_topics = config.durability == "fsync"

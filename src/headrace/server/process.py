@@ -31,6 +31,7 @@ from headrace.server.hub import BrokerHub
 from headrace.server.limits import ServerLimits
 from headrace.server.listen import ListenAddress, bind
 from headrace.server.log import LoggingJournal
+from headrace.server.syncer import run_in_parallel
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
@@ -173,6 +174,7 @@ class _Process:
             metadata=metadata,
             entropy=OsEntropy(),
             journal=self._journal,
+            run_tasks=run_in_parallel,
         )
         broker.open(self._clock.now_ms())
         hub = BrokerHub(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from headrace.core.log.log_manager import (
     PartitionSpec,
 )
 from headrace.core.log.partition_log import PartitionLog
+from headrace.core.log.sync import SyncTask
 from headrace.errors import ApiError, StorageError
 from headrace.ports import FileSystem
 from headrace.storage.memory_files import MemoryFileSystem
@@ -92,6 +94,29 @@ def test_group_commit_collects_what_was_written_since() -> None:
     assert (log_of(manager, A).synced_offset, log_of(manager, B).synced_offset) == (1, 0)
     assert commit(manager) == [B, A]
     assert commit(manager) == []
+
+
+def test_a_recovery_is_synced_before_the_load_returns_by_whoever_runs_tasks() -> None:
+    files = CrashFileSystem()
+    manager = start(files, A, B)
+    append(log_of(manager, A), batch_of())
+    append(log_of(manager, B), batch_of(2))
+    ran: list[int] = []  # the process is killed; the machine, and what is in memory of the files, lives
+
+    def run_tasks(tasks: Sequence[SyncTask]) -> None:
+        for task in tasks:
+            task.run()
+            ran.append(task.end_offset)
+
+    manager = LogManager.open(
+        files, cluster_id="c1", node_id=1, journal=RecordingJournal(), run_tasks=run_tasks
+    )
+    manager.load([PartitionSpec(each, ID, LogConfig()) for each in (A, B)], NOW_MS)
+    assert ran == [1, 2]
+    for seed in range(10):
+        manager = start(files.after_power_cut(seed), A, B)
+        assert log_of(manager, A).log_end_offset == 1
+        assert log_of(manager, B).log_end_offset == 2
 
 
 def test_a_failed_sync_fails_the_whole_directory_for_good() -> None:

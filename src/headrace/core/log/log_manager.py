@@ -15,7 +15,7 @@ After one failed sync all logs are failed for good: the kernel may report succes
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,7 +23,7 @@ from headrace.core.log.checkpoints import decode_checkpoint, encode_checkpoint
 from headrace.core.log.config import LogConfig
 from headrace.core.log.partition_log import PartitionLog
 from headrace.core.log.partition_metadata import decode_topic_id, encode_topic_id
-from headrace.core.log.sync import SyncTask
+from headrace.core.log.sync import RunTasks, SyncTask, run_in_turn
 from headrace.errors import StorageError
 from headrace.ports import FileSystem, Journal
 from headrace.types import TopicPartition
@@ -79,8 +79,11 @@ class SyncBatch:
 class LogManager:
     """The logs of one data directory. Open it with `LogManager.open`, then `load` what the metadata know."""
 
-    def __init__(self, files: FileSystem, journal: Journal, *, clean: bool) -> None:
+    def __init__(
+        self, files: FileSystem, journal: Journal, *, clean: bool, run_tasks: RunTasks
+    ) -> None:
         """Use a directory that `open` has checked."""
+        self._run_tasks = run_tasks
         self._files = files
         self._journal = journal
         self._clean = clean
@@ -100,9 +103,22 @@ class LogManager:
 
     @classmethod
     def open(
-        cls, files: FileSystem, *, cluster_id: str, node_id: int, journal: Journal
+        cls,
+        files: FileSystem,
+        *,
+        cluster_id: str,
+        node_id: int,
+        journal: Journal,
+        run_tasks: RunTasks = run_in_turn,
     ) -> LogManager:
         """Claim a directory: check that it is this broker's, and take away the mark of its last clean shutdown.
+
+        Args:
+            files: The directory.
+            cluster_id: Of the cluster to which it has to belong.
+            node_id: Of the broker to which it has to belong.
+            journal: Told about repairs and failures.
+            run_tasks: Runs the syncs of a recovery: two for each log, which take far less time in parallel.
 
         Raises:
             StorageError: The directory belongs to another cluster or broker, or has a newer format.
@@ -112,7 +128,7 @@ class LogManager:
         # Gone before anything changes, durably: a crash from here on is a crash.
         files.remove(CLEAN_FILE)
         files.sync_directory("")
-        return cls(files, journal, clean=clean)
+        return cls(files, journal, clean=clean, run_tasks=run_tasks)
 
     # Loading
 
@@ -124,15 +140,17 @@ class LogManager:
         """
         self._finish_deletions()
         known: set[str] = set()
+        unsynced: list[SyncTask] = []
         for spec in partitions:
             known.add(str(spec.topic_partition))
             try:
-                self.open_log(spec, now_ms)
+                self.open_log(spec, now_ms, unsynced.append)
             except StorageError as error:
                 self._failed[spec.topic_partition] = error
                 self._journal.error(
                     "partition not served", partition=str(spec.topic_partition), reason=str(error)
                 )
+        self._run_tasks(unsynced)
         for name in self._files.list(""):
             topic, separator, partition = name.rpartition("-")
             if topic and separator and partition.isdigit() and name not in known:
@@ -149,8 +167,18 @@ class LogManager:
         self._next_checkpoint_ms = now_ms + CHECKPOINT_INTERVAL_MS
         self._next_retention_ms = now_ms
 
-    def open_log(self, spec: PartitionSpec, now_ms: int) -> PartitionLog:
+    def open_log(
+        self,
+        spec: PartitionSpec,
+        now_ms: int,
+        sync: Callable[[SyncTask], object] = SyncTask.run,
+    ) -> PartitionLog:
         """Open (or begin) one log. Its directory comes into being with its first batch.
+
+        Args:
+            spec: Which, and how it is configured.
+            now_ms: The wall clock.
+            sync: Called with what a recovery has to sync before the log may be used.
 
         Raises:
             StorageError: Its data is damaged.
@@ -169,6 +197,7 @@ class LogManager:
             log_start_offset=self._start_offsets.get(key, 0 if self._starts_known else None),
             metadata=encode_topic_id(spec.topic_id),
             journal=self._journal,
+            sync=sync,
         )
         log.on_dirty = self._on_dirty
         if self._failure is not None:

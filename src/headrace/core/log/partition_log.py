@@ -125,6 +125,7 @@ class PartitionLog:
         log_start_offset: int | None = None,
         metadata: bytes | None = None,
         journal: Journal | None = None,
+        sync: Callable[[SyncTask], object] = SyncTask.run,
     ) -> PartitionLog:
         """Open a log, recovering it if need be. A directory that does not exist is created at the first append.
 
@@ -139,6 +140,7 @@ class PartitionLog:
             log_start_offset: The log start as it was last made durable; None if that is not known.
             metadata: Content of `partition.metadata`, written when the directory is created.
             journal: Told about repairs.
+            sync: Called with what a recovery has to sync before the log may be used.
 
         Raises:
             StorageError: Data below the recovery point is missing or damaged.
@@ -152,15 +154,10 @@ class PartitionLog:
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
         ).load()
-        if loaded.report.reason and journal is not None:
-            journal.warning(
-                "torn log tail cut off",
-                partition=str(topic_partition),
-                reason=loaded.report.reason,
-                truncated_bytes=loaded.report.truncated_bytes,
-                removed_segments=loaded.report.removed_segments,
-                log_end_offset=loaded.end_offset,
-            )
+        if loaded.unsynced is not None:
+            sync(loaded.unsynced)
+        if journal is not None:
+            loaded.tell(journal, topic_partition)
         return cls(
             files,
             directory,

@@ -25,8 +25,9 @@ from headrace.core.log.producer_state import SEQUENCE_MASK, BatchEntry, Producer
 from headrace.core.log.replacement import finish_replacements
 from headrace.core.log.segment import Segment
 from headrace.core.log.snapshots import ProducerSnapshots
+from headrace.core.log.sync import SyncTask
 from headrace.errors import StorageError
-from headrace.ports import File, FileSystem
+from headrace.ports import File, FileSystem, Journal
 from headrace.records.batch import (
     CRC_START,
     HEADER_SIZE,
@@ -36,7 +37,7 @@ from headrace.records.batch import (
     MIN_BATCH_LENGTH,
     unpack_header,
 )
-from headrace.types import NO_TIMESTAMP
+from headrace.types import NO_TIMESTAMP, TopicPartition
 
 EPOCHS_FILE: Final = "leader-epoch-checkpoint"
 
@@ -67,7 +68,21 @@ class LoadedLog:
     end_offset: int
     snapshots: ProducerSnapshots
     caches_current: bool
+    unsynced: SyncTask | None
+    """What was checked, to be synced before anybody hears of it; None after a clean shutdown."""
     report: RecoveryReport = field(default_factory=RecoveryReport)
+
+    def tell(self, journal: Journal, topic_partition: TopicPartition) -> None:
+        """Write down what was cut off, if anything was."""
+        if self.report.reason:
+            journal.warning(
+                "torn log tail cut off",
+                partition=str(topic_partition),
+                reason=self.report.reason,
+                truncated_bytes=self.report.truncated_bytes,
+                removed_segments=self.report.removed_segments,
+                log_end_offset=self.end_offset,
+            )
 
 
 @dataclass(slots=True)
@@ -127,7 +142,7 @@ class LogLoader:
             self._remove_from(kept, 0)
             kept, end_offset = [], start_offset
             self._snapshots.restore(self._producers, end_offset)
-        self._tidy(kept, first_scanned, end_offset)
+        unsynced = self._tidy(kept, first_scanned, end_offset)
         return LoadedLog(
             kept,
             self._epochs,
@@ -135,6 +150,7 @@ class LogLoader:
             end_offset,
             self._snapshots,
             caches_current=self._clean and first_scanned == len(segments),
+            unsynced=unsynced,
             report=self._report,
         )
 
@@ -319,20 +335,26 @@ class LogLoader:
         segment.file.truncate(scan.position)
         segment.file.sync()
 
-    def _tidy(self, segments: list[Segment], first_scanned: int, end_offset: int) -> None:
-        """Make the checked data durable and drop what describes offsets that are gone."""
+    def _tidy(
+        self, segments: list[Segment], first_scanned: int, end_offset: int
+    ) -> SyncTask | None:
+        """Drop what describes offsets that are gone, and return what makes the checked data durable."""
         self._epochs.truncate_to_end(end_offset)
         stale = self._snapshots.remove_above(end_offset)
         if self._clean:
-            return
+            return None
+        unsynced: list[File] = []
         for number, segment in enumerate(segments[first_scanned:], first_scanned):
             assert segment.file is not None
-            segment.file.sync()
             if number < len(segments) - 1:
+                segment.file.sync()
                 segment.write_index()
                 segment.unload()
-        if segments or stale:
-            self._files.sync_directory(self._directory)
+            else:
+                unsynced.append(segment.file)
+        if not segments and not stale:
+            return None
+        return SyncTask(self._files, unsynced, self._directory, end_offset)
 
 
 def _headers(segment: Segment) -> Iterator[tuple[int, ...]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from headrace.ports import File, FileSystem
 
@@ -49,3 +49,13 @@ class SyncTask:
             # 3. The thread does not find the directory. Nobody waits for these records any more.
             if not self.abandoned:
                 raise
+
+
+RunTasks = Callable[[Sequence[SyncTask]], object]
+"""Runs tasks, in any order or at the same time, and returns when all have ended; raises what one of them raised."""
+
+
+def run_in_turn(tasks: Sequence[SyncTask]) -> None:
+    """Run tasks one after the other, for whoever has no threads."""
+    for task in tasks:
+        task.run()
