@@ -1,8 +1,8 @@
 """Recording a server: the library that is loaded into it, and the events that come out.
 
-The recorder (recorder.c) and the driver of the workload write to one file in append mode. An acknowledgement is noted by
-the driver after it has arrived, hence after everything that the server did for it: what is on the disk at that place of
-the file is what the acknowledgement promised.
+The recorder (recorder.c) and the driver of the workload write to one file in append mode. An acknowledgement is noted
+by the driver after it has arrived, hence after everything that the server did for it: what is on the disk at that place
+of the file is what the acknowledgement promised.
 """
 
 from __future__ import annotations

@@ -2,87 +2,11 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
-from headrace.core.log.config import LogConfig
-from headrace.core.log.partition_log import PartitionLog
-from headrace.errors import StorageError
-from headrace.records.batch import BatchHeader, iterate_headers
-from headrace.records.builder import build_batch
-from headrace.storage.memory_files import MemoryFileSystem
-from tests.fixtures.logs import NOW_MS, open_log
-
-CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=100)
+from tests.fuzz.recovery import recover_from_damage
 
 
 @pytest.mark.parametrize("seed", range(150))
 def test_mutated_segments_recover_or_say_why(seed: int) -> None:
-    """Random damage anywhere: a clean prefix, or a StorageError; and always an end."""
-    chance = random.Random(seed)
-    files = MemoryFileSystem()
-    log = open_log(files, CONFIG)
-    for number in range(30):
-        log.append(
-            build_batch([(None, b"%d" % number, (), NOW_MS)] * 2), leader_epoch=0, now_ms=NOW_MS
-        )
-    before = {BatchHeader.parse(data).base_offset: data for data in _batches(log)}
-    log.close(NOW_MS)
-    for _ in range(chance.randint(1, 3)):
-        _damage(files, chance)
-    recovery_point = chance.choice([0, 0, 20, 60])
-    clean = chance.random() < 0.3
-    try:
-        log = open_log(files, CONFIG, clean=clean, recovery_point=recovery_point)
-        found = _batches(log)
-        log.offset_for_timestamp(NOW_MS)
-        log.offset_of_max_timestamp()
-        log.append(
-            build_batch([(None, b"after", (), NOW_MS)]), leader_epoch=2**31 - 1, now_ms=NOW_MS
-        )
-    except StorageError:
-        assert clean or recovery_point, "everything was read again, so everything could be repaired"
-        return
-    if clean:  # nothing is read again
-        return
-    for data in found:
-        header = BatchHeader.parse(data)
-        # The leader epoch is outside the CRC; and what lies below the recovery point is not read again, so that
-        # there the reader is the one who finds the damage.
-        if not recovery_point or header.base_offset in before.keys() - range(recovery_point):
-            assert before[header.base_offset][16:] == data[16:]
-    end = log.log_end_offset
-    assert end > recovery_point
-    log = open_log(files, CONFIG, clean=False, recovery_point=end)
-    assert (log.log_end_offset, log.recovery.truncated_bytes) == (end, 0)
-
-
-def _batches(log: PartitionLog) -> list[bytes]:
-    offset, found = log.log_start_offset, []
-    while offset < log.log_end_offset:
-        piece = log.read(offset, max_bytes=300, up_to=log.log_end_offset, minimum_one=True)
-        data = b"" if piece is None else piece.read()
-        before = offset
-        for position, header in iterate_headers(data):
-            found.append(data[position : position + header.size])
-            offset = header.next_offset
-        if offset <= before:
-            # Only possible where nothing was read again after the damage: base offsets are outside the CRC.
-            raise StorageError("the log does not go on")
-    return found
-
-
-def _damage(files: MemoryFileSystem, chance: random.Random) -> None:
-    name = "events-0/" + chance.choice(files.list("events-0"))
-    content = bytearray(files.read_file(name) or b"")
-    kind = chance.randrange(4)
-    if kind == 0 and content:
-        content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
-    elif kind == 1:
-        del content[chance.randrange(len(content) + 1) :]
-    elif kind == 2:
-        content += chance.randbytes(chance.randrange(200))
-    else:
-        content += bytes(chance.randrange(1, 200))
-    files.write_file(name, bytes(content))
+    recover_from_damage(seed)

@@ -1,0 +1,60 @@
+"""Fuzz for a time: `python -m tests.fuzz`. FUZZ_SECONDS (300) is shared by the targets.
+
+`--seed` is where the seeds begin (a random place), `--replay TARGET:SEED` repeats one case, `--target` takes one target.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import time
+import traceback
+
+from tests.fuzz.targets import TARGETS, run_case
+
+_SHOWN = 3
+
+
+def fuzz(target: str, first: int, seconds: float) -> tuple[int, int]:
+    """Run cases of one target for a time; return how many, and how many failed."""
+    end, seed, failed = time.monotonic() + seconds, first, 0
+    while time.monotonic() < end and failed < _SHOWN:
+        try:
+            run_case(target, seed)
+        except Exception:  # noqa: BLE001 - whatever a case raises is what is looked for
+            failed += 1
+            traceback.print_exc()
+            print(
+                f"FAILED {target} with seed {seed}; again: "
+                f".venv/bin/python -m tests.fuzz --replay {target}:{seed}"
+            )
+        seed += 1
+    return seed - first, failed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument(
+        "--seconds", type=float, default=float(os.environ.get("FUZZ_SECONDS", "300"))
+    )
+    parser.add_argument("--target", choices=list(TARGETS), action="append")
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 40))
+    parser.add_argument("--replay", metavar="TARGET:SEED")
+    options = parser.parse_args()
+    if options.replay is not None:
+        target, _, seed = options.replay.partition(":")
+        run_case(target, int(seed))
+        return 0
+    targets = options.target or list(TARGETS)
+    total = 0
+    for target in targets:
+        cases, failed = fuzz(target, options.seed, options.seconds / len(targets))
+        total += failed
+        print(f"{target}: {cases} cases from seed {options.seed} on, {failed} failed", flush=True)
+    return 1 if total else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
