@@ -140,13 +140,16 @@ class LogCleaner:
         if self._logs.get(log.topic_partition) is not log or log.failure is not None:
             self._end(now_ms)  # deleted meanwhile; errors are only to be expected
             return
+        if log.segments.start_offset > task.plan.segments[0].base_offset:
+            self._discard(task)  # retention has taken a segment from under the round
+            self._end(now_ms)
+            return
         if error is not None:
             self._failed(task, error, now_ms)
             return
         try:
-            if not self._install(task):
-                self._end(now_ms)  # retention has taken a segment that the round has read
-            elif task.finished:
+            self._install(task)
+            if task.finished:
                 key = self._logs.checkpoint_key(log.topic_partition)
                 self._clean_offsets[key] = task.clean_end_offset
                 self._write()
@@ -156,12 +159,11 @@ class LogCleaner:
             self._end(now_ms, BACKOFF_MS)
             raise
 
-    def _install(self, task: Compaction) -> bool:
+    def _install(self, task: Compaction) -> None:
         replacement, task.replacement = task.replacement, None
-        if replacement is None:
-            return True
-        interval = task.log.config.index_interval_bytes
-        return install(self._files, task.log.segments, replacement, interval=interval)
+        if replacement is not None:
+            interval = task.log.config.index_interval_bytes
+            install(self._files, task.log.segments, replacement, interval=interval)
 
     def _end(self, now_ms: int, pause_ms: int = 0) -> None:
         self._round = None

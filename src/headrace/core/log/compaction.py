@@ -210,6 +210,9 @@ class Compaction:
         if group.file is not None:
             self._flush(group)
             group.file.sync()
+            # The name of the segment that follows becomes durable too. Else the compacted one could be the last after
+            # a crash, and in the last one a gap between offsets means damage.
+            self._files.sync_directory(sources[0].directory)
             stats.replaced_segments += len(sources)
             self.replacement = Replacement(sources, group.file, group.index, group.first_timestamp)
             yield 0

@@ -66,18 +66,14 @@ class Replacement:
 
 def install(
     files: FileSystem, segments: Segments, replacement: Replacement, *, interval: int
-) -> bool:
-    """Replace the old segments, on disk and in the log; false, and nothing changed, if some of them are gone.
-
-    Ranges that readers hold stay readable.
+) -> None:
+    """Replace the old segments, on disk and in the log; ranges that readers hold stay readable.
 
     Raises:
         OSError: It is half done; the log can be used again after a restart.
     """
     sources, first = replacement.sources, replacement.first
-    if not segments.holds(sources):
-        files.remove(replacement.path)
-        return False
+    assert segments.holds(sources), "they were taken away, and the round goes on"
     target, swap = first.path, first.path + SWAP_SUFFIX
     segment = Segment(
         files,
@@ -97,7 +93,6 @@ def install(
     segment.write_index()
     segment.unload()
     segments.replace(sources, segment)
-    return True
 
 
 def finish_replacements(files: FileSystem, directory: str) -> list[str]:

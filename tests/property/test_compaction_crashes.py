@@ -1,0 +1,355 @@
+"""Power cuts at any operation of compaction: no last value of a key is lost, and no deleted key comes back."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+
+import pytest
+
+from headrace.core.log.cleaner import BACKOFF_MS, LogCleaner
+from headrace.core.log.config import LogConfig
+from headrace.core.log.log_manager import LogManager, PartitionSpec
+from headrace.core.log.partition_log import PartitionLog
+from headrace.core.log.replacement import install
+from headrace.errors import StorageError
+from headrace.records.compression import Compression
+from headrace.types import FileRange, TopicPartition
+from tests.fixtures.compaction import keyed, latest
+from tests.fixtures.crash_files import CrashFileSystem, PowerCut
+from tests.fixtures.logs import NOW_MS, RecordingJournal, raw_batches, records_of
+
+PARTITIONS = [TopicPartition("a", 0), TopicPartition("b", 3)]
+TOPIC_IDS = {partition: bytes([number + 1]) * 16 for number, partition in enumerate(PARTITIONS)}
+KEYS = [b"k%d" % number for number in range(6)]
+LONG_KEY = b"a key that is longer than its digest"
+
+Fields = tuple[bytes, bytes | None]
+
+
+class World:
+    """A broker's storage that compacts, dies and comes back. `known` is what was acknowledged, by offset."""
+
+    def __init__(self, seed: int, *, retention_bytes: int = -1) -> None:
+        self.chance = random.Random(seed)
+        self.files = CrashFileSystem()
+        self.now_ms = NOW_MS
+        self.epoch = 0
+        self.known: dict[TopicPartition, dict[int, Fields]] = {p: {} for p in PARTITIONS}
+        self.pending: dict[TopicPartition, dict[int, list[Fields]]] = {p: {} for p in PARTITIONS}
+        self.held: list[tuple[FileRange, bytes]] = []
+        self.max_keys = self.chance.choice([2, 4, 1000])
+        self.config = LogConfig(
+            compacts=True,
+            min_cleanable_dirty_ratio=self.chance.choice([0.0, 0.3]),
+            delete_retention_ms=self.chance.choice([0, 0, 50_000, 10**9]),
+            segment_bytes=self.chance.choice([250, 600, 3000]),
+            retention_ms=-1,
+            retention_bytes=retention_bytes,
+            index_interval_bytes=self.chance.choice([1, 200]),
+        )
+        self.rounds = 0
+
+    def start(self) -> None:
+        self.held.clear()
+        self.journal = RecordingJournal()
+        self.manager = LogManager.open(self.files, cluster_id="c", node_id=1, journal=self.journal)
+        self.cleaner = LogCleaner(self.manager, self.files, self.journal, max_keys=self.max_keys)
+        self.manager.load(
+            [PartitionSpec(p, TOPIC_IDS[p], self.config) for p in PARTITIONS], self.now_ms
+        )
+        assert not self.manager.failed, self.manager.failed
+
+    def log(self, partition: TopicPartition) -> PartitionLog:
+        log = self.manager.get(partition)
+        assert log is not None
+        return log
+
+    def work(self, operations: int) -> None:
+        actions = [self.append, self.sync, self.compact, self.read, self.roll, self.tick]
+        weights = [40, 15, 35, 5, 5, 2]
+        actions += [self.restart, self.elect]
+        weights += [1, 2]
+        for _ in range(operations):
+            self.now_ms += self.chance.choice([0, 1, 20_000])
+            self.chance.choices(actions, weights)[0]()
+
+    def append(self) -> None:
+        partition = self.chance.choice(PARTITIONS)
+        log = self.log(partition)
+        records: list[Fields] = [
+            (
+                self.chance.choice([*KEYS, LONG_KEY]),
+                None if self.chance.random() < 0.3 else b"%d" % self.chance.randrange(10**6),
+            )
+            for _ in range(self.chance.randint(1, 3))
+        ]
+        offset = log.log_end_offset
+        for number, fields in enumerate(records):
+            self.pending[partition].setdefault(offset + number, []).append(fields)
+        codec = self.chance.choice([Compression.NONE, Compression.NONE, Compression.LZ4])
+        batch = keyed(*records, compression=codec, timestamp=self.now_ms)
+        log.append(batch, leader_epoch=self.epoch, now_ms=self.now_ms)
+
+    def sync(self) -> None:
+        batch = self.manager.start_sync()
+        if batch is not None:
+            batch.run()
+            for log in self.manager.finish_sync(batch):
+                log.advance_high_watermark(log.synced_offset)
+                self.acknowledge(log)
+
+    def acknowledge(self, log: PartitionLog) -> None:
+        known, pending = self.known[log.topic_partition], self.pending[log.topic_partition]
+        for offset in sorted(pending):
+            if offset < log.synced_offset:
+                known[offset] = pending.pop(offset)[-1]
+
+    def compact(self) -> None:
+        self.now_ms += BACKOFF_MS
+        self.cleaner.tick(self.now_ms)
+        for _ in range(self.chance.choice([1, 2, 50])):
+            task = self.cleaner.start()
+            if task is None:
+                return
+            error: Exception | None = None
+            try:
+                task.run()
+            except FileNotFoundError as caught:  # retention
+                error = caught
+            self.cleaner.finish(task, error, self.now_ms)
+            if self.chance.random() < 0.1:
+                self.tick()
+            self.rounds += task.finished
+            self.check_log(task.log)
+
+    def read(self) -> None:
+        log = self.log(self.chance.choice(PARTITIONS))
+        if log.log_end_offset > log.log_start_offset:
+            found = log.read(
+                self.chance.randrange(log.log_start_offset, log.log_end_offset),
+                max_bytes=self.chance.choice([1, 300, 10**6]),
+                up_to=log.log_end_offset,
+                minimum_one=True,
+            )
+            assert found is not None
+            self.held.append((found, found.read()))
+
+    def roll(self) -> None:
+        self.log(self.chance.choice(PARTITIONS)).roll(self.now_ms)
+
+    def tick(self) -> None:
+        self.now_ms += 400_000
+        self.manager.tick(self.now_ms)
+
+    def restart(self) -> None:
+        self.sync()
+        before = [raw_batches(self.log(partition)) for partition in PARTITIONS]
+        self.manager.close(self.now_ms)
+        for partition in PARTITIONS:
+            self.acknowledge(self.log(partition))
+        self.start()
+        assert before == [raw_batches(self.log(partition)) for partition in PARTITIONS]
+
+    def elect(self) -> None:
+        self.epoch += 1
+
+    # What must hold
+
+    def check_log(self, log: PartitionLog) -> None:
+        """The last acknowledged record of each key is what a reader finds last, and nothing else is there."""
+        known = self.known[log.topic_partition]
+        expected: dict[bytes, bytes] = {}
+        last: dict[bytes, int] = {}
+        for offset in sorted(known):
+            key, value = known[offset]
+            last[key] = offset
+            if value is None:
+                expected.pop(key, None)
+            else:
+                expected[key] = value
+        synced = [record for record in records_of(log) if record.offset < log.synced_offset]
+        found: dict[bytes, bytes] = {}
+        for record in synced:
+            assert record.key is not None
+            assert (record.key, record.value) == known[record.offset]
+            if record.value is None:
+                found.pop(record.key, None)
+            else:
+                found[record.key] = record.value
+        expected = {
+            key: value for key, value in expected.items() if last[key] >= log.log_start_offset
+        }
+        assert found == expected
+
+    def check_readers(self) -> None:
+        for held, content in self.held:
+            assert held.read() == content
+
+    def recovered(self) -> None:
+        """After a start: whatever is there beyond what was acknowledged was once appended, and counts from now on."""
+        for partition in PARTITIONS:
+            log, known = self.log(partition), self.known[partition]
+            assert log.log_end_offset > max(known, default=-1)
+            assert log.synced_offset == log.log_end_offset
+            first_new = max(known, default=-1) + 1
+            for record in records_of(log):
+                if record.offset >= first_new:
+                    assert record.key is not None
+                    fields = (record.key, record.value)
+                    assert fields in self.pending[partition][record.offset]
+                    known[record.offset] = fields
+            # Nothing above what was acknowledged had been compacted.
+            assert sorted(known) == list(range(log.log_end_offset))
+            self.pending[partition].clear()
+            self.check_log(log)
+
+
+@pytest.mark.parametrize("retention_bytes", [-1, 2000])
+@pytest.mark.parametrize("seed", range(60))
+def test_no_last_value_is_lost_and_no_deleted_key_comes_back(
+    seed: int, retention_bytes: int
+) -> None:
+    world = World(seed, retention_bytes=retention_bytes)
+    for life in range(4):
+        world.files.fuse = world.files.operations + world.chance.randint(1, 400)
+        try:
+            world.start()
+            world.recovered()
+            world.work(200)
+        except PowerCut:
+            pass
+        world.check_readers()
+        if world.chance.random() < 0.6:
+            world.files = world.files.after_power_cut(seed * 10 + life)
+    for attempt in range(4):
+        world.files.fuse = world.files.operations + world.chance.randint(1, 12)
+        try:
+            world.start()
+        except PowerCut:
+            if world.chance.random() < 0.6:
+                world.files = world.files.after_power_cut(seed * 100 + attempt)
+    world.files.fuse = None
+    world.start()
+    world.recovered()
+    contents = segment_contents(world.files)
+    world.files = world.files.after_power_cut(seed)
+    world.start()
+    assert segment_contents(world.files) == contents
+    world.recovered()
+    # And the log lives on: all of it can be compacted to the end.
+    for partition in PARTITIONS:
+        world.log(partition).roll(world.now_ms)
+    for _ in range(200):
+        world.compact()
+    for partition in PARTITIONS:
+        world.check_log(world.log(partition))
+
+
+def segment_contents(files: CrashFileSystem) -> dict[str, bytes]:
+    return {path: data for path, data in files.contents().items() if path.endswith(".log")}
+
+
+def build(seed: int) -> World:
+    """A log of several small segments with all sorts of records, everything acknowledged, one round to be done."""
+    world = World(seed)
+    world.config = LogConfig(
+        compacts=True,
+        min_cleanable_dirty_ratio=0.0,
+        delete_retention_ms=0,
+        segment_bytes=400,
+        retention_ms=-1,
+    )
+    world.max_keys = 1000
+    world.start()
+    for _ in range(40):
+        world.append()
+        world.sync()
+        if world.chance.random() < 0.2:
+            world.epoch += 1
+    # A first round, so that there are horizons that the second one finds expired.
+    for partition in PARTITIONS:
+        world.log(partition).roll(world.now_ms)
+    world.sync()
+    for _ in range(6):
+        world.compact()
+    for _ in range(12):
+        world.append()
+        world.sync()
+    for partition in PARTITIONS:
+        world.log(partition).roll(world.now_ms)
+    world.sync()
+    return world
+
+
+def rounds(world: World) -> None:
+    for _ in range(30):
+        world.compact()
+
+
+def test_power_cuts_at_every_operation_of_a_round() -> None:
+    reference = build(1)
+    start = reference.files.operations
+    rounds(reference)
+    assert reference.rounds >= 2
+    operations = reference.files.operations - start
+    assert operations > 20
+    for number in range(1, operations + 1):
+        for image in range(2):
+            world = build(1)
+            assert world.files.operations == start
+            world.files.fuse = start + number
+            with pytest.raises(PowerCut):
+                rounds(world)
+            if image:  # else only the process was killed
+                world.files = world.files.after_power_cut(number * 7 + image)
+            recover_with_interruptions(world, number)
+            contents = segment_contents(world.files)
+            world.files = world.files.after_power_cut(image)
+            world.start()
+            assert segment_contents(world.files) == contents
+            world.recovered()
+            rounds(world)
+            for partition in PARTITIONS:
+                world.check_log(world.log(partition))
+            assert latest(world.log(PARTITIONS[0])) == latest(reference.log(PARTITIONS[0]))
+
+
+def recover_with_interruptions(world: World, seed: int) -> None:
+    for cut in range(1, 6):
+        world.files.fuse = world.files.operations + cut
+        try:
+            world.start()
+        except PowerCut:
+            world.files = world.files.after_power_cut(seed + cut)
+    world.files.fuse = None
+    world.start()
+    world.recovered()
+    for path in world.files.contents():
+        assert not path.endswith((".swap", ".cleaned"))
+
+
+def test_the_check_finds_a_missing_directory_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without step 4 of the protocol removed segments come back beside their replacement."""
+
+    def careless_install(files, *args, **options):
+        files.sync_directory = lambda path: None
+        try:
+            install(files, *args, **options)
+        finally:
+            del files.sync_directory
+
+    monkeypatch.setattr("headrace.core.log.cleaner.install", careless_install)
+    failures = 0
+    for number in range(1, 60):
+        world = build(1)
+        world.files.fuse = world.files.operations + number
+        with contextlib.suppress(PowerCut):
+            rounds(world)
+        world.files = world.files.after_power_cut(number)
+        try:
+            world.start()
+            world.recovered()
+        except (AssertionError, StorageError):
+            failures += 1
+    assert failures
