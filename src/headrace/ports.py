@@ -44,11 +44,15 @@ class File(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LogDirectory:
-    """A log directory as an operator sees it; -1 where a size is not known."""
+    """A log directory as an operator sees it; -1 where a size is not known.
+
+    `in_memory` says that nothing in it outlives the process, so that there is nothing to sync either.
+    """
 
     name: str
     total_bytes: int = -1
     usable_bytes: int = -1
+    in_memory: bool = False
 
 
 class FileSystem(Protocol):

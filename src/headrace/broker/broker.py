@@ -15,6 +15,7 @@ import base64
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from headrace.broker.background_sync import warn_of_losses
 from headrace.broker.broker_settings import BrokerSettings
 from headrace.broker.context import CloseConnection, Endpoint, RequestContext, VersionRange
 from headrace.broker.delayed import Purgatory
@@ -33,6 +34,7 @@ from headrace.broker.offsets_log import OffsetsLog
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.replica_manager import FailedSync, ReplicaManager
 from headrace.broker.topic_names import OFFSETS_TOPIC
+from headrace.broker.throttling import Throttled, Throttling
 from headrace.broker.topics import Topic, Topics
 from headrace.config.broker import BrokerConfig
 from headrace.core.coordinator.group.config import GroupConfig
@@ -142,6 +144,8 @@ class Broker:
         entry = self._metadata.get(CLUSTER_ID_KEY)
         if entry is not None:
             return decode(entry, ClusterIdRecord).cluster_id
+        if not self._files.describe().in_memory:
+            warn_of_losses(self.topics.defaults, self.topics, self.journal)
         cluster_id = base64.urlsafe_b64encode(self._entropy.uuid()).rstrip(b"=").decode()
         self._metadata.commit(
             [Check(CLUSTER_ID_KEY, "absent")],
@@ -272,6 +276,7 @@ class Broker:
         self.check_settings(settings, all_brokers=all_brokers)
         self.settings.change(settings, all_brokers=all_brokers)
         self.config = self.settings.config
+                "headrace.durability": "fsync",
         self.topics.broker_config_changed(self.config)
 
     # Group commit
@@ -295,7 +300,6 @@ class Broker:
         """Take note of a sync's outcome: answer who waited, with success or KAFKA_STORAGE_ERROR."""
         self.replicas.finish_sync(batch, error)
         self._settle()
-        del now_ms  # part of the contract with shells; nothing here depends on when a sync ended
 
     # Time
 
@@ -327,6 +331,7 @@ class Broker:
             if self._groups_are_served and self.failed:
                 self._unload_groups()
             while True:
+        self.throttling.now_ms = now_ms
                 while self.replicas.advanced:
                     self._pass_on()
                 if not self.purgatory.deliver():
@@ -343,3 +348,4 @@ class Broker:
             if partition.is_internal:
                 index = partition.topic_partition.partition
                 self.groups.high_watermark_advanced(index, partition.high_watermark)
+        self.throttling.now_ms = now_ms

@@ -1,7 +1,7 @@
 """One partition of which this broker holds the only replica, and so leads.
 
 It is the degenerate case of a replicated partition: leader epoch, high watermark and log end offset exist, and the
-high watermark follows the local log (what is synced, or with `durability=os` what is written) because nobody else has
+high watermark follows the local log (what is synced, or below `durability=fsync` what is written) because nobody else has
 to agree.
 """
 
@@ -31,6 +31,7 @@ class Partition:
         "is_internal",
         "leader_epoch",
         "log",
+        "sync_interval_ms",
         "topic_partition",
         "watchers",
     )
@@ -42,12 +43,15 @@ class Partition:
         leader_epoch: int,
         *,
         is_internal: bool,
+        sync_interval_ms: int = 0,
     ) -> None:
         self.topic_partition = topic_partition
         self.log = log
         self.leader_epoch = leader_epoch
         self.is_internal = is_internal
         """Whether its records are the broker's own, which are synced whatever the durability of topics is."""
+        self.sync_interval_ms = sync_interval_ms
+        """How long after the acknowledgement records are synced; 0 when they are synced before it."""
         self.deleted = False
         self.watchers: dict[DelayedFetch, None] = {}
         """Fetches to tell when the high watermark moves, or the partition goes."""

@@ -1,8 +1,8 @@
 """The partitions of this broker as replicas: append, become durable, move the high watermark, tell who waits.
 
-There is one replica of each partition. What "replicated" means is therefore what `durability` says: with `fsync` the
-high watermark follows the synced offset, with `os` the log end offset. The broker's own topics are always synced when
-they lie in real files.
+There is one replica of each partition. What "replicated" means is therefore what the topic's durability says: with
+`fsync` the high watermark follows the synced offset; with `interval:<ms>` and `os` the log end offset, and syncs follow
+in the background. The broker's own topics are always synced when they lie in real files.
 
 The life of an append with `fsync`:
 
@@ -17,14 +17,15 @@ write. Whoever waits is answered with KAFKA_STORAGE_ERROR and the shell ends the
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from headrace.broker.background_sync import OS_INTERVAL_MS, BackgroundSync
 from headrace.broker.partition import Partition
 from headrace.config.broker import BrokerConfig
-from headrace.config.topic import TopicConfig
+from headrace.config.topic import TopicConfig, parse_topic_config
 from headrace.core.log.config import LogConfig
-from headrace.core.log.log_manager import META_FILE, LogManager, PartitionSpec, SyncBatch
+from headrace.core.log.log_manager import LogManager, PartitionSpec, SyncBatch
 from headrace.core.log.partition_log import AppendInfo, PartitionLog
 from headrace.core.log.sync import RunTasks, run_in_turn
 from headrace.errors import ApiError, ErrorCode, StorageError, StorageUnavailableError
@@ -33,8 +34,6 @@ from headrace.records.batch import TimestampType
 from headrace.types import Buffer, TopicPartition
 
 NOT_THE_DISK: Final = frozenset({errno.EMFILE, errno.ENFILE})
-BACKGROUND_SYNC_INTERVAL_MS: Final = 30_000
-"""With durability `os`: how often logs are synced, so that a start after a crash has little to check."""
 
 
 class FailedSync:
@@ -101,14 +100,8 @@ class ReplicaManager:
             run_tasks=run_tasks,
         )
         self._partitions: dict[TopicPartition, Partition] = {}
-        self._syncs_topics = config.durability == "fsync"
-        # Files without a descriptor are in memory, where a sync has nothing to do and would only cost time.
-        self._syncs_internal = self._syncs_topics or files.open(META_FILE).fileno() is not None
-        self._unsynced: dict[PartitionLog, None] = {}
-        """With durability `os`: logs that wait for the next sync in the background."""
-        self._mark_dirty: Callable[[PartitionLog], object] | None = None
-        """The log manager's own interest in logs that were written to."""
-        self._next_background_sync_ms: int | None = None
+        self._in_memory = files.describe().in_memory
+        self._background = BackgroundSync()
         self._leader_epoch = 0
         self.advanced: dict[Partition, None] = {}
         """Partitions whose high watermark has moved since the broker last settled."""
@@ -145,7 +138,6 @@ class ReplicaManager:
             ],
             now_ms,
         )
-        self._next_background_sync_ms = now_ms + BACKGROUND_SYNC_INTERVAL_MS
 
     def add(
         self,
@@ -173,10 +165,15 @@ class ReplicaManager:
                     "partition_not_served", partition=str(topic_partition), error=str(error)
                 )
                 return None
-        return self._lead(topic_partition, log, is_internal=is_internal)
+        return self._lead(topic_partition, log, config, is_internal=is_internal)
 
     def _lead(
-        self, topic_partition: TopicPartition, log: PartitionLog, *, is_internal: bool
+        self,
+        topic_partition: TopicPartition,
+        log: PartitionLog,
+        config: TopicConfig,
+        *,
+        is_internal: bool,
     ) -> Partition:
         # The epoch never goes back for a topic id: should the metadata be older than the log, the log wins.
         leader_epoch = max(self._leader_epoch, log.leader_epoch)
@@ -184,17 +181,29 @@ class ReplicaManager:
         # What was recovered has been synced by the recovery; there is no other replica to wait for.
         log.advance_high_watermark(log.log_end_offset)
         partition = Partition(topic_partition, log, leader_epoch, is_internal=is_internal)
-        if not self._waits_for_sync(partition):
-            self._mark_dirty = log.on_dirty
-            log.on_dirty = self._sync_later
+        self._set_sync_interval(partition, self._sync_interval_ms(config, is_internal=is_internal))
         self._partitions[topic_partition] = partition
         return partition
 
-    def _waits_for_sync(self, partition: Partition) -> bool:
-        return self._syncs_internal if partition.is_internal else self._syncs_topics
+    def _sync_interval_ms(self, config: TopicConfig, *, is_internal: bool) -> int:
+        if is_internal:
+            # In memory a sync has nothing to do and only costs time, unless the broker is to behave as on a disk.
+            if not self._in_memory:
+                return 0
+            config = parse_topic_config({}, self._config)
+        interval_ms = config.sync_interval_ms
+        return OS_INTERVAL_MS if interval_ms is None else interval_ms
 
-    def _sync_later(self, log: PartitionLog) -> None:
-        self._unsynced[log] = None
+    def _set_sync_interval(self, partition: Partition, interval_ms: int) -> None:
+        log = partition.log
+        partition.sync_interval_ms = interval_ms
+        log.on_dirty = None if interval_ms else self._logs.mark_dirty
+        self._background.forget(log)
+        if log.synced_offset < log.log_end_offset:
+            # Written under the old setting: synced now, which is early enough for any.
+            self._logs.mark_dirty(log)
+            if interval_ms and log.advance_high_watermark(log.log_end_offset):
+                self.advanced[partition] = None
 
     def configure(self, partitions: Iterable[Partition | None], config: TopicConfig) -> None:
         """Let the logs of a topic work with another configuration from now on."""
@@ -202,6 +211,9 @@ class ReplicaManager:
         for partition in partitions:
             if partition is not None:
                 partition.log.config = for_logs
+                interval_ms = self._sync_interval_ms(config, is_internal=partition.is_internal)
+                if interval_ms != partition.sync_interval_ms:
+                    self._set_sync_interval(partition, interval_ms)
 
     def broker_config_changed(self, config: BrokerConfig) -> None:
         """Use another configuration of the broker; logs get it by `configure`."""
@@ -232,7 +244,7 @@ class ReplicaManager:
             partition = self._partitions.pop(topic_partition, None)
             if partition is not None:
                 self.advanced.pop(partition, None)
-                self._unsynced.pop(partition.log, None)
+                self._background.forget(partition.log)
                 partition.mark_deleted()
         for topic_partition in topic_partitions:
             self.delete_log(topic_partition)
@@ -266,8 +278,10 @@ class ReplicaManager:
             )
         except OSError as error:
             raise self._failed(error) from error
-        if not self._waits_for_sync(partition) and log.advance_high_watermark(log.log_end_offset):
-            self.advanced[partition] = None
+        if partition.sync_interval_ms:
+            self._background.written(log, partition.sync_interval_ms, now_ms)
+            if log.advance_high_watermark(log.log_end_offset):
+                self.advanced[partition] = None
         return info
 
     def _failed(self, error: OSError) -> ApiError:
@@ -321,12 +335,8 @@ class ReplicaManager:
         """When `tick` has something to do next."""
         if self.failure is not None:
             return None
-        logs, sync = self._logs.next_deadline_ms, self._background_sync_ms
+        logs, sync = self._logs.next_deadline_ms, self._background.next_deadline_ms
         return logs if sync is None or (logs is not None and logs < sync) else sync
-
-    @property
-    def _background_sync_ms(self) -> int | None:
-        return self._next_background_sync_ms if self._unsynced else None
 
     def tick(self, now_ms: int) -> None:
         """Apply retention, write checkpoints, sync in the background, each when it is due."""
@@ -334,16 +344,8 @@ class ReplicaManager:
             self._logs.tick(now_ms)
         except OSError as error:
             self.fail(error)
-        due_ms = self._next_background_sync_ms
-        if due_ms is not None and now_ms >= due_ms:
-            self._next_background_sync_ms = now_ms + BACKGROUND_SYNC_INTERVAL_MS
-            self._hand_over_unsynced()
-
-    def _hand_over_unsynced(self) -> None:
-        unsynced, self._unsynced = self._unsynced, {}
-        for log in unsynced:
-            if self._mark_dirty is not None:
-                self._mark_dirty(log)
+        for log in self._background.due(now_ms):
+            self._logs.mark_dirty(log)
 
     def close(self, now_ms: int) -> None:
         """Sync and close all logs, and mark the shutdown as clean unless the directory has failed."""

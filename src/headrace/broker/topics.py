@@ -117,6 +117,11 @@ class Topics:
     def __len__(self) -> int:
         return len(self._by_name)
 
+    @property
+    def defaults(self) -> TopicConfig:
+        """The configuration of a topic without settings of its own."""
+        return parse_topic_config({}, self._config)
+
     def get(self, name: str) -> Topic | None:
         """Return a topic, or None."""
         return self._by_name.get(name)

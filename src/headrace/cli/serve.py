@@ -68,8 +68,9 @@ def server_options(command: F) -> F:
 )
 @click.option(
     "--durability",
-    type=click.Choice(["fsync", "os"]),
-    help="What an acknowledgement means: synced to disk, or in the page cache.  [default: fsync]",
+    metavar="fsync|interval:MS|os",
+    help="What an acknowledgement means, unless a topic says otherwise: synced to disk, to be synced within MS "
+    "milliseconds, or in the page cache.  [default: fsync]",
 )
 @server_options
 def serve(data: Path | None, durability: str | None, **options: Any) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from headrace.config.durability import sync_interval_ms
 from headrace.config.options import (
     Option,
     OptionType,
@@ -75,9 +76,10 @@ class BrokerConfig:
     )
     durability: str = option(
         "fsync",
-        "What an acknowledgement means: 'fsync', the batch is on stable storage (many batches share one sync); or "
-        "'os', it is in the page cache, survives the process and not a power cut. Headrace's own option.",
-        choices=("fsync", "os"),
+        "Default of headrace.durability for topics: what an acknowledgement means. 'fsync': the batch is on stable "
+        "storage. 'interval:<ms>': it will be within that time, which is what a power cut may take. 'os': it is in the "
+        "page cache. Metadata, committed offsets and groups are always synced. Headrace's own option.",
+        check=sync_interval_ms,
     )
     fetch_max_bytes: int = option(
         57_671_680,

@@ -8,7 +8,7 @@ table.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import Any, Final, TypeVar
@@ -60,6 +60,8 @@ class Option:
     """For a topic's option: the broker's option that gives the default."""
     dynamic: bool = False
     """For a broker's option: whether it can be changed while the broker runs."""
+    check: Callable[[str], object] | None = None
+    """For text: raises ConfigError, without the option's name, when it is not acceptable."""
 
 
 def option(
@@ -74,6 +76,7 @@ def option(
     broker_name: str | None = None,
     stored_only: str | None = None,
     dynamic: bool = False,
+    check: Callable[[str], object] | None = None,
 ) -> Any:
     """Declare one field of a configuration dataclass.
 
@@ -88,6 +91,7 @@ def option(
         broker_name: The broker's option with the same meaning.
         stored_only: Why the value is kept and reported but not acted on yet.
         dynamic: Whether a broker's option can be changed while the broker runs.
+        check: For text that is not one of a few words: raises ConfigError when it is not acceptable.
     """
     if stored_only is not None:
         documentation = f"{documentation} Accepted and stored, but not acted on yet: {stored_only}."
@@ -103,6 +107,7 @@ def option(
         unsupported=unsupported or {},
         broker_name=broker_name,
         dynamic=dynamic,
+        check=check,
     )
     return field(default=default, metadata={"option": described})
 
@@ -160,6 +165,11 @@ def _check_word(name: str, described: Option, word: str) -> None:
         raise ConfigError(f"{name}: {word!r} is not supported: {reason}")
     if described.choices and word not in described.choices:
         raise ConfigError(f"{name}: expected one of {', '.join(described.choices)}, got {word!r}")
+    if described.check is not None:
+        try:
+            described.check(word)
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {error}") from None
 
 
 def _parse_number(name: str, described: Option, text: str) -> int | float:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final
 
+from headrace.config.durability import sync_interval_ms
 from headrace.config.options import (
     LONG_MAX,
     Option,
@@ -64,17 +65,25 @@ class TopicConfig:
     )
     flush_messages: int = option(
         LONG_MAX,
-        "After how many records a partition is synced.",
+        "With 1 every batch is synced before it is acknowledged, as with headrace.durability=fsync. Larger numbers are "
+        "accepted and have no effect.",
         minimum=1,
         broker_name="log.flush.interval.messages",
-        stored_only="the broker's durability setting decides",
     )
     flush_ms: int = option(
         LONG_MAX,
-        "After how many milliseconds a partition is synced.",
+        "After how many milliseconds at most a partition is synced, if headrace.durability does not do so earlier.",
         minimum=0,
         broker_name="log.flush.interval.ms",
-        stored_only="the broker's durability setting decides",
+    )
+    headrace_durability: str = option(
+        "fsync",
+        "What an acknowledgement means: 'fsync', the batch is on stable storage (many batches share one sync); "
+        "'interval:<ms>', it is in the page cache and will be synced within that time, which is what a power cut may "
+        "take; or 'os', it is in the page cache, survives the process and not a power cut. The broker's own topics are "
+        "always synced. Headrace's own option.",
+        broker_name="durability",
+        check=sync_interval_ms,
     )
     index_interval_bytes: int = option(
         4096,
@@ -191,6 +200,16 @@ class TopicConfig:
         broker_name="unclean.leader.election.enable",
         stored_only="a partition has one replica",
     )
+
+    @property
+    def sync_interval_ms(self) -> int | None:
+        """After how many milliseconds records are synced: 0 before they are acknowledged, None at no promised time."""
+        wanted = [sync_interval_ms(self.headrace_durability)]
+        if self.flush_messages == 1:
+            wanted.append(0)
+        if self.flush_ms < LONG_MAX:
+            wanted.append(self.flush_ms)
+        return min((interval for interval in wanted if interval is not None), default=None)
 
 
 TOPIC_OPTIONS: Final[Mapping[str, Option]] = options_of(TopicConfig)

@@ -222,7 +222,7 @@ class _Process:
             sys.stdout.flush()
 
     def _log_start(self) -> None:
-        config, data = self._options.config, self._options.data
+        config = self._options.config
         self._journal.info(
             "server_started",
             version=__version__,
@@ -230,10 +230,6 @@ class _Process:
             durability=config.durability,
             loop=type(asyncio.get_running_loop()).__module__.partition(".")[0],
         )
-        if data is not None and config.durability == "os":
-            self._journal.warning(
-                "durability_os", meaning="a power cut may lose records that were acknowledged"
-            )
 
     async def _close(self, hub: BrokerHub, broker: Broker, metadata: MetadataStore) -> None:
         await hub.drain(_DRAIN_TIMEOUT_S)

@@ -111,7 +111,7 @@ class MemoryFileSystem:
 
     def describe(self) -> LogDirectory:
         """Return a name for it; how much memory there is, is not its business."""
-        return LogDirectory("memory")
+        return LogDirectory("memory", in_memory=True)
 
     def open(self, path: str, *, create: bool = False) -> MemoryFile:
         """Open a file; FileNotFoundError unless it exists or `create` is true and its directory exists."""

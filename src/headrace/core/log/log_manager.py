@@ -199,14 +199,15 @@ class LogManager:
             journal=self._journal,
             sync=sync,
         )
-        log.on_dirty = self._on_dirty
+        log.on_dirty = self.mark_dirty
         if self._failure is not None:
             log.fail(self._failure)
         self._logs[partition] = log
         self._topic_ids[partition] = spec.topic_id
         return log
 
-    def _on_dirty(self, log: PartitionLog) -> None:
+    def mark_dirty(self, log: PartitionLog) -> None:
+        """Have a log take part in the next group commit."""
         self._dirty[log] = None
 
     def _finish_deletions(self) -> None:
