@@ -138,14 +138,14 @@ class Broker:
         self.topics.load(self._next_leader_epoch(), now_ms)
         self._load_groups(now_ms)
         self._groups_are_served = True
+        if not self._files.describe().in_memory:
+            warn_of_losses(self.topics.defaults, self.topics, self.journal)
         self._settle()
 
     def _load_cluster_id(self) -> str:
         entry = self._metadata.get(CLUSTER_ID_KEY)
         if entry is not None:
             return decode(entry, ClusterIdRecord).cluster_id
-        if not self._files.describe().in_memory:
-            warn_of_losses(self.topics.defaults, self.topics, self.journal)
         cluster_id = base64.urlsafe_b64encode(self._entropy.uuid()).rstrip(b"=").decode()
         self._metadata.commit(
             [Check(CLUSTER_ID_KEY, "absent")],
@@ -242,6 +242,7 @@ class Broker:
                 "cleanup.policy": "compact",
                 "compression.type": "producer",
                 "segment.bytes": str(self.config.offsets_topic_segment_bytes),
+                "headrace.durability": "fsync",
             }
             topic = self.topics.create(
                 OFFSETS_TOPIC, self.config.offsets_topic_num_partitions, settings, now_ms=now_ms
@@ -276,7 +277,6 @@ class Broker:
         self.check_settings(settings, all_brokers=all_brokers)
         self.settings.change(settings, all_brokers=all_brokers)
         self.config = self.settings.config
-                "headrace.durability": "fsync",
         self.topics.broker_config_changed(self.config)
 
     # Group commit

@@ -39,6 +39,7 @@ EXIT_FAILED: Final = 1
 _BACKLOG: Final = 1024
 _DRAIN_TIMEOUT_S: Final = 2.5
 _DESCRIPTORS_BESIDE_CONNECTIONS: Final = 512
+_ENOUGH_CONNECTIONS: Final = 1_000
 _METADATA_FILE: Final = "metadata.sqlite"
 _LOCK_FILE: Final = ".lock"
 
@@ -118,10 +119,16 @@ def open_stores(data: Path | None) -> tuple[FileSystem, MetadataStore]:
     return files, SqliteMetadataStore(data / _METADATA_FILE)
 
 
-def server_limits(config: BrokerConfig) -> ServerLimits:
-    """Derive the server's bounds from the configuration and from how many descriptors the process may open."""
+def server_limits(config: BrokerConfig, descriptors: int, partitions: int) -> ServerLimits:
+    """Derive the server's bounds from the configuration, and from what it needs and has of descriptors.
+
+    A connection takes two, and a partition that is written to and read by consumers who lag takes about two. A quarter
+    is kept free for partitions that come later.
+    """
     connections = min(
-        config.max_connections, _descriptor_limit() // 2 - _DESCRIPTORS_BESIDE_CONNECTIONS
+        config.max_connections,
+        descriptors * 3 // 8,
+        descriptors // 2 - _DESCRIPTORS_BESIDE_CONNECTIONS - partitions,
     )
     return ServerLimits(
         max_request_bytes=config.socket_request_max_bytes,
@@ -136,7 +143,7 @@ def server_limits(config: BrokerConfig) -> ServerLimits:
 
 
 def _descriptor_limit() -> int:
-    """Raise the soft limit on open files to the hard one; every connection takes two."""
+    """Raise the soft limit on open files to the hard one, and return it."""
     if sys.platform == "win32":
         return 8192
     import resource  # noqa: PLC0415 - not on every platform
@@ -176,12 +183,14 @@ class _Process:
             journal=self._journal,
             run_tasks=run_in_parallel,
         )
+        descriptors = _descriptor_limit()
         broker.open(self._clock.now_ms())
+        limits = server_limits(self._options.config, descriptors, broker.replicas.partitions_count)
         hub = BrokerHub(
             loop,
             broker,
             clock=self._clock,
-            limits=server_limits(self._options.config),
+            limits=limits,
             journal=self._journal,
             on_failure=self._sync_failed,
         )
@@ -192,6 +201,14 @@ class _Process:
         gc.freeze()  # what was loaded so far stays: the collector need not look at it again
         self._announce()
         self._log_start()
+        if limits.max_connections < min(_ENOUGH_CONNECTIONS, self._options.config.max_connections):
+            self._journal.warning(
+                "few_descriptors",
+                allowed=descriptors,
+                partitions=broker.replicas.partitions_count,
+                max_connections=limits.max_connections,
+                remedy="raise the hard limit on open files (ulimit -Hn, LimitNOFILE)",
+            )
         await self._stop.wait()
         for server in servers:
             server.close()
