@@ -57,7 +57,7 @@ class Pair:
                 lambda broker: self._run(broker, scenario), [self.kafka, self.headrace]
             )
         both = sorted(left.shared.keys() & right.shared.keys())
-        _judge(
+        judge(
             name,
             [*left.steps, *(Step(label, left.shared[label]) for label in both)],
             [*right.steps, *(Step(label, right.shared[label]) for label in both)],
@@ -76,7 +76,12 @@ class Pair:
         return peer
 
 
-def _judge(scenario: str, kafka: list[Step], headrace: list[Step]) -> None:
+def judge(scenario: str, kafka: list[Step], headrace: list[Step]) -> None:
+    """Compare two transcripts of a scenario.
+
+    Raises:
+        AssertionError: They differ where they are not meant to, or agree where they are said to differ.
+    """
     declared = explanations(scenario)
     seen: set[Where] = set()
     unexplained = []
@@ -85,7 +90,7 @@ def _judge(scenario: str, kafka: list[Step], headrace: list[Step]) -> None:
             unexplained.append(f"the scenarios part: kafka {left}, headrace {right}")
             break
         for path, a, b in differences(left.outcome, right.outcome):
-            found = {place for place in declared if place.matches(scenario, left.label, path)}
+            found = {place for place in declared if place.matches(scenario, left.label, path, a, b)}
             seen |= found
             if not found:
                 unexplained.append(f"{left.label}: {path}: kafka {a}, headrace {b}")

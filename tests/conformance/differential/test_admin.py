@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from headrace.protocol.messages import alter_configs, incremental_alter_configs
@@ -26,12 +28,12 @@ from headrace.protocol.messages.describe_log_dirs import (
 from headrace.protocol.messages.list_config_resources import ListConfigResourcesRequest
 from tests.conformance.differential.batches import batch
 from tests.conformance.differential.pair import Pair, Scenario, Scenarios
-from tests.conformance.differential.peer import Peer
+from tests.conformance.differential.peer import TIMEOUT_S, Peer
 from tests.conformance.differential.requests import fetch
 
 pytestmark = pytest.mark.java
 scenarios = Scenarios()
-TOPIC, BROKER = 2, 4
+TOPIC = 2
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
@@ -110,21 +112,39 @@ def delete_records(peer: Peer) -> None:
     peer.ask("fetch from the end", fetch(topic, 12), 11)
 
 
-def described(peer: Peer, label: str, kind: int, name: str, *keys: str) -> None:
+def described(peer: Peer, label: str, name: str, *keys: str) -> None:
+    """Note the configuration of a topic, once the broker has taken in all changes so far."""
+    mark = str(1_000 + len(peer.steps))
+    change = incremental_alter_configs.AlterConfigsResource(
+        resource_type=TOPIC,
+        resource_name=f"{name}-mark",
+        configs=[
+            incremental_alter_configs.AlterableConfig(
+                name="retention.ms", config_operation=SET, value=mark
+            )
+        ],
+    )
+    peer.quiet(incremental_alter_configs.IncrementalAlterConfigsRequest(resources=[change]))
+    deadline = time.monotonic() + TIMEOUT_S
+    seen = description(f"{name}-mark", "retention.ms")
+    while peer.quiet(seen, 4).results[0].configs[0].value != mark:
+        # Kafka applies changes in their order, a moment after it has answered.
+        assert time.monotonic() < deadline, f"{peer.name} does not apply changes"
+    peer.ask(f"described: {label}", description(name, *keys), 4)
+
+
+def description(name: str, *keys: str) -> DescribeConfigsRequest:
     resource = DescribeConfigsResource(
-        resource_type=kind, resource_name=name, configuration_keys=list(keys)
+        resource_type=TOPIC, resource_name=name, configuration_keys=list(keys)
     )
-    peer.ask(
-        f"described: {label}",
-        DescribeConfigsRequest(resources=[resource], include_synonyms=True),
-        4,
-    )
+    return DescribeConfigsRequest(resources=[resource], include_synonyms=True)
 
 
 @scenarios
 def incremental_alter(peer: Peer) -> None:
     topic = "incremental"
     peer.create(topic, retention_ms="1000")
+    peer.create(f"{topic}-mark")
 
     def ask(
         label: str,
@@ -149,9 +169,7 @@ def incremental_alter(peer: Peer) -> None:
         )
         peer.ask(label, request, version)
         if kind == TOPIC and name == topic:
-            described(
-                peer, label, TOPIC, topic, "retention.ms", "cleanup.policy", "max.message.bytes"
-            )
+            described(peer, label, topic, "retention.ms", "cleanup.policy", "max.message.bytes")
 
     for version in (0, 1):
         ask("set", ("retention.ms", SET, "77"), version=version)
@@ -190,6 +208,7 @@ def incremental_alter(peer: Peer) -> None:
 def alter(peer: Peer) -> None:
     topic = "alter"
     peer.create(topic, retention_ms="1000")
+    peer.create(f"{topic}-mark")
 
     def ask(
         label: str, configs: dict[str, str | None], name: str = topic, version: int = 2, **options
@@ -204,7 +223,7 @@ def alter(peer: Peer) -> None:
         )
         peer.ask(label, alter_configs.AlterConfigsRequest(resources=[resource], **options), version)
         if name == topic:
-            described(peer, label, TOPIC, topic, "retention.ms", "max.message.bytes")
+            described(peer, label, topic, "retention.ms", "max.message.bytes")
 
     for version in peer.range_of(alter_configs.AlterConfigsRequest):
         ask("one", {"retention.ms": "5"}, version=version)

@@ -64,23 +64,29 @@ def metadata_of_all(peer: Peer) -> None:
         )
 
 
+def ask_by_id(peer: Peer, version: int) -> None:
+    name = f"metadata-id-{version}"
+    peer.create(name)
+    (topic,) = peer.quiet(metadata(name), 12).topics
+    named = MetadataRequest(topics=[MetadataRequestTopic(name=name, topic_id=topic.topic_id)])
+    wrong = MetadataRequest(topics=[MetadataRequestTopic(name=name, topic_id=b"\x07" * 16)])
+    peer.ask("known id", metadata(ids=(topic.topic_id,)), version)
+    peer.ask("unknown id", metadata(ids=(b"\x07" * 16,)), version)
+    peer.ask("id and name of one", metadata(name, ids=(topic.topic_id,)), version)
+    peer.ask("id and name", named, version)
+    peer.ask("another id and name", wrong, version)
+    peer.ask("no id, no name", metadata(None), version)
+
+
+@scenarios
+def metadata_by_id_before_version_12(peer: Peer) -> None:
+    ask_by_id(peer, 10)
+    ask_by_id(peer, 11)
+
+
 @scenarios
 def metadata_by_id(peer: Peer) -> None:
-    peer.create("metadata-id")
-    (topic,) = peer.quiet(metadata("metadata-id"), 12).topics
-    for version in (10, 11, 12):
-        peer.ask("known id", metadata(ids=(topic.topic_id,)), version, on=f"v{version}")
-        peer.ask("unknown id", metadata(ids=(b"\x07" * 16,)), version, on=f"v{version}")
-        peer.ask("both", metadata("metadata-id", ids=(topic.topic_id,)), version, on=f"v{version}")
-        named = MetadataRequest(
-            topics=[MetadataRequestTopic(name="metadata-id", topic_id=topic.topic_id)]
-        )
-        peer.ask("id and name", named, version, on=f"v{version}")
-        wrong = MetadataRequest(
-            topics=[MetadataRequestTopic(name="metadata-id", topic_id=b"\x07" * 16)]
-        )
-        peer.ask("another id and name", wrong, version, on=f"v{version}")
-        peer.ask("no id, no name", metadata(None), version, on=f"v{version}")
+    ask_by_id(peer, 12)
 
 
 @scenarios

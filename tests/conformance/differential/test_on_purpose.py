@@ -5,7 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
+from headrace.protocol.messages.leave_group import LeaveGroupRequest
+from tests.conformance.differential.normal import Symbols, normal
 from tests.conformance.differential.on_purpose import DIFFERENCES, DOCUMENT, document
+from tests.conformance.differential.pair import judge
+from tests.conformance.differential.peer import CLOSED, Step
 
 
 def test_the_document_is_up_to_date() -> None:
@@ -21,3 +27,40 @@ def test_every_difference_names_scenarios_that_exist() -> None:
         for place in difference.shown:
             pattern = re.compile(place.scenario.replace("*", ".*"))
             assert any(pattern.fullmatch(name) for name in names), place.scenario
+
+
+def step(**fields: object) -> Step:
+    return Step("asks v3", {"topics": [{"name": "b"}, {"name": "a", "partitions": [fields]}]})
+
+
+@pytest.mark.parametrize(
+    ("kafka", "headrace", "found"),
+    [
+        (
+            step(error_code=0),
+            step(error_code=3),
+            "asks v3: topics/a/partitions/0/error_code: kafka 0",
+        ),
+        (step(error_code=0), step(), "error_code: kafka 0, headrace nothing"),
+        (step(), Step("asks v3", CLOSED), "headrace '<connection closed>'"),
+        (step(), Step("asks v4", {}), "the scenarios part"),
+    ],
+)
+def test_what_is_not_on_the_list_is_found(kafka: Step, headrace: Step, found: str) -> None:
+    judge("no such scenario", [kafka], [kafka])
+    with pytest.raises(AssertionError, match=re.escape(found)):
+        judge("no such scenario", [kafka], [headrace])
+
+
+def test_what_is_on_the_list_has_to_show() -> None:
+    with pytest.raises(AssertionError, match="does not differ any more"):
+        judge("static_member_changes", [step()], [step()])
+
+
+def test_what_brokers_make_up_is_compared_by_its_first_appearance() -> None:
+    def members(*ids: str) -> object:
+        symbols = Symbols(("localhost", 9092), 0)
+        return normal([LeaveGroupRequest(member_id=member_id) for member_id in ids], symbols)
+
+    assert members("x", "y", "x") == members("p", "q", "p")
+    assert members("x", "y", "x") != members("p", "q", "q")

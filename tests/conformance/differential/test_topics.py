@@ -91,6 +91,16 @@ def create_topics(peer: Peer) -> None:
 
 
 @scenarios
+def create_topics_with_configs(peer: Peer) -> None:
+    settings: dict[str, str | None] = {"retention.ms": "77", "cleanup.policy": "compact,delete"}
+    for version in peer.range_of(CreateTopicsRequest, since=5):
+        plain = creation(topic(f"create-configs-{version}"))
+        peer.ask("plain", plain, version)
+        own = creation(topic(f"create-own-configs-{version}", configs=settings))
+        peer.ask("its own", own, version)
+
+
+@scenarios
 def create_topics_refused(peer: Peer) -> None:
     cases = {
         "no partitions": topic("refused", 0),
@@ -171,6 +181,7 @@ def create_topics_together(peer: Peer) -> None:
         ),
         7,
     )
+    peer.create("together-z")  # when Kafka shows this one it shows the others
     request = MetadataRequest(
         topics=[MetadataRequestTopic(name=f"together-{letter}") for letter in "abcde"],
         allow_auto_topic_creation=False,
