@@ -34,7 +34,6 @@ from headrace.broker.offsets_log import OffsetsLog
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.replica_manager import FailedSync, ReplicaManager
 from headrace.broker.topic_names import OFFSETS_TOPIC
-from headrace.broker.throttling import Throttled, Throttling
 from headrace.broker.topics import Topic, Topics
 from headrace.config.broker import BrokerConfig
 from headrace.core.coordinator.group.config import GroupConfig
@@ -300,6 +299,7 @@ class Broker:
         """Take note of a sync's outcome: answer who waited, with success or KAFKA_STORAGE_ERROR."""
         self.replicas.finish_sync(batch, error)
         self._settle()
+        del now_ms  # part of the contract with shells; nothing here depends on when a sync ended
 
     # Time
 
@@ -331,7 +331,6 @@ class Broker:
             if self._groups_are_served and self.failed:
                 self._unload_groups()
             while True:
-        self.throttling.now_ms = now_ms
                 while self.replicas.advanced:
                     self._pass_on()
                 if not self.purgatory.deliver():
@@ -348,4 +347,3 @@ class Broker:
             if partition.is_internal:
                 index = partition.topic_partition.partition
                 self.groups.high_watermark_advanced(index, partition.high_watermark)
-        self.throttling.now_ms = now_ms
