@@ -150,7 +150,7 @@ def corrupted(position: int, value: bytes) -> bytes:
         (corrupted(17, b"\x00\x00\x00\x00"), {ErrorCode.CORRUPT_MESSAGE}),
         (corrupted(len(BATCH) - 1, b"\xff"), {ErrorCode.CORRUPT_MESSAGE}),
         (corrupted(16, b"\x01"), {ErrorCode.INVALID_RECORD}),
-        (corrupted(16, b"\x63"), {ErrorCode.INVALID_RECORD}),
+        (corrupted(16, b"\x63"), {ErrorCode.CORRUPT_MESSAGE}),
         (corrupted(8, b"\x7f\xff\xff\xff"), {ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD}),
         (corrupted(8, b"\xff\xff\xff\xff"), {ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD}),
         (corrupted(8, b"\x00\x00\x00\x00"), {ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD}),
