@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from headrace.broker.background_sync import warn_of_losses
 from headrace.broker.broker_settings import BrokerSettings
+from headrace.broker.client_quotas import ClientQuotas
 from headrace.broker.context import CloseConnection, Endpoint, RequestContext, VersionRange
 from headrace.broker.delayed import Purgatory
 from headrace.broker.endpoints import adaptive_endpoint, parse_advertised_listeners
@@ -33,6 +34,7 @@ from headrace.broker.metadata_records import (
 from headrace.broker.offsets_log import OffsetsLog
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.replica_manager import FailedSync, ReplicaManager
+from headrace.broker.throttling import Throttled, Throttling
 from headrace.broker.topic_names import OFFSETS_TOPIC
 from headrace.broker.topics import Topic, Topics
 from headrace.config.broker import BrokerConfig
@@ -41,6 +43,7 @@ from headrace.core.coordinator.group.coordinator import GroupCoordinator
 from headrace.core.deferred import Deferred
 from headrace.core.log.log_manager import SyncBatch
 from headrace.core.log.sync import RunTasks, run_in_turn
+from headrace.core.quota import Windows
 from headrace.errors import StorageError
 from headrace.ports import Check, Entropy, FileSystem, Journal, MetadataStore, Put
 from headrace.protocol.codec import Message
@@ -91,6 +94,9 @@ class Broker:
         self.apis = APIS
         self.purgatory = Purgatory()
         self.producer_ids = ProducerIds(metadata)
+        self.quotas = ClientQuotas(metadata, journal)
+        windows = Windows(config.quota_window_num, config.quota_window_size_seconds * 1000)
+        self.throttling = Throttling(self.quotas, windows)
         self.cluster_id = ""
         self.fetch_sessions: FetchSessions
         self.replicas: ReplicaManager
@@ -114,6 +120,7 @@ class Broker:
         """
         self.settings.load()
         self.config = self.settings.config
+        self.quotas.load()
         self.fetch_sessions = FetchSessions(
             self.config.max_incremental_fetch_session_cache_slots, self._entropy
         )
@@ -210,6 +217,8 @@ class Broker:
             raise CloseConnection(
                 f"API {request.API_KEY} version {context.header.api_version} is not supported"
             )
+        if self.quotas.active:
+            self.throttling.now_ms = context.now_ms
         try:
             reply: Message | Deferred[Any] | None = api.handle(self, context, request)
         finally:
@@ -218,6 +227,32 @@ class Broker:
             value: Message | None = reply.value
             return value
         return reply
+
+    def throttle(
+        self,
+        context: RequestContext,
+        request: Message,
+        reply: Message | Deferred[Any] | None,
+        *,
+        request_bytes: int,
+        used_us: int,
+    ) -> Throttled:
+        """Charge a request to its client's quotas; called after `handle`, unless `quotas.active` is false.
+
+        Args:
+            context: The context of the request.
+            request: The request.
+            reply: What `handle` returned.
+            request_bytes: The size of the request.
+            used_us: How long `handle` took.
+
+        Returns:
+            The reply to send instead, and for how long nothing more is to be read from the client. A deferred reply
+            may also ask for a pause when it is resolved: by its `throttle_time_ms`.
+        """
+        return self.throttling.throttle(
+            context, request, reply, request_bytes=request_bytes, used_us=used_us
+        )
 
     def unsupported_version(self) -> ApiVersionsResponse:
         """Return the answer to an ApiVersions request of unknown version; it has to be encoded as version 0."""
@@ -297,9 +332,9 @@ class Broker:
         self, batch: SyncBatch | FailedSync, error: OSError | None, now_ms: int
     ) -> None:
         """Take note of a sync's outcome: answer who waited, with success or KAFKA_STORAGE_ERROR."""
+        self.throttling.now_ms = now_ms
         self.replicas.finish_sync(batch, error)
         self._settle()
-        del now_ms  # part of the contract with shells; nothing here depends on when a sync ended
 
     # Time
 
@@ -317,6 +352,7 @@ class Broker:
 
     def tick(self, now_ms: int) -> None:
         """Do what is due."""
+        self.throttling.now_ms = now_ms
         self.purgatory.expire(now_ms)
         self.groups.expire(now_ms)
         self.replicas.tick(now_ms)

@@ -60,7 +60,10 @@ class Fetch(Protocol):
         """The partitions to read, in this order."""
 
     def finish(self, response: FetchResponse) -> FetchResponse:
-        """Return what to answer, given what was read of `topics`. Called once."""
+        """Return what to answer, given what was read of `topics`. Called once, or `put_off` is."""
+
+    def put_off(self) -> FetchResponse:
+        """Return the answer that gives nothing: the reader is to come again, and has been told nothing (KIP-219)."""
 
 
 class _Cached:
@@ -294,6 +297,10 @@ class WithoutSession:
         """Answer everything."""
         return response
 
+    def put_off(self) -> FetchResponse:
+        """Answer nothing."""
+        return FetchResponse()
+
 
 class FullFetch:
     """A full fetch that asks for a session."""
@@ -310,6 +317,10 @@ class FullFetch:
         response.session_id = self._sessions.create(self._request, response)
         return response
 
+    def put_off(self) -> FetchResponse:
+        """Answer nothing, and make no session: the full fetch is to come again."""
+        return FetchResponse()
+
 
 class IncrementalFetch:
     """A fetch in a session."""
@@ -323,9 +334,15 @@ class IncrementalFetch:
 
     def finish(self, response: FetchResponse) -> FetchResponse:
         """Answer what is news; an error if the session went on while this fetch waited."""
+        answer = self.put_off()
+        if answer.error_code == ErrorCode.NONE:
+            answer.responses = self._session.news(response)
+        return answer
+
+    def put_off(self) -> FetchResponse:
+        """Answer that there is no news, though there may be."""
         session = self._session
+        code = ErrorCode.NONE
         if session.epoch != self._epoch:
-            return FetchResponse(
-                error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=session.session_id
-            )
-        return FetchResponse(session_id=session.session_id, responses=session.news(response))
+            code = ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        return FetchResponse(error_code=code, session_id=session.session_id)

@@ -4,6 +4,7 @@ meta/cluster_id         the cluster's id
 topics/<name>           topic id and replicas of each partition; that the key exists is what makes the topic exist
 config/topic/<name>     the settings that the topic has of its own
 config/broker/<id>      the settings of one broker that were changed while it ran; "default" stands for all brokers
+quota/<entity>          the quotas of a user, of a client id, or of both together
 deleted/<topic id>      a deleted topic whose directories may still be there
 brokers/epoch/<id>      the leader epoch of this broker's partitions
 pid_block               see `headrace.broker.producer_ids`
@@ -22,6 +23,7 @@ CLUSTER_ID_KEY: Final = "meta/cluster_id"
 TOPICS: Final = "topics/"
 TOPIC_CONFIGS: Final = "config/topic/"
 BROKER_CONFIGS: Final = "config/broker/"
+CLIENT_QUOTAS: Final = "quota/"
 DELETED: Final = "deleted/"
 BROKER_EPOCHS: Final = "brokers/epoch/"
 FORMAT: Final = 1
@@ -56,6 +58,14 @@ class BrokerConfigRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     format: int = FORMAT
 
 
+class ClientQuotaRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The quotas of an entity, whose name for each type is null where it stands for `<default>`."""
+
+    entity: dict[str, str | None]
+    quotas: dict[str, float]
+    format: int = FORMAT
+
+
 class TombstoneRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A deleted topic: what its directories are called."""
 
@@ -77,6 +87,7 @@ R = TypeVar(
     TopicRecord,
     TopicConfigRecord,
     BrokerConfigRecord,
+    ClientQuotaRecord,
     TombstoneRecord,
     LeaderEpochRecord,
 )

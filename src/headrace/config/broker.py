@@ -185,6 +185,12 @@ class BrokerConfig:
         minimum=1,
         dynamic=True,
     )
+    quota_window_num: int = option(
+        11, "How many windows the rates of client quotas are measured over.", type=_INT, minimum=1
+    )
+    quota_window_size_seconds: int = option(
+        1, "How long each window of client quotas is.", type=_INT, minimum=1
+    )
     socket_request_max_bytes: int = option(
         104_857_600, "Largest request that is read.", type=_INT, minimum=1
     )

@@ -2,8 +2,8 @@
 
 A wake-up of the event loop brings bytes; all whole requests in them are handled, then their responses go out in one
 write. A response that is not ready keeps its place in a queue of slots, and so do the ready ones behind it. Reading
-stops while the connection has too many requests in flight, while the client does not take its responses, and while
-the memory budget is used up.
+stops while the connection has too many requests in flight, while the client does not take its responses, while
+the memory budget is used up, and while the connection is muted because its client went over a quota.
 
 The connection knows framing, order and limits, and nothing of Kafka: `Hub.handle` turns a frame into payloads.
 """
@@ -96,6 +96,8 @@ class Connection(asyncio.BufferedProtocol):
         self._paused = False
         self._continuing = False
         self._stopped = False
+        self._muted_until_ms = 0
+        self._unmute: asyncio.TimerHandle | None = None
         self._closing_since_ms = -1
         self._received_ms = 0
         self._frame_began_ms = -1
@@ -162,6 +164,8 @@ class Connection(asyncio.BufferedProtocol):
         if self.lost:
             return
         self.lost = True
+        if self._unmute is not None:
+            self._unmute.cancel()
         self._writer.close()
         self._receive.close()
         self._ready.clear()
@@ -221,6 +225,7 @@ class Connection(asyncio.BufferedProtocol):
             len(self._slots) >= self._limits.max_requests_in_flight
             or self._writer.queued_bytes > self._limits.max_queued_bytes
             or self._closing_since_ms >= 0
+            or self._unmute is not None
             or self._stopped
             or self.lost
         )
@@ -265,6 +270,21 @@ class Connection(asyncio.BufferedProtocol):
         self._hub.begin()
         self._process()
         self._hub.end()
+
+    def mute(self, until_ms: int) -> None:
+        """Read nothing and handle no further request until then, in the time of the hub; answers still go out."""
+        now_ms = self._hub.now_ms
+        if self.lost or until_ms <= max(now_ms, self._muted_until_ms):
+            return
+        if self._unmute is not None:
+            self._unmute.cancel()
+        self._muted_until_ms = until_ms
+        self._unmute = self._loop.call_later((until_ms - now_ms) / 1000, self._end_mute)
+        self._pause()
+
+    def _end_mute(self) -> None:
+        self._unmute = None
+        self._continue_soon()
 
     def memory_available(self) -> None:
         """The memory budget has room again."""
@@ -381,6 +401,7 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()
         elif (
             self.settled
+            and self._unmute is None
             and now_ms - max(self._active_ms, self._received_ms) > self._limits.idle_timeout_ms
         ):
             self.abort()

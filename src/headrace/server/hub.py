@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+from time import perf_counter_ns
 from collections import Counter
 from collections.abc import Callable, Sequence
+from headrace.broker.client_quotas import ClientQuotas
 from typing import Any, Final, Protocol
+from headrace.broker.throttling import Throttled, pause_in
 
 from headrace.broker.context import CloseConnection, RequestContext
 from headrace.core.deferred import Deferred
@@ -40,6 +43,9 @@ _TICK_RETRY_MS: Final = 1000
 
 class ServedBroker(Protocol):
     """What the server needs of `headrace.broker.Broker`."""
+    quotas: ClientQuotas
+    """Their `active` says whether requests are to be measured and `throttle` to be called."""
+
 
     @property
     def next_deadline_ms(self) -> int | None:
@@ -47,6 +53,11 @@ class ServedBroker(Protocol):
 
     def handle(self, context: RequestContext, request: Any) -> Any:
         """Return a response, a `Deferred` of one, or None; raise `CloseConnection`."""
+    def throttle(
+        self, context: RequestContext, request: Any, reply: Any, *, request_bytes: int, used_us: int
+    ) -> Throttled:
+        """Charge a request to its client; returns the reply to send, and how long to mute the connection."""
+
 
     def unsupported_version(self) -> Message:
         """Return the answer to an ApiVersions request of unknown version."""
@@ -84,6 +95,7 @@ class _ResponseSlot(Slot):
         except Exception as error:  # noqa: BLE001 - our own bug must not stop the other connections
             self._hub.report_bug("response_failed", self.connection, self._header, error)
             self.connection.close("the broker failed", quietly=True)
+        self._hub.mute(self.connection, response)
             return
         self.fill(payloads)
 
@@ -165,7 +177,10 @@ class BrokerHub:
             listener_port=connection.local_port,
         )
         try:
-            answer = self._broker.handle(context, request)
+            if self._broker.quotas.active:
+                answer = self._measured(connection, context, request, len(frame))
+            else:
+                answer = self._broker.handle(context, request)
             if isinstance(answer, Deferred):
                 if not answer.done:
                     slot = _ResponseSlot(self, connection, header)
@@ -185,6 +200,25 @@ class BrokerHub:
         """Answer ApiVersions in version 0 with error 35 and what we serve; close on anything else.
 
         A client whose ApiVersions is newer than ours learns from the answer which one to use (KIP-511).
+    def _measured(
+        self, connection: Connection, context: RequestContext, request: Message, size: int
+    ) -> Any:
+        """Have the broker handle a request, and mute its connection if it went over a quota."""
+        began_ns = perf_counter_ns()
+        answer = self._broker.handle(context, request)
+        used_us = (perf_counter_ns() - began_ns) // 1000
+        answer, pause_ms = self._broker.throttle(
+            context, request, answer, request_bytes=size, used_us=used_us
+        )
+        if pause_ms:
+            connection.mute(self.now_ms + pause_ms)
+        return answer
+
+    def mute(self, connection: Connection, response: Message) -> None:
+        """Listen to a client no sooner than the response, which was late, tells it to go on."""
+        if self._broker.quotas.active and (pause_ms := pause_in(response)):
+            connection.mute(self.now_ms + pause_ms)
+
         """
         if header.api_key != ApiKey.API_VERSIONS:
             raise CloseConnectionError(

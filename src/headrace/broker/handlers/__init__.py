@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Final
 
 from headrace.broker.handlers import (
+    alter_client_quotas,
     alter_configs,
     api_versions,
     create_partitions,
@@ -16,6 +17,7 @@ from headrace.broker.handlers import (
     delete_groups,
     delete_records,
     delete_topics,
+    describe_client_quotas,
     describe_cluster,
     describe_configs,
     describe_groups,
@@ -67,6 +69,8 @@ REGISTRY: Final[tuple[ModuleType, ...]] = (
     delete_groups,
     incremental_alter_configs,
     offset_delete,
+    describe_client_quotas,
+    alter_client_quotas,
     describe_cluster,
     list_config_resources,
     describe_topic_partitions,

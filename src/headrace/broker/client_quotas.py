@@ -1,0 +1,216 @@
+"""Client quotas: who may do how much, as it is stored, and whose quota counts for a request.
+
+A quota belongs to an entity: a user, a client id, both together, or with `<default>` in the place of a name every one
+that has none of its own. What counts for a client is the first of these that has the quota in question:
+
+    1. user and client id        4. user <default> and client id       7. client id
+    2. user, client id <default> 5. both <default>                     8. client id <default>
+    3. user                      6. user <default>
+
+Clients that come under 3 or 6 share what their user has; under 7 and 8 all users of a client id do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+from headrace.broker.metadata_records import CLIENT_QUOTAS, ClientQuotaRecord, decode, encode
+from headrace.errors import (
+    ApiError,
+    ErrorCode,
+    InvalidRequestError,
+    StorageError,
+    StorageUnavailableError,
+)
+from headrace.ports import Delete, Journal, MetadataStore, Put
+
+USER: Final = "user"
+CLIENT_ID: Final = "client-id"
+IP: Final = "ip"
+PRODUCER_BYTE_RATE: Final = "producer_byte_rate"
+CONSUMER_BYTE_RATE: Final = "consumer_byte_rate"
+REQUEST_PERCENTAGE: Final = "request_percentage"
+_WHOLE: Final = {PRODUCER_BYTE_RATE: True, CONSUMER_BYTE_RATE: True, REQUEST_PERCENTAGE: False}
+"""The quotas there are, and whether they are whole numbers."""
+_NOT_SUPPORTED: Final = frozenset({"controller_mutation_rate", "connection_creation_rate"})
+
+ANONYMOUS: Final = "ANONYMOUS"
+"""The user of a connection that nobody has authenticated on, as Kafka calls it."""
+ENTITIES_LIMIT: Final = 10_000
+"""How many entities may have quotas."""
+_NAME_CHARACTERS_LIMIT: Final = 450
+"""Counted as the store's key spells a name, so that two of them fit into a key."""
+
+EntityParts = tuple[tuple[str, str | None], ...]
+"""What a request calls an entity: (type, name) pairs, None for `<default>`."""
+
+
+class _Default:
+    """`<default>` in the place of a name."""
+
+    def __repr__(self) -> str:
+        return "<default>"
+
+
+DEFAULT: Final = _Default()
+Name = str | _Default | None
+
+
+class Entity(NamedTuple):
+    """Whom a quota belongs to; None where the type plays no part."""
+
+    user: Name = None
+    client_id: Name = None
+
+    @property
+    def parts(self) -> EntityParts:
+        """The entity as requests and responses have it."""
+        return tuple(
+            (kind, None if isinstance(name, _Default) else name)
+            for kind, name in ((USER, self.user), (CLIENT_ID, self.client_id))
+            if name is not None
+        )
+
+
+class Quota(NamedTuple):
+    """What counts for a client."""
+
+    limit: float
+    user: str | None
+    """With `client_id`: who shares it. None where all do."""
+    client_id: str | None
+
+
+def entity_of(parts: EntityParts) -> Entity:
+    """Read an entity of a request.
+
+    Raises:
+        ApiError: INVALID_REQUEST: there is no such entity.
+    """
+    names: dict[str, Name] = {}
+    for kind, name in parts:
+        if kind not in {USER, CLIENT_ID, IP}:
+            raise InvalidRequestError(f"no entity has the type {kind[:40]!r}")
+        if kind in names:
+            raise InvalidRequestError(f"an entity has one {kind}")
+        if name is not None and not 0 < len(quote(name, safe="")) <= _NAME_CHARACTERS_LIMIT:
+            raise InvalidRequestError(f"the name of a {kind} is empty or too long")
+        names[kind] = DEFAULT if name is None else name
+    if not names:
+        raise InvalidRequestError("an entity of nothing")
+    if IP in names:
+        raise InvalidRequestError("quotas of addresses (ip) are not implemented")
+    return Entity(names.get(USER), names.get(CLIENT_ID))
+
+
+def check_quota(name: str, value: float) -> None:
+    """Refuse a quota that does not exist, or a value that it cannot have.
+
+    Raises:
+        ApiError: INVALID_REQUEST.
+    """
+    if name in _NOT_SUPPORTED:
+        raise InvalidRequestError(f"{name} is not implemented")
+    whole = _WHOLE.get(name)
+    if whole is None:
+        raise InvalidRequestError(f"there is no quota {name[:40]!r}")
+    if not (math.isfinite(value) and value > 0):
+        raise InvalidRequestError(f"{name} must be greater than 0, got {value}")
+    if whole and (value != math.floor(value) or value >= 2.0**63):
+        raise InvalidRequestError(f"{name} must be a whole number below 2^63, got {value}")
+
+
+class ClientQuotas:
+    """All quotas, as they are stored and as they count."""
+
+    __slots__ = ("_entities", "_journal", "_metadata", "active")
+
+    def __init__(self, metadata: MetadataStore, journal: Journal) -> None:
+        self._metadata = metadata
+        self._journal = journal
+        self._entities: dict[Entity, Mapping[str, float]] = {}
+        self.active = False
+        """Whether there is any quota; where there is none, nothing is measured."""
+
+    def load(self) -> None:
+        """Read what is stored.
+
+        Raises:
+            StorageError: It cannot be read.
+        """
+        for entry in self._metadata.list(CLIENT_QUOTAS):
+            record = decode(entry, ClientQuotaRecord)
+            try:
+                entity = entity_of(tuple(record.entity.items()))
+                for name, value in record.quotas.items():
+                    check_quota(name, value)
+            except ApiError as error:
+                raise StorageError(f"{entry.key}: {error.message}") from error
+            self._entities[entity] = record.quotas
+        self.active = bool(self._entities)
+
+    def __iter__(self) -> Iterator[tuple[Entity, Mapping[str, float]]]:
+        return iter(self._entities.items())
+
+    def get(self, entity: Entity) -> Mapping[str, float]:
+        """Return the quotas of one entity."""
+        return self._entities.get(entity, {})
+
+    def change(self, entity: Entity, quotas: Mapping[str, float]) -> None:
+        """Give an entity other quotas, or with an empty mapping none; durable and in force when this returns.
+
+        Raises:
+            ApiError: There are too many entities, or it could not be stored.
+        """
+        if quotas == self.get(entity):
+            return
+        if quotas and entity not in self._entities and len(self._entities) >= ENTITIES_LIMIT:
+            raise ApiError(
+                ErrorCode.POLICY_VIOLATION, f"{ENTITIES_LIMIT} entities have quotas already"
+            )
+        key = _key(entity)
+        record = ClientQuotaRecord(dict(entity.parts), dict(quotas))
+        try:
+            self._metadata.commit([], [Put(key, encode(record)) if quotas else Delete(key)])
+        except StorageError as error:
+            self._journal.error("metadata_commit_failed", error=str(error))
+            raise StorageUnavailableError(str(error)) from error
+        if quotas:
+            self._entities[entity] = dict(quotas)
+        else:
+            del self._entities[entity]
+        self.active = bool(self._entities)
+        self._journal.info("client_quotas_changed", entity=str(entity.parts), quotas=dict(quotas))
+
+    def find(self, name: str, user: str, client_id: str) -> Quota | None:
+        """Return what counts for a client, None if nothing does."""
+        for entity in (
+            Entity(user, client_id),
+            Entity(user, DEFAULT),
+            Entity(user),
+            Entity(DEFAULT, client_id),
+            Entity(DEFAULT, DEFAULT),
+            Entity(DEFAULT),
+            Entity(None, client_id),
+            Entity(None, DEFAULT),
+        ):
+            limit = self._entities.get(entity, {}).get(name)
+            if limit is not None:
+                return Quota(
+                    limit,
+                    None if entity.user is None else user,
+                    None if entity.client_id is None else client_id,
+                )
+        return None
+
+
+def _key(entity: Entity) -> str:
+    # Names may hold anything; spelled like this no two entities have the same key, nor one that is too long.
+    words = [
+        f"{kind}={'<default>' if name is None else quote(name, safe='')}"
+        for kind, name in entity.parts
+    ]
+    return CLIENT_QUOTAS + "&".join(words)

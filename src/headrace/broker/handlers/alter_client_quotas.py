@@ -1,0 +1,92 @@
+"""AlterClientQuotas (API key 49), versions 0-1.
+
+Behaviour: sets and removes quotas of a user, of a client id, or of both together; a name that is null stands for
+<default>. Quotas are producer_byte_rate and consumer_byte_rate in bytes per second, and request_percentage, the share
+of the broker's thread. Every entry is checked as a whole and changed for itself; the change is durable and in force
+when the answer leaves. Windows are quota.window.num times quota.window.size.seconds. All connections are of the user
+ANONYMOUS. How clients are slowed down: see `headrace.broker.throttling`.
+Not implemented: connection_creation_rate, and with it entities of type ip; controller_mutation_rate (INVALID_REQUEST).
+Versions: v1 flexible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.client_quotas import check_quota, entity_of
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.errors import ApiError, ErrorCode, InvalidRequestError
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasRequestEntryData,
+    AlterClientQuotasResponse,
+    AlterClientQuotasResponseEntityData,
+    AlterClientQuotasResponseEntryData,
+    OpData,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.ALTER_CLIENT_QUOTAS
+VERSIONS: Final = VersionRange(0, 1)
+
+
+def handle(
+    broker: Broker,
+    context: RequestContext,  # noqa: ARG001 - every handler has the same three arguments
+    request: AlterClientQuotasRequest,
+) -> AlterClientQuotasResponse:
+    """Change the quotas of every entity."""
+    entries = []
+    for number, wanted in enumerate(request.entries):
+        code, message = ErrorCode.NONE, None
+        try:
+            _check_request(broker, number)
+            _alter(broker, wanted, validate_only=request.validate_only)
+        except ApiError as error:
+            code, message = error.code, error.message
+        entries.append(
+            AlterClientQuotasResponseEntryData(
+                error_code=code,
+                error_message=message,
+                entity=[
+                    AlterClientQuotasResponseEntityData(
+                        entity_type=part.entity_type, entity_name=part.entity_name
+                    )
+                    for part in wanted.entity
+                ],
+            )
+        )
+    return AlterClientQuotasResponse(entries=entries)
+
+
+def _check_request(broker: Broker, number: int) -> None:
+    if number >= broker.config.max_topics_per_request:
+        raise ApiError(ErrorCode.POLICY_VIOLATION, "too many entities in one request")
+
+
+def _alter(
+    broker: Broker, wanted: AlterClientQuotasRequestEntryData, *, validate_only: bool
+) -> None:
+    entity = entity_of(tuple((part.entity_type, part.entity_name) for part in wanted.entity))
+    quotas = dict(broker.quotas.get(entity))
+    for change in _unique(wanted.ops):
+        if change.remove:
+            quotas.pop(change.key, None)
+        else:
+            check_quota(change.key, change.value)
+            quotas[change.key] = change.value
+    if not validate_only:
+        broker.quotas.change(entity, quotas)
+
+
+def _unique(changes: Iterable[OpData]) -> Iterable[OpData]:
+    seen: dict[str, OpData] = {}
+    for change in changes:
+        if change.key in seen:
+            raise InvalidRequestError(f"{change.key[:40]} is given more than once")
+        seen[change.key] = change
+    return seen.values()

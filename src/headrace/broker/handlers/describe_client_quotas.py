@@ -1,0 +1,103 @@
+"""DescribeClientQuotas (API key 48), versions 0-1.
+
+Behaviour: the entities that match every component of the filter, with their quotas; without components all of them.
+A component wants a name, <default>, or any; with `strict` an entity must have no type that the filter does not name.
+Not implemented: entities of type ip, of which there are none; see AlterClientQuotas.
+Versions: v1 flexible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.client_quotas import CLIENT_ID, IP, USER, Entity
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.errors import ApiError, ErrorCode, InvalidRequestError
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.describe_client_quotas import (
+    ComponentData,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+    EntityData,
+    EntryData,
+    ValueData,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.DESCRIBE_CLIENT_QUOTAS
+VERSIONS: Final = VersionRange(0, 1)
+
+
+class MatchType(IntEnum):
+    """Kafka's numbers for what a component of the filter wants."""
+
+    EXACT = 0
+    DEFAULT = 1
+    ANY = 2
+
+
+def handle(
+    broker: Broker,
+    context: RequestContext,  # noqa: ARG001 - every handler has the same three arguments
+    request: DescribeClientQuotasRequest,
+) -> DescribeClientQuotasResponse:
+    """Return the entities that match."""
+    try:
+        matches = _filter(request.components, strict=request.strict)
+    except ApiError as error:
+        return DescribeClientQuotasResponse(
+            error_code=error.code, error_message=error.message, entries=None
+        )
+    return DescribeClientQuotasResponse(
+        entries=[
+            EntryData(
+                entity=[
+                    EntityData(entity_type=kind, entity_name=name) for kind, name in entity.parts
+                ],
+                values=[ValueData(key=key, value=value) for key, value in quotas.items()],
+            )
+            for entity, quotas in broker.quotas
+            if matches(entity)
+        ]
+    )
+
+
+def _filter(components: Iterable[ComponentData], *, strict: bool) -> Callable[[Entity], bool]:
+    names: dict[str, str | None] = {}
+    types: set[str] = set()
+    for component in components:
+        kind = component.entity_type
+        _check(component)
+        if kind in types:
+            raise InvalidRequestError(f"the filter names {kind} more than once")
+        types.add(kind)
+        if component.match_type != MatchType.ANY:
+            names[kind] = component.match
+    if IP in types and len(types) > 1:
+        raise InvalidRequestError("ip goes with no other type")
+
+    def matches(entity: Entity) -> bool:
+        parts = dict(entity.parts)
+        return (
+            types <= parts.keys()
+            and (not strict or len(types) == len(parts))
+            and all(parts[kind] == name for kind, name in names.items())
+        )
+
+    return matches
+
+
+def _check(component: ComponentData) -> None:
+    kind, match_type = component.entity_type, component.match_type
+    if not kind:
+        raise InvalidRequestError("an entity type is empty")
+    if kind not in {USER, CLIENT_ID, IP}:
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"no entity has the type {kind[:40]!r}")
+    if match_type not in set(MatchType):
+        raise InvalidRequestError(f"match type {match_type} is not known")
+    if (component.match is None) == (match_type == MatchType.EXACT):
+        raise InvalidRequestError("a name goes with an exact match, and with no other")

@@ -1,0 +1,151 @@
+"""What quotas do to requests (KIP-13, KIP-124, KIP-219).
+
+Every client that a quota counts for has a rate: bytes of its produce requests, bytes of records that it was given,
+and the share of the broker's one thread that its requests took. When a request brings a rate above the quota it is
+carried out all the same, and its answer leaves at once, but it says `throttle_time_ms`: for so long clients send
+nothing, and whoever does not know that is not listened to. A fetch is the exception, since records that were sent
+cannot be taken back: it gets nothing, and comes again.
+
+The shell, which has a clock and counts bytes, calls `Broker.throttle` after `Broker.handle`; neither is asked anything
+while there are no quotas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from headrace.broker.client_quotas import (
+    ANONYMOUS,
+    CONSUMER_BYTE_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    ClientQuotas,
+)
+from headrace.broker.context import RequestContext
+from headrace.broker.fetch_sessions import Fetch
+from headrace.core.deferred import Deferred
+from headrace.core.quota import SampledRate, TrackedRates, Windows
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.codec import Message
+from headrace.protocol.messages.fetch import FetchRequest, FetchResponse, FetchTopic
+
+TRACKED_LIMIT: Final = 10_000
+"""How many rates are kept, the latest used ones."""
+_PERCENT_SECONDS_PER_US: Final = 100 / 1_000_000
+
+
+class Throttled(NamedTuple):
+    """A reply, and for how long its connection is not to be listened to."""
+
+    reply: Message | Deferred[Any] | None
+    pause_ms: int
+
+
+class Throttling:
+    """The rates of all clients against their quotas."""
+
+    __slots__ = ("_quotas", "_rates", "_windows", "now_ms")
+
+    def __init__(self, quotas: ClientQuotas, windows: Windows) -> None:
+        self._quotas = quotas
+        self._windows = windows
+        self._rates: TrackedRates[tuple[str, str | None, str | None]] = TrackedRates(
+            partial(SampledRate, windows), TRACKED_LIMIT
+        )
+        self.now_ms = 0
+        """The latest time that the broker was told, for answers that are made later than their request came."""
+
+    def charge(self, name: str, client_id: str, amount: float, now_ms: int) -> int:
+        """Add to a client's rate; returns for how long it is to pause, 0 if it need not."""
+        quota = self._quotas.find(name, ANONYMOUS, client_id)
+        if quota is None:
+            return 0
+        rate = self._rates.of((name, quota.user, quota.client_id))
+        rate.record(amount, now_ms)
+        return rate.pause_ms(quota.limit, now_ms)
+
+    def throttle(
+        self,
+        context: RequestContext,
+        request: Message,
+        reply: Message | Deferred[Any] | None,
+        *,
+        request_bytes: int,
+        used_us: int,
+    ) -> Throttled:
+        """Charge a request that was handled, and say in its reply how long the client is to pause."""
+        client_id, now_ms = context.header.client_id or "", context.now_ms
+        pause_ms = 0
+        if request.API_KEY == ApiKey.PRODUCE:
+            pause_ms = self.charge(PRODUCER_BYTE_RATE, client_id, request_bytes, now_ms)
+        if reply is not None:
+            share = used_us * _PERCENT_SECONDS_PER_US
+            by_time_ms = self.charge(REQUEST_PERCENTAGE, client_id, share, now_ms)
+            pause_ms = max(pause_ms, min(by_time_ms, self._windows.size_ms))
+        if isinstance(reply, Deferred):
+            return Throttled(reply.map(partial(_say, pause_ms)) if pause_ms else reply, pause_ms)
+        if reply is None:
+            return Throttled(None, pause_ms)
+        return Throttled(_say(pause_ms, reply), max(pause_ms, pause_in(reply)))
+
+    def limit_fetch(self, context: RequestContext, request: FetchRequest, fetch: Fetch) -> Fetch:
+        """Return a fetch that is put off when it goes over the quota; it asks for no more than is allowed at once."""
+        client_id = context.header.client_id or ""
+        quota = self._quotas.find(CONSUMER_BYTE_RATE, ANONYMOUS, client_id)
+        if quota is None:
+            return fetch
+        number, size_ms = self._windows
+        request.max_bytes = int(min(request.max_bytes, quota.limit * (number - 1) * size_ms / 1000))
+        request.min_bytes = min(request.min_bytes, request.max_bytes)
+        return _LimitedFetch(self, client_id, fetch)
+
+
+def pause_in(response: Message) -> int:
+    """Return the pause that a response asks its client for."""
+    pause_ms: int = getattr(response, "throttle_time_ms", 0)
+    return pause_ms
+
+
+def _say(pause_ms: int, response: Message) -> Message:
+    if pause_ms > pause_in(response) and hasattr(response, "throttle_time_ms"):
+        response.throttle_time_ms = pause_ms
+    return response
+
+
+class _LimitedFetch:
+    """A fetch of a client that has a quota."""
+
+    __slots__ = ("_client_id", "_fetch", "_throttling", "topics")
+
+    def __init__(self, throttling: Throttling, client_id: str, fetch: Fetch) -> None:
+        self._throttling = throttling
+        self._client_id = client_id
+        self._fetch = fetch
+        self.topics: Sequence[FetchTopic] = fetch.topics
+
+    def finish(self, response: FetchResponse) -> FetchResponse:
+        """Answer as without a quota if that is within it, else nothing."""
+        charge, now_ms = self._throttling.charge, self._throttling.now_ms
+        size = _records_bytes(response)
+        pause_ms = charge(CONSUMER_BYTE_RATE, self._client_id, size, now_ms)
+        if not pause_ms:
+            return self._fetch.finish(response)
+        charge(CONSUMER_BYTE_RATE, self._client_id, -size, now_ms)
+        put_off = self.put_off()
+        put_off.throttle_time_ms = pause_ms
+        return put_off
+
+    def put_off(self) -> FetchResponse:
+        """Answer nothing."""
+        return self._fetch.put_off()
+
+
+def _records_bytes(response: FetchResponse) -> int:
+    return sum(
+        len(partition.records)
+        for topic in response.responses
+        for partition in topic.partitions
+        if partition.records is not None
+    )

@@ -1,0 +1,472 @@
+"""Client quotas: what is stored, whose counts, and what becomes of requests above them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from headrace.broker import client_quotas
+from headrace.broker.broker import Broker
+from headrace.broker.client_quotas import DEFAULT, Entity
+from headrace.errors import ErrorCode
+from headrace.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasRequestEntityData,
+    AlterClientQuotasRequestEntryData,
+    OpData,
+)
+from headrace.protocol.messages.describe_client_quotas import (
+    ComponentData,
+    DescribeClientQuotasRequest,
+)
+from headrace.protocol.messages.metadata import MetadataRequest
+from tests.fixtures.broker_harness import BrokerHarness, batch, fetch_request, produce_request
+
+PRODUCER, CONSUMER, REQUEST = "producer_byte_rate", "consumer_byte_rate", "request_percentage"
+EXACT, DEFAULT_NAME, ANY = 0, 1, 2
+Parts = Mapping[str, str | None]
+
+
+class Shell:
+    """A broker with what the server does around `handle`: it measures, and notes for how long it would mute."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.request_bytes = 1000
+        self.used_us = 100
+        self.pause_ms = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.broker, name)
+
+    def handle(self, context: Any, request: Any) -> Any:
+        reply = self.broker.handle(context, request)
+        self.pause_ms = 0
+        if self.broker.quotas.active:
+            reply, self.pause_ms = self.broker.throttle(
+                context, request, reply, request_bytes=self.request_bytes, used_us=self.used_us
+            )
+        return reply
+
+
+class World(BrokerHarness):
+    def _open(self) -> Any:
+        return Shell(super()._open())
+
+    def alter(
+        self,
+        entity: Parts,
+        quotas: Mapping[str, float | None],
+        *,
+        validate_only: bool = False,
+        version: int | None = None,
+    ) -> tuple[int, str | None]:
+        request = AlterClientQuotasRequest(
+            entries=[
+                AlterClientQuotasRequestEntryData(
+                    entity=[
+                        AlterClientQuotasRequestEntityData(entity_type=kind, entity_name=name)
+                        for kind, name in entity.items()
+                    ],
+                    ops=[
+                        OpData(key=key, value=value or 0, remove=value is None)
+                        for key, value in quotas.items()
+                    ],
+                )
+            ],
+            validate_only=validate_only,
+        )
+        [entry] = self.call(request, version, client_id="admin").entries
+        assert {part.entity_type: part.entity_name for part in entry.entity} == entity
+        return entry.error_code, entry.error_message
+
+    def set(self, entity: Parts, **quotas: float | None) -> None:
+        assert self.alter(entity, quotas) == (0, None)
+
+    def describe(
+        self, *components: tuple[str, int, str | None], strict: bool = False
+    ) -> list[tuple[dict[str, str | None], dict[str, float]]]:
+        response = self.filtered(*components, strict=strict)
+        assert response.error_code == 0, response.error_message
+        return [
+            (
+                {part.entity_type: part.entity_name for part in entry.entity},
+                {value.key: value.value for value in entry.values},
+            )
+            for entry in response.entries
+        ]
+
+    def filtered(self, *components: tuple[str, int, str | None], strict: bool = False) -> Any:
+        request = DescribeClientQuotasRequest(
+            components=[
+                ComponentData(entity_type=kind, match_type=match_type, match=match)
+                for kind, match_type, match in components
+            ],
+            strict=strict,
+        )
+        return self.call(request, client_id="admin")
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.create_topic("flights")
+    return world
+
+
+class TestWhatIsStored:
+    @pytest.mark.parametrize("version", [0, 1])
+    def test_quotas_are_set_changed_and_removed(self, world: World, version: int) -> None:
+        spark = {"client-id": "spark"}
+        assert world.alter(spark, {PRODUCER: 1000, REQUEST: 12.5}, version=version) == (0, None)
+        world.alter(spark, {PRODUCER: 2000, CONSUMER: 5}, version=version)
+        assert world.describe() == [(spark, {PRODUCER: 2000, CONSUMER: 5, REQUEST: 12.5})]
+        world.alter(spark, {PRODUCER: None, CONSUMER: None, "never.set": None}, version=version)
+        assert world.describe() == [(spark, {REQUEST: 12.5})]
+        world.alter(spark, {REQUEST: None}, version=version)
+        assert world.describe() == []
+        assert not world.broker.quotas.active
+
+    def test_quotas_survive_a_restart(self, world: World) -> None:
+        entities: list[Parts] = [
+            {"client-id": "a/b&c=d\n\u20ac"},
+            {"client-id": "<default>"},
+            {"client-id": None},
+            {"user": None},
+            {"user": "ANONYMOUS", "client-id": None},
+            {"user": None, "client-id": None},
+            {"user": "u" * 450, "client-id": "c" * 450},
+        ]
+        for number, entity in enumerate(entities):
+            world.set(entity, **{PRODUCER: 1000 + number})
+        found = world.describe()
+        assert [dict(entity) for entity in entities] == [entity for entity, _ in found]
+        world.set(entities[0], **{PRODUCER: None})
+        world.crash()
+        assert world.broker.quotas.active
+        # The store lists by key.
+        assert sorted(map(str, world.describe())) == sorted(map(str, found[1:]))
+
+    def test_a_check_changes_nothing(self, world: World) -> None:
+        assert world.alter({"user": "u"}, {PRODUCER: 1}, validate_only=True) == (0, None)
+        code, _ = world.alter({"user": "u"}, {PRODUCER: -1}, validate_only=True)
+        assert code == ErrorCode.INVALID_REQUEST
+        assert world.describe() == []
+
+    @pytest.mark.parametrize(
+        ("entity", "quotas", "reason"),
+        [
+            ({}, {PRODUCER: 1}, "nothing"),
+            ({"topic": "t"}, {PRODUCER: 1}, "type"),
+            ({"client-id": ""}, {PRODUCER: 1}, "empty"),
+            ({"client-id": "c" * 451}, {PRODUCER: 1}, "too long"),
+            ({"client-id": "\u20ac" * 51}, {PRODUCER: 1}, "too long"),
+            ({"ip": "127.0.0.1"}, {"connection_creation_rate": 1}, "not implemented"),
+            ({"user": "u"}, {"controller_mutation_rate": 1}, "not implemented"),
+            ({"user": "u"}, {"producer_rate": 1}, "no quota 'producer_rate'"),
+            ({"user": "u"}, {PRODUCER: 0}, "greater than 0"),
+            ({"user": "u"}, {PRODUCER: float("nan")}, "greater than 0"),
+            ({"user": "u"}, {REQUEST: float("inf")}, "greater than 0"),
+            ({"user": "u"}, {CONSUMER: 1.5}, "whole number"),
+            ({"user": "u"}, {CONSUMER: 1e19}, "whole number"),
+            ({"user": "u"}, {REQUEST: 5, CONSUMER: -1}, "greater than 0"),
+        ],
+    )
+    def test_what_is_refused(
+        self, world: World, entity: Parts, quotas: Mapping[str, float], reason: str
+    ) -> None:
+        code, message = world.alter(entity, quotas)
+        assert code == ErrorCode.INVALID_REQUEST
+        assert reason in str(message)
+        assert world.describe() == []
+
+    def test_an_entity_or_a_quota_given_twice_is_refused(self, world: World) -> None:
+        part = AlterClientQuotasRequestEntityData(entity_type="user", entity_name="u")
+        op = OpData(key=PRODUCER, value=1)
+        request = AlterClientQuotasRequest(
+            entries=[
+                AlterClientQuotasRequestEntryData(entity=[part, part], ops=[op]),
+                AlterClientQuotasRequestEntryData(entity=[part], ops=[op, op]),
+                AlterClientQuotasRequestEntryData(entity=[part], ops=[op]),
+            ]
+        )
+        codes = [entry.error_code for entry in world.call(request).entries]
+        assert codes == [ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST, ErrorCode.NONE]
+
+    def test_entities_are_bounded(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(client_quotas, "ENTITIES_LIMIT", 2)
+        for name in ("a", "b"):
+            world.set({"user": name}, **{PRODUCER: 1})
+        code, _ = world.alter({"user": "c"}, {PRODUCER: 1})
+        assert code == ErrorCode.POLICY_VIOLATION
+        world.set({"user": "b"}, **{PRODUCER: 2})
+        world.set({"user": "a"}, **{PRODUCER: None})
+        world.set({"user": "c"}, **{PRODUCER: 1})
+
+
+class TestDescribe:
+    @pytest.fixture
+    def described(self, world: World) -> World:
+        for user in ("u", None, "-"):
+            for client_id in ("c", None, "-"):
+                entity = {"user": user, "client-id": client_id}
+                entity = {kind: name for kind, name in entity.items() if name != "-"}
+                if entity:
+                    world.set(entity, **{PRODUCER: 1})
+        return world
+
+    @pytest.mark.parametrize(
+        ("components", "strict", "expected"),
+        [
+            ([], False, 8),
+            ([], True, 0),
+            ([("user", ANY, None)], False, 6),
+            ([("user", ANY, None)], True, 2),
+            ([("user", EXACT, "u")], False, 3),
+            ([("user", EXACT, "u")], True, 1),
+            ([("user", DEFAULT_NAME, None)], True, 1),
+            ([("client-id", EXACT, "other")], False, 0),
+            ([("client-id", DEFAULT_NAME, None), ("user", ANY, None)], True, 2),
+            ([("client-id", EXACT, "c"), ("user", EXACT, "u")], False, 1),
+            ([("ip", ANY, None)], False, 0),
+        ],
+    )
+    def test_the_filter(
+        self,
+        described: World,
+        components: list[tuple[str, int, str | None]],
+        strict: bool,  # noqa: FBT001 - a parameter of the table
+        expected: int,
+    ) -> None:
+        found = described.describe(*components, strict=strict)
+        assert len(found) == expected
+        for kind, match_type, match in components:
+            for entity, quotas in found:
+                assert match_type == ANY or entity[kind] == match
+                assert quotas == {PRODUCER: 1}
+
+    @pytest.mark.parametrize(
+        ("components", "code"),
+        [
+            ([("", ANY, None)], ErrorCode.INVALID_REQUEST),
+            ([("topic", ANY, None)], ErrorCode.UNSUPPORTED_VERSION),
+            ([("user", 3, None)], ErrorCode.INVALID_REQUEST),
+            ([("user", EXACT, None)], ErrorCode.INVALID_REQUEST),
+            ([("user", DEFAULT_NAME, "u")], ErrorCode.INVALID_REQUEST),
+            ([("user", ANY, None), ("user", EXACT, "u")], ErrorCode.INVALID_REQUEST),
+            ([("user", ANY, None), ("ip", ANY, None)], ErrorCode.INVALID_REQUEST),
+        ],
+    )
+    def test_what_is_refused(
+        self, world: World, components: list[tuple[str, int, str | None]], code: ErrorCode
+    ) -> None:
+        response = world.filtered(*components)
+        assert response.error_code == code
+        assert response.error_message
+        assert response.entries is None
+
+
+class TestPrecedence:
+    ORDER = (
+        Entity("ANONYMOUS", "c"),
+        Entity("ANONYMOUS", DEFAULT),
+        Entity("ANONYMOUS"),
+        Entity(DEFAULT, "c"),
+        Entity(DEFAULT, DEFAULT),
+        Entity(DEFAULT),
+        Entity(None, "c"),
+        Entity(None, DEFAULT),
+    )
+
+    def test_the_nearest_counts(self, world: World) -> None:
+        quotas = world.broker.quotas
+        for number, entity in enumerate(reversed(self.ORDER), 1):
+            quotas.change(entity, {PRODUCER: number})
+            found = quotas.find(PRODUCER, "ANONYMOUS", "c")
+            assert found.limit == number
+            assert found.user == (None if entity.user is None else "ANONYMOUS")
+            assert found.client_id == (None if entity.client_id is None else "c")
+        for number, entity in enumerate(self.ORDER[1:]):
+            quotas.change(self.ORDER[number], {})
+            assert quotas.find(PRODUCER, "ANONYMOUS", "c").limit == 7 - number, entity
+        quotas.change(self.ORDER[-1], {})
+        assert quotas.find(PRODUCER, "ANONYMOUS", "c") is None
+
+    def test_each_quota_is_looked_for_by_itself(self, world: World) -> None:
+        quotas = world.broker.quotas
+        quotas.change(self.ORDER[0], {PRODUCER: 1})
+        quotas.change(self.ORDER[-1], {PRODUCER: 2, CONSUMER: 3})
+        assert quotas.find(PRODUCER, "ANONYMOUS", "c").limit == 1
+        assert quotas.find(CONSUMER, "ANONYMOUS", "c").limit == 3
+        assert quotas.find(REQUEST, "ANONYMOUS", "c") is None
+
+    def test_others_are_not_meant(self, world: World) -> None:
+        quotas = world.broker.quotas
+        quotas.change(Entity("somebody"), {PRODUCER: 1})
+        quotas.change(Entity(None, "other"), {PRODUCER: 1})
+        assert quotas.find(PRODUCER, "ANONYMOUS", "c") is None
+
+
+def put(world: World, size: int, client_id: str | None = "test", **options: Any) -> Any:
+    world.broker.request_bytes = size
+    request = produce_request("flights", 0, batch(b"x"), **options)
+    return world.call(request, client_id=client_id)
+
+
+class TestProduce:
+    def test_nobody_is_paused_without_quotas(self, world: World) -> None:
+        assert put(world, 10**9).throttle_time_ms == 0
+        world.set({"client-id": "other"}, **{PRODUCER: 1})
+        assert put(world, 10**9).throttle_time_ms == 0
+        assert world.broker.pause_ms == 0
+
+    def test_above_the_quota_the_records_are_taken_and_a_pause_is_asked_for(
+        self, world: World
+    ) -> None:
+        world.set({"client-id": "test"}, **{PRODUCER: 1000})
+        assert put(world, 10_000).throttle_time_ms == 0
+        response = put(world, 5_000)
+        assert response.throttle_time_ms == 5_000
+        assert response.responses[0].partition_responses[0].base_offset == 1
+        assert world.broker.pause_ms == 5_000
+        # Others go on; so do other requests of the same client, whose connections are paused by the shell.
+        assert put(world, 5_000, "other").throttle_time_ms == 0
+        assert world.call(MetadataRequest(topics=None)).throttle_time_ms == 0
+
+    def test_a_client_without_a_name_has_the_default(self, world: World) -> None:
+        world.set({"client-id": None}, **{PRODUCER: 1000})
+        assert put(world, 11_000, None).throttle_time_ms == 1_000
+        assert put(world, 12_000, "").throttle_time_ms == 13_000
+
+    def test_defaults_are_for_each_and_users_for_all(self, world: World) -> None:
+        world.set({"client-id": None}, **{PRODUCER: 1000})
+        assert put(world, 10_000, "a").throttle_time_ms == 0
+        assert put(world, 10_000, "b").throttle_time_ms == 0
+        world.set({"user": None}, **{PRODUCER: 1000})
+        assert put(world, 10_000, "a").throttle_time_ms == 0
+        assert put(world, 10_000, "b").throttle_time_ms == 10_000
+
+    def test_the_client_comes_to_its_quota(self, world: World) -> None:
+        world.set({"client-id": "test"}, **{PRODUCER: 50_000})
+        sent, began_ms = 0, world.now_ms
+        while world.now_ms < began_ms + 100_000:
+            pause_ms = put(world, 7_000).throttle_time_ms
+            sent += 7_000
+            world.advance(1 + pause_ms)
+        assert sent / (world.now_ms - began_ms) * 1000 == pytest.approx(50_000, rel=0.15)
+
+    def test_without_an_answer_the_connection_is_paused(self, world: World) -> None:
+        world.set({"client-id": "test"}, **{PRODUCER: 1000})
+        world.broker.request_bytes = 20_000
+        pending = world.send(produce_request("flights", 0, batch(b"x"), acks=0))
+        assert pending.silent
+        assert world.broker.pause_ms == 10_000
+
+    def test_a_quota_that_is_removed_pauses_nobody(self, world: World) -> None:
+        world.set({"client-id": "test"}, **{PRODUCER: 1000})
+        assert put(world, 20_000).throttle_time_ms == 10_000
+        world.set({"client-id": "test"}, **{PRODUCER: 100_000})
+        assert put(world, 20_000).throttle_time_ms == 0
+        world.set({"client-id": "test"}, **{PRODUCER: None})
+        assert put(world, 10**9).throttle_time_ms == 0
+
+
+class TestFetch:
+    @pytest.fixture
+    def limited(self, world: World) -> World:
+        for _ in range(4):
+            world.produce("flights", b"x" * 10_000)
+        world.set({"client-id": "test"}, **{CONSUMER: 2_000})
+        return world
+
+    def test_above_the_quota_nothing_comes_until_the_pause_is_over(self, limited: World) -> None:
+        first = limited.call(fetch_request(("flights", 0, 0)))
+        assert len(first.responses[0].partitions[0].records) > 10_000
+        assert first.throttle_time_ms == 0
+        second = limited.call(fetch_request(("flights", 0, 1)))
+        assert (second.error_code, second.responses) == (0, [])
+        assert second.throttle_time_ms > 0
+        assert limited.broker.pause_ms == second.throttle_time_ms
+        limited.advance(11_000)
+        third = limited.call(fetch_request(("flights", 0, 1)))
+        assert third.responses[0].partitions[0].records
+
+    def test_it_is_put_off_and_not_lost_in_a_session(self, limited: World) -> None:
+        def fetch(session_id: int, epoch: int, *wanted: tuple[str, int, int]) -> Any:
+            return limited.call(
+                fetch_request(
+                    *wanted, session_id=session_id, session_epoch=epoch, max_wait_ms=0, min_bytes=0
+                )
+            )
+
+        limited.call(fetch_request(("flights", 0, 0)))
+        refused = fetch(0, 0, ("flights", 0, 0))
+        assert refused.throttle_time_ms > 0
+        assert refused.session_id == 0
+        assert not len(limited.broker.fetch_sessions)
+        limited.advance(11_000)
+        session_id = fetch(0, 0, ("flights", 0, 0)).session_id
+        assert session_id
+        put_off = fetch(session_id, 1, ("flights", 0, 1))
+        assert (put_off.session_id, put_off.responses) == (session_id, [])
+        assert put_off.throttle_time_ms > 0
+        limited.advance(11_000)
+        answered = fetch(session_id, 2)
+        assert answered.responses[0].partitions[0].records
+
+    def test_a_fetch_that_waited_is_charged_when_it_is_answered(self, limited: World) -> None:
+        assert limited.call(fetch_request(("flights", 0, 0))).throttle_time_ms == 0
+        waiting = limited.send(fetch_request(("flights", 0, 4), max_wait_ms=60_000))
+        limited.advance(5_000)
+        limited.broker.request_bytes = 1
+        limited.call(produce_request("flights", 0, batch(b"x" * 15_000)), client_id="other")
+        assert waiting.done
+        assert waiting.response.throttle_time_ms > 0
+        assert waiting.response.responses == []
+
+    def test_no_more_is_read_than_the_quota_allows_at_once(self, limited: World) -> None:
+        limited.set({"client-id": "test"}, **{CONSUMER: 2_100})
+        response = limited.call(fetch_request(("flights", 0, 0), min_bytes=30_000, max_wait_ms=0))
+        records = response.responses[0].partitions[0].records
+        assert 20_000 < len(records) < 21_000
+
+    def test_the_client_comes_to_its_quota(self, limited: World) -> None:
+        limited.set({"client-id": "test"}, **{CONSUMER: 5_000})
+        got, began_ms = 0, limited.now_ms
+        while limited.now_ms < began_ms + 100_000:
+            response = limited.call(
+                fetch_request(("flights", 0, 0), max_wait_ms=0, partition_max_bytes=1)
+            )
+            got += sum(
+                len(part.records) for topic in response.responses for part in topic.partitions
+            )
+            limited.advance(1 + response.throttle_time_ms)
+        assert got / (limited.now_ms - began_ms) * 1000 == pytest.approx(5_000, rel=0.15)
+
+
+class TestRequestTime:
+    def test_a_client_that_takes_too_much_time_is_paused_for_a_window_at_most(
+        self, world: World
+    ) -> None:
+        world.set({"client-id": "test"}, **{REQUEST: 10})
+        world.broker.used_us = 500_000  # half a second: 50 percent-seconds, spread over 10 s
+        assert world.call(MetadataRequest(topics=None)).throttle_time_ms == 0
+        world.broker.used_us = 550_000
+        assert world.call(MetadataRequest(topics=None)).throttle_time_ms == 500
+        assert world.call(MetadataRequest(topics=None)).throttle_time_ms == 1000
+        assert world.call(MetadataRequest(topics=None), client_id="other").throttle_time_ms == 0
+
+    def test_a_version_without_the_field_is_paused_all_the_same(self, world: World) -> None:
+        world.set({"client-id": "test"}, **{REQUEST: 1})
+        world.broker.used_us = 200_000
+        response = world.call(MetadataRequest(topics=None), 1)
+        assert world.broker.pause_ms == 1000
+        assert response.topics
+
+    def test_the_longer_pause_counts(self, world: World) -> None:
+        world.set({"client-id": "test"}, **{REQUEST: 1, PRODUCER: 10_000})
+        world.broker.used_us = 200_000
+        assert put(world, 100).throttle_time_ms == 1000
+        assert put(world, 150_000).throttle_time_ms == 5010
