@@ -30,6 +30,13 @@ class ServerLimits:
         write_timeout_ms: the client takes no byte of its answers for so long: closed.
         max_connections: at it: a new connection is closed at once.
         max_connections_per_address: the same for one client address; loopback is exempt.
+        max_connection_rate_per_address: new connections a second of one client address; beyond: closed at
+            once; loopback is exempt.
+        max_topics_per_request: topics (or groups, resources, ...) that one request names; beyond: closed.
+        keepalive_idle_s: no byte for so long: the system asks the client's machine whether it still has the
+            connection, and closes it when `keepalive_probes` questions, `keepalive_interval_s` apart, get no answer.
+        keepalive_interval_s: see there.
+        keepalive_probes: see there.
     """
 
     max_request_bytes: int = 100 * MIB
@@ -45,3 +52,8 @@ class ServerLimits:
     write_timeout_ms: int = 600_000
     max_connections: int = 10_000
     max_connections_per_address: int = 200
+    max_connection_rate_per_address: int = 50
+    max_topics_per_request: int = 10_000
+    keepalive_idle_s: int = 60
+    keepalive_interval_s: int = 10
+    keepalive_probes: int = 6

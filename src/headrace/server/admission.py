@@ -1,0 +1,74 @@
+"""Who may connect, and which requests are too large to be worth an answer: bounds that need no connection to be checked."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from typing import Final
+
+from headrace.protocol.codec import Message
+from headrace.server.limits import ServerLimits
+
+_WINDOW_MS: Final = 1_000
+
+
+class Admission:
+    """Counts connections, all and by address. Addresses of this machine are bounded by the total only."""
+
+    __slots__ = ("_limits", "_open", "_per_address", "_recent", "_window")
+
+    def __init__(self, limits: ServerLimits) -> None:
+        self._limits = limits
+        self._open = 0
+        self._per_address: Counter[str] = Counter()
+        self._recent: Counter[str] = Counter()
+        self._window = -1
+
+    def enter(self, address: str, now_ms: int) -> str | None:
+        """Count a new connection; returns why it is refused, or None."""
+        limits = self._limits
+        if self._open >= limits.max_connections:
+            return f"there are {limits.max_connections} connections already"
+        if not _is_loopback(address):
+            if self._per_address[address] >= limits.max_connections_per_address:
+                return f"{address} has {limits.max_connections_per_address} connections already"
+            if self._arrivals(address, now_ms) > limits.max_connection_rate_per_address:
+                return f"{address} opens more than {limits.max_connection_rate_per_address} connections a second"
+        self._open += 1
+        self._per_address[address] += 1
+        return None
+
+    def _arrivals(self, address: str, now_ms: int) -> int:
+        window = now_ms // _WINDOW_MS
+        if (
+            window != self._window
+        ):  # addresses of earlier seconds are forgotten: what they cost is bounded, too
+            self._window = window
+            self._recent.clear()
+        self._recent[address] += 1
+        return self._recent[address]
+
+    def leave(self, address: str) -> None:
+        """Count the end of a connection that had entered."""
+        self._open -= 1
+        self._per_address[address] -= 1
+        if self._per_address[address] <= 0:
+            del self._per_address[address]
+
+
+def longest_list(request: Message) -> int:
+    """Return how many topics a request names (or groups, resources, ...): the length of its longest list."""
+    longest = 0
+    fields: tuple[str, ...] = request.__slots__
+    for name in fields:
+        value = getattr(request, name)
+        if type(value) is list and len(value) > longest:
+            longest = len(value)
+    return longest
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
