@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from select import select
@@ -192,6 +193,16 @@ class Peer:
         connection = self.on(on)
         connection.send(request, self.latest(request) if version is None else version)
         return connection.receive()
+
+    def wait_for(self, what: str, holds: Callable[[], bool]) -> None:
+        """Wait until something holds.
+
+        Raises:
+            AssertionError: It does not.
+        """
+        deadline = time.monotonic() + TIMEOUT_S
+        while not holds():
+            assert time.monotonic() < deadline, f"{self.name}: not {what}"
 
     def note(self, label: str, outcome: Normal) -> None:
         """Add a line to the transcript."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from headrace.protocol.messages import alter_configs, incremental_alter_configs
@@ -28,7 +26,7 @@ from headrace.protocol.messages.describe_log_dirs import (
 from headrace.protocol.messages.list_config_resources import ListConfigResourcesRequest
 from tests.conformance.differential.batches import batch
 from tests.conformance.differential.pair import Pair, Scenario, Scenarios
-from tests.conformance.differential.peer import TIMEOUT_S, Peer
+from tests.conformance.differential.peer import Peer
 from tests.conformance.differential.requests import fetch
 
 pytestmark = pytest.mark.java
@@ -125,11 +123,9 @@ def described(peer: Peer, label: str, name: str, *keys: str) -> None:
         ],
     )
     peer.quiet(incremental_alter_configs.IncrementalAlterConfigsRequest(resources=[change]))
-    deadline = time.monotonic() + TIMEOUT_S
-    seen = description(f"{name}-mark", "retention.ms")
-    while peer.quiet(seen, 4).results[0].configs[0].value != mark:
-        # Kafka applies changes in their order, a moment after it has answered.
-        assert time.monotonic() < deadline, f"{peer.name} does not apply changes"
+    mine = description(f"{name}-mark", "retention.ms")
+    # Kafka applies changes in their order, a moment after it has answered.
+    peer.wait_for("applied", lambda: peer.quiet(mine, 4).results[0].configs[0].value == mark)
     peer.ask(f"described: {label}", description(name, *keys), 4)
 
 

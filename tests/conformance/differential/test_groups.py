@@ -205,11 +205,13 @@ def heartbeat_in_each_state(peer: Peer) -> None:
 def describe_when(peer: Peer, group: str, state: str) -> None:
     """Wait until a group is in a state: a request on another connection has been handled."""
     request = DescribeGroupsRequest(groups=[group])
-    for _ in range(2000):
-        if peer.quiet(request, 5, on="observer").groups[0].group_state == state:
-            describe(peer, state, group)
-            return
-    raise AssertionError(f"{group} does not become {state}")
+
+    def holds() -> bool:
+        answer = peer.quiet(request, 5, on="observer")
+        return bool(answer.groups[0].group_state == state)
+
+    peer.wait_for(f"{group} {state}", holds)
+    describe(peer, state, group)
 
 
 @scenarios
@@ -328,10 +330,11 @@ def group_is_full(peer: Peer) -> None:
 
 def describe_when_members(peer: Peer, group: str, count: int) -> None:
     request = DescribeGroupsRequest(groups=[group])
-    for _ in range(2000):
-        if len(peer.quiet(request, 5, on="observer").groups[0].members) == count:
-            return
-    raise AssertionError(f"{group} does not have {count} members")
+
+    def holds() -> bool:
+        return len(peer.quiet(request, 5, on="observer").groups[0].members) == count
+
+    peer.wait_for(f"{count} members in {group}", holds)
 
 
 @scenarios
