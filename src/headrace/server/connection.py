@@ -128,7 +128,7 @@ class Connection(asyncio.BufferedProtocol):
             sock = socket.socket(fileno=os.dup(accepted.fileno()))
             sock.settimeout(0)
             self._writer = SocketWriter(self._loop, sock, self._drained, self._write_failed)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _set_options(sock, self._limits)
         except OSError as error:  # no descriptor left, or the client has gone already
             self._refuse_new(f"{error}")
             return
@@ -430,3 +430,16 @@ class Connection(asyncio.BufferedProtocol):
         if now_ms - self._received_ms > limits.frame_timeout_ms or self._receive.pending < due:
             return f"a request of which {self._receive.pending} bytes came in {lasted_ms / 1000:g} s, and not its rest"
         return ""
+
+
+def _set_options(sock: socket.socket, limits: ServerLimits) -> None:
+    """Send small answers at once, and notice a client whose machine or network has gone without a word."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", limits.keepalive_idle_s),
+        ("TCP_KEEPINTVL", limits.keepalive_interval_s),
+        ("TCP_KEEPCNT", limits.keepalive_probes),
+    ):
+        if hasattr(socket, name):  # some systems have them by other names, and all have a default
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -7,15 +7,13 @@ timer), and the sweep once a second (time-outs, spare memory, the clock).
 from __future__ import annotations
 
 import asyncio
-import ipaddress
-from time import perf_counter_ns
-from collections import Counter
 from collections.abc import Callable, Sequence
-from headrace.broker.client_quotas import ClientQuotas
+from time import perf_counter_ns
 from typing import Any, Final, Protocol
-from headrace.broker.throttling import Throttled, pause_in
 
+from headrace.broker.client_quotas import ClientQuotas
 from headrace.broker.context import CloseConnection, RequestContext
+from headrace.broker.throttling import Throttled, pause_in
 from headrace.core.deferred import Deferred
 from headrace.errors import ProtocolError
 from headrace.ports import Journal
@@ -28,6 +26,7 @@ from headrace.protocol.frame import (
     encode_response,
     encode_unsupported_version,
 )
+from headrace.server.admission import Admission, longest_list
 from headrace.server.budget import MemoryBudget
 from headrace.server.clock import ServerClock
 from headrace.server.connection import CloseConnectionError, Connection, Slot
@@ -43,9 +42,9 @@ _TICK_RETRY_MS: Final = 1000
 
 class ServedBroker(Protocol):
     """What the server needs of `headrace.broker.Broker`."""
+
     quotas: ClientQuotas
     """Their `active` says whether requests are to be measured and `throttle` to be called."""
-
 
     @property
     def next_deadline_ms(self) -> int | None:
@@ -53,11 +52,11 @@ class ServedBroker(Protocol):
 
     def handle(self, context: RequestContext, request: Any) -> Any:
         """Return a response, a `Deferred` of one, or None; raise `CloseConnection`."""
+
     def throttle(
         self, context: RequestContext, request: Any, reply: Any, *, request_bytes: int, used_us: int
     ) -> Throttled:
         """Charge a request to its client; returns the reply to send, and how long to mute the connection."""
-
 
     def unsupported_version(self) -> Message:
         """Return the answer to an ApiVersions request of unknown version."""
@@ -95,8 +94,8 @@ class _ResponseSlot(Slot):
         except Exception as error:  # noqa: BLE001 - our own bug must not stop the other connections
             self._hub.report_bug("response_failed", self.connection, self._header, error)
             self.connection.close("the broker failed", quietly=True)
-        self._hub.mute(self.connection, response)
             return
+        self._hub.mute(self.connection, response)
         self.fill(payloads)
 
 
@@ -128,7 +127,7 @@ class BrokerHub:
         self._journal = journal
         self._dirty: list[Connection] = []
         self._connections: set[Connection] = set()
-        self._per_address: Counter[str] = Counter()
+        self._admission = Admission(limits)
         self._all_closed = asyncio.Event()
         self._sweep: asyncio.TimerHandle | None = None
         self._timer = BrokerTimer(loop, clock.now_ms, self._next_deadline_ms, self._tick)
@@ -169,6 +168,11 @@ class BrokerHub:
             return self._unsupported_version(error.header)
         except ProtocolError as error:
             raise CloseConnectionError(f"a request that cannot be read: {error}") from error
+        most = self.limits.max_topics_per_request
+        if len(frame) > most and (named := longest_list(request)) > most:
+            raise CloseConnectionError(
+                f"{_api_name(header.api_key)} names {named} topics (or the like); allowed: {most}"
+            )
         context = RequestContext(
             now_ms=self.now_ms,
             header=header,
@@ -196,10 +200,6 @@ class BrokerHub:
                 "the broker failed on its request; see request_failed"
             ) from error
 
-    def _unsupported_version(self, header: RequestHeader) -> Sequence[Payload]:
-        """Answer ApiVersions in version 0 with error 35 and what we serve; close on anything else.
-
-        A client whose ApiVersions is newer than ours learns from the answer which one to use (KIP-511).
     def _measured(
         self, connection: Connection, context: RequestContext, request: Message, size: int
     ) -> Any:
@@ -219,6 +219,10 @@ class BrokerHub:
         if self._broker.quotas.active and (pause_ms := pause_in(response)):
             connection.mute(self.now_ms + pause_ms)
 
+    def _unsupported_version(self, header: RequestHeader) -> Sequence[Payload]:
+        """Answer ApiVersions in version 0 with error 35 and what we serve; close on anything else.
+
+        A client whose ApiVersions is newer than ours learns from the answer which one to use (KIP-511).
         """
         if header.api_key != ApiKey.API_VERSIONS:
             raise CloseConnectionError(
@@ -268,26 +272,18 @@ class BrokerHub:
 
     def opened(self, connection: Connection) -> str | None:
         """Note a new connection; returns why it is refused, or None."""
-        address = connection.client_address
-        if len(self._connections) >= self.limits.max_connections:
-            return f"there are {self.limits.max_connections} connections already"
-        allowed = self.limits.max_connections_per_address
-        if self._per_address[address] >= allowed and not _is_loopback(address):
-            return f"{address} has {allowed} connections already"
-        self._connections.add(connection)
-        self._all_closed.clear()
-        self._per_address[address] += 1
-        return None
+        reason = self._admission.enter(connection.client_address, self.now_ms)
+        if reason is None:
+            self._connections.add(connection)
+            self._all_closed.clear()
+        return reason
 
     def closed(self, connection: Connection) -> None:
         """Forget a connection."""
         self._connections.discard(connection)
         if not self._connections:
             self._all_closed.set()
-        address = connection.client_address
-        self._per_address[address] -= 1
-        if self._per_address[address] <= 0:
-            del self._per_address[address]
+        self._admission.leave(connection.client_address)
 
     def _sweep_connections(self) -> None:
         self._sweep = self._loop.call_later(_SWEEP_INTERVAL_S, self._sweep_connections)
@@ -326,10 +322,3 @@ def _api_name(api_key: int) -> str:
         return ApiKey(api_key).name
     except ValueError:
         return f"API key {api_key}"
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return False
