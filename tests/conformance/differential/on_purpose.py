@@ -212,6 +212,13 @@ READ: Final = (
     ),
     Difference(
         "Fetch",
+        "lets a partition that does not exist wait with the others for max_wait_ms",
+        "answers at once, as with every other error",
+        "The client learns earlier that it should look for other metadata.",
+        (where("fetch_waits", "one unknown partition of two waits"),),
+    ),
+    Difference(
+        "Fetch",
         "fills the answer up to the limit with a part of the next batch",
         "whole batches only",
         "Clients throw the part away.",
