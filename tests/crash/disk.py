@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -169,17 +170,16 @@ Image = dict[str, bytes | None]
 class Disk:
     """The state of a directory while a recording is replayed, event by event.
 
-    `file_syncs` and `directory_syncs` can be switched off, to see whether they matter.
+    Syncs of paths that match `ignored` do nothing, to see whether they matter. Paths are relative to the directory;
+    those of directories end with a slash.
     """
 
-    def __init__(
-        self, root: Path, image: Image, *, file_syncs: bool = True, directory_syncs: bool = True
-    ) -> None:
+    def __init__(self, root: Path, image: Image, *, ignored: str = "$^") -> None:
         self._root = str(root)
-        self._file_syncs = file_syncs
-        self._directory_syncs = directory_syncs
+        self._ignored = re.compile(ignored)
         self._top = Directory()
         self._descriptors: dict[int, Node] = {}
+        self._paths: dict[int, str] = {}
         self._syncs: dict[int, tuple[Node, int, int]] = {}
         self._changes = 0
         """Changes of names so far."""
@@ -208,9 +208,10 @@ class Disk:
         self._file(event).change(Operation(event.position, None))
 
     def _begin_sync(self, event: Event) -> None:
-        node = self._descriptors[event.detail]
+        node, path = self._descriptors[event.detail], self._paths[event.detail]
         mark = node.mark if isinstance(node, File) else 0
-        self._syncs[event.number] = (node, mark, self._changes)
+        if not self._ignored.search(path if isinstance(node, File) else f"{path}/"):
+            self._syncs[event.number] = (node, mark, self._changes)
 
     def _unlink(self, event: Event) -> None:
         parent, name = self._parent(event.path)
@@ -226,6 +227,7 @@ class Disk:
 
     def _open(self, event: Event) -> None:
         path, flags = event.path.rstrip("/"), event.detail
+        self._paths[event.number] = path[len(self._root) + 1 :]
         if path == self._root:
             self._descriptors[event.number] = self._top
             return
@@ -252,13 +254,12 @@ class Disk:
             file.change(Operation(event.position + size, None))
 
     def _sync(self, event: Event) -> None:
+        if event.number not in self._syncs:
+            return  # ignored
         node, mark, changes = self._syncs.pop(event.number)
         if event.detail:
             return  # failed
-        if isinstance(node, File) and self._file_syncs:
-            node.sync(mark)
-        if isinstance(node, Directory) and self._directory_syncs:
-            node.sync(changes)
+        node.sync(mark if isinstance(node, File) else changes)
         self._journalled = max(self._journalled, changes)
 
     def _rename(self, event: Event) -> None:

@@ -50,8 +50,8 @@ class Faults:
     """What is switched off, to see that the check can fail."""
 
     arguments: tuple[str, ...] = ()
-    file_syncs: bool = True
-    directory_syncs: bool = True
+    ignored: str = "$^"
+    """Which syncs do nothing; see `Disk`."""
 
 
 @dataclass
@@ -91,12 +91,7 @@ class Chain:
 
     def _replay(self, data: Path, events: list[Event], images: int) -> Image:
         chance = random.Random(f"{self.seed} {self.life}")
-        disk = Disk(
-            data,
-            self.image,
-            file_syncs=self.faults.file_syncs,
-            directory_syncs=self.faults.directory_syncs,
-        )
+        disk = Disk(data, self.image, ignored=self.faults.ignored)
         points = sorted(choose_points(events, images, chance))
         for number, event in enumerate(events):
             for _ in range(

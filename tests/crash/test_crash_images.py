@@ -44,17 +44,20 @@ def test_nothing_acknowledged_is_lost_when_the_power_fails(tmp_path: Path, seed:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("fault", "sign"),
+    "fault",
     [
-        pytest.param(Faults(("--durability", "os")), "acknowledged", id="nothing synced"),
-        pytest.param(Faults(file_syncs=False), "", id="syncs of files ignored"),
-        pytest.param(Faults(directory_syncs=False), "", id="syncs of directories ignored"),
+        pytest.param(Faults(("--durability", "os")), id="nothing synced"),
+        pytest.param(Faults(ignored=r"[^/]$"), id="syncs of files ignored"),
+        pytest.param(Faults(ignored=r"/$"), id="syncs of directories ignored"),
+        pytest.param(Faults(ignored=r"\.log$"), id="syncs of segments ignored"),
+        pytest.param(Faults(ignored=r"^metadata\.sqlite"), id="syncs of metadata ignored"),
+        pytest.param(Faults(ignored=r"^/$"), id="syncs of the data directory ignored"),
+        pytest.param(Faults(ignored=r"-\d+/$"), id="syncs of log directories ignored"),
     ],
 )
-def test_the_check_finds_missing_syncs(tmp_path: Path, fault: Faults, sign: str) -> None:
+def test_the_check_finds_missing_syncs(tmp_path: Path, fault: Faults) -> None:
     """A check that cannot fail proves nothing."""
     chain = Chain(tmp_path, SEED, fault)
-    chain.live(25, 80)
+    chain.live(30, 80)
     print(chain.verdicts)
-    losses = [lost for lost in chain.verdicts.lost if sign in lost]
-    assert len(losses) >= 3, chain.verdicts
+    assert len(chain.verdicts.lost) >= 2, chain.verdicts
