@@ -37,7 +37,8 @@ def main() -> None:
         profile()
         return
     print(
-        f"{'batch':8} {'files':7} {'append us':>10} {'idempotent':>11} {'read tail':>10} {'read any':>9} {'fetch 1 MiB':>12}"
+        f"{'batch':8} {'files':7} {'append us':>10} {'idempotent':>11} {'read tail':>10}"
+        f" {'read any':>9} {'fetch 1 MiB':>12}"
     )
     for name, size in SIZES.items():
         for kind in ("memory", "os"):

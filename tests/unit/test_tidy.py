@@ -66,7 +66,8 @@ def test_functions_stay_one_thought() -> None:
                 ):
                     length = node.end_lineno - node.lineno + 1
                     if length > FUNCTION_LINES_LIMIT:
-                        yield f"{relative(path)}:{node.lineno}: {node.name} has {length} lines, the limit is {FUNCTION_LINES_LIMIT}"
+                        where = f"{relative(path)}:{node.lineno}: {node.name}"
+                        yield f"{where} has {length} lines, the limit is {FUNCTION_LINES_LIMIT}"
 
     problems(found())
 
