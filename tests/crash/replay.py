@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headrace.core.log.replacement import SWAP_SUFFIX
 from tests.crash.disk import Disk, Image, Names, read_image, write_image
 from tests.crash.ledger import Ledger, check_image
 from tests.crash.recording import CACHE, Event, Kind, read_events
@@ -35,13 +36,16 @@ class Verdicts:
     lost: list[str] = field(default_factory=list)
     acknowledgements: int = 0
     events: int = 0
+    compactions: int = 0
+    """Compacted segments that were put in the place of others."""
     kinds: Counter[str] = field(default_factory=Counter)
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.kinds.items()))
         return (
             f"{self.images} images ({len(self.distinct)} distinct; {kinds}) of {self.events} recorded events with "
-            f"{self.acknowledgements} acknowledgements: {len(self.lost)} lost something"
+            f"{self.acknowledgements} acknowledgements and {self.compactions} compacted segments: "
+            f"{len(self.lost)} lost something"
         )
 
 
@@ -82,6 +86,9 @@ class Chain:
         )
         events = list(read_events(recording))
         self.verdicts.events += len(events)
+        self.verdicts.compactions += sum(
+            event.kind is Kind.RENAME and event.paths[1].endswith(SWAP_SUFFIX) for event in events
+        )
         last = self._replay(data, events, images)
         if clean:
             # Nothing went past the recorder, and the model understands what it has seen.
