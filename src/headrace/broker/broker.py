@@ -41,6 +41,7 @@ from headrace.config.broker import BrokerConfig
 from headrace.core.coordinator.group.config import GroupConfig
 from headrace.core.coordinator.group.coordinator import GroupCoordinator
 from headrace.core.deferred import Deferred
+from headrace.core.log.compaction import Compaction
 from headrace.core.log.log_manager import SyncBatch
 from headrace.core.log.sync import RunTasks, run_in_turn
 from headrace.core.quota import Windows
@@ -334,6 +335,25 @@ class Broker:
         """Take note of a sync's outcome: answer who waited, with success or KAFKA_STORAGE_ERROR."""
         self.throttling.now_ms = now_ms
         self.replicas.finish_sync(batch, error)
+        self._settle()
+
+    # Compaction
+
+    @property
+    def compaction_due(self) -> bool:
+        """Whether `start_compaction` would return something; only a tick or `finish_compaction` changes it."""
+        return self.replicas.compaction_due
+
+    def start_compaction(self) -> Compaction | None:
+        """Return work that compacts a log, None if there is none or some is under way.
+
+        The shell calls `run()`, one bounded step, in any thread, and then `finish_compaction`.
+        """
+        return self.replicas.start_compaction()
+
+    def finish_compaction(self, task: Compaction, error: Exception | None, now_ms: int) -> None:
+        """Take note of a step's outcome: rewritten segments take the place of the old ones."""
+        self.replicas.finish_compaction(task, error, now_ms)
         self._settle()
 
     # Time

@@ -24,6 +24,8 @@ from headrace.broker.background_sync import OS_INTERVAL_MS, BackgroundSync
 from headrace.broker.partition import Partition
 from headrace.config.broker import BrokerConfig
 from headrace.config.topic import TopicConfig, parse_topic_config
+from headrace.core.log.cleaner import LogCleaner
+from headrace.core.log.compaction import Compaction
 from headrace.core.log.config import LogConfig
 from headrace.core.log.log_manager import LogManager, PartitionSpec, SyncBatch
 from headrace.core.log.partition_log import AppendInfo, PartitionLog
@@ -56,11 +58,14 @@ class FailedSync:
 
 def log_config(config: TopicConfig, broker_config: BrokerConfig) -> LogConfig:
     """Translate a topic's configuration for its logs."""
-    deletes = "delete" in config.cleanup_policy.split(",")
+    policy = config.cleanup_policy.split(",")
+    deletes, compacts = "delete" in policy, "compact" in policy
+    segment_ms = config.segment_ms
+    if compacts:  # only what lies in a sealed segment is ever compacted
+        segment_ms = min(segment_ms, config.max_compaction_lag_ms)
     return LogConfig(
         segment_bytes=config.segment_bytes,
-        segment_ms=config.segment_ms,
-        # A topic that is only compacted keeps everything until there is compaction.
+        segment_ms=segment_ms,
         retention_ms=config.retention_ms if deletes else -1,
         retention_bytes=config.retention_bytes if deletes else -1,
         max_message_bytes=config.max_message_bytes,
@@ -69,6 +74,11 @@ def log_config(config: TopicConfig, broker_config: BrokerConfig) -> LogConfig:
         else TimestampType.CREATE_TIME,
         index_interval_bytes=config.index_interval_bytes,
         producer_id_expiration_ms=broker_config.producer_id_expiration_ms,
+        compacts=compacts,
+        min_cleanable_dirty_ratio=config.min_cleanable_dirty_ratio,
+        min_compaction_lag_ms=config.min_compaction_lag_ms,
+        max_compaction_lag_ms=config.max_compaction_lag_ms,
+        delete_retention_ms=config.delete_retention_ms,
     )
 
 
@@ -99,6 +109,7 @@ class ReplicaManager:
             journal=journal,
             run_tasks=run_tasks,
         )
+        self._cleaner = LogCleaner(self._logs, files, journal)
         self._partitions: dict[TopicPartition, Partition] = {}
         self._in_memory = files.describe().in_memory
         self._background = BackgroundSync()
@@ -328,6 +339,36 @@ class ReplicaManager:
         for partition in self._partitions.values():
             partition.fail_waiters(ErrorCode.KAFKA_STORAGE_ERROR)
 
+    # Compaction
+
+    @property
+    def compaction_due(self) -> bool:
+        """Whether `start_compaction` would return something, to be run in a thread."""
+        return self._cleaner.due and not self._in_memory and self.failure is None
+
+    def start_compaction(self) -> Compaction | None:
+        """Return a round of compaction of which a step is to be run, None if there is none."""
+        return self._cleaner.start() if self.compaction_due else None
+
+    def finish_compaction(self, task: Compaction, error: Exception | None, now_ms: int) -> None:
+        """Take note of a step's outcome: rewritten segments take the place of the old ones."""
+        try:
+            self._cleaner.finish(task, error, now_ms)
+        except OSError as failure:
+            self.fail(failure)
+
+    def _compact_in_memory(self, now_ms: int) -> None:
+        """Run one step at once: with files in memory it waits for nothing, and they are not for two threads."""
+        task = self._cleaner.start()
+        if task is None:
+            return
+        error: Exception | None = None
+        try:
+            task.run()
+        except (OSError, StorageError) as raised:
+            error = raised
+        self.finish_compaction(task, error, now_ms)
+
     # Time
 
     @property
@@ -335,15 +376,23 @@ class ReplicaManager:
         """When `tick` has something to do next."""
         if self.failure is not None:
             return None
-        logs, sync = self._logs.next_deadline_ms, self._background.next_deadline_ms
-        return logs if sync is None or (logs is not None and logs < sync) else sync
+        earliest, sync = self._logs.next_deadline_ms, self._background.next_deadline_ms
+        if earliest is None or (sync is not None and sync < earliest):
+            earliest = sync
+        check = self._cleaner.next_deadline_ms
+        if check is not None and (earliest is None or check < earliest):
+            return check
+        return 0 if self._in_memory and self._cleaner.due else earliest
 
     def tick(self, now_ms: int) -> None:
-        """Apply retention, write checkpoints, sync in the background, each when it is due."""
+        """Apply retention, write checkpoints, sync in the background, look what to compact, each when it is due."""
         try:
             self._logs.tick(now_ms)
+            self._cleaner.tick(now_ms)
         except OSError as error:
             self.fail(error)
+        if self._in_memory:
+            self._compact_in_memory(now_ms)
         for log in self._background.due(now_ms):
             self._logs.mark_dirty(log)
 

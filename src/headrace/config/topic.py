@@ -21,7 +21,6 @@ from headrace.errors import ConfigError
 if TYPE_CHECKING:
     from headrace.config.broker import BrokerConfig
 
-_COMPACTION: Final = "log compaction comes later"
 _RECOMPRESSION: Final = (
     "batches are stored as the producer compressed them; leave it at 'producer' and set "
     "compression.type on producers"
@@ -35,7 +34,7 @@ class TopicConfig:
     cleanup_policy: str = option(
         "delete",
         "What happens to old segments: 'delete' by retention, 'compact' to keep the last record of a key, or both. "
-        "Until log compaction comes, a topic that is only compacted keeps everything.",
+        "With 'compact' every record needs a key.",
         type=OptionType.LIST,
         choices=("delete", "compact"),
         broker_name="log.cleanup.policy",
@@ -51,10 +50,9 @@ class TopicConfig:
     )
     delete_retention_ms: int = option(
         86_400_000,
-        "How long a compacted topic keeps the deletion of a key.",
+        "How long a compacted topic keeps a record that deletes a key, from the round of compaction on that first finds it.",
         minimum=0,
         broker_name="log.cleaner.delete.retention.ms",
-        stored_only=_COMPACTION,
     )
     file_delete_delay_ms: int = option(
         60_000,
@@ -94,10 +92,9 @@ class TopicConfig:
     )
     max_compaction_lag_ms: int = option(
         LONG_MAX,
-        "Longest time a record stays uncompacted.",
+        "Longest time a record stays uncompacted; it also bounds the age of a segment that is still written to.",
         minimum=1,
         broker_name="log.cleaner.max.compaction.lag.ms",
-        stored_only=_COMPACTION,
     )
     max_message_bytes: int = option(
         1_048_588,
@@ -132,14 +129,12 @@ class TopicConfig:
         minimum=0,
         maximum=1,
         broker_name="log.cleaner.min.cleanable.ratio",
-        stored_only=_COMPACTION,
     )
     min_compaction_lag_ms: int = option(
         0,
         "Shortest time a record stays uncompacted.",
         minimum=0,
         broker_name="log.cleaner.min.compaction.lag.ms",
-        stored_only=_COMPACTION,
     )
     min_insync_replicas: int = option(
         1,

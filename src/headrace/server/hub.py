@@ -29,6 +29,7 @@ from headrace.protocol.frame import (
 from headrace.server.admission import Admission, longest_list
 from headrace.server.budget import MemoryBudget
 from headrace.server.clock import ServerClock
+from headrace.server.compactor import Compactor, Step
 from headrace.server.connection import CloseConnectionError, Connection, Slot
 from headrace.server.limits import ServerLimits
 from headrace.server.log import RateLimited
@@ -73,6 +74,16 @@ class ServedBroker(Protocol):
 
     def finish_sync(self, batch: Any, error: OSError | None, now_ms: int) -> None:
         """Take note of a sync's outcome."""
+
+    @property
+    def compaction_due(self) -> bool:
+        """Whether `start_compaction` would return something."""
+
+    def start_compaction(self) -> Step | None:
+        """Return a step of compaction, or None."""
+
+    def finish_compaction(self, task: Any, error: Exception | None, now_ms: int) -> None:
+        """Take note of a step's outcome."""
 
 
 class _ResponseSlot(Slot):
@@ -132,6 +143,7 @@ class BrokerHub:
         self._sweep: asyncio.TimerHandle | None = None
         self._timer = BrokerTimer(loop, clock.now_ms, self._next_deadline_ms, self._tick)
         self.syncer = Syncer(loop, broker, clock.now_ms, after=self.end, on_failure=on_failure)
+        self.compactor = Compactor(loop, broker, clock.now_ms, after=self.end)
         self.limits = limits
         self.budget = MemoryBudget(limits.memory_budget_bytes)
         self.client_log: Journal = RateLimited(journal, clock.now_ms)
@@ -152,6 +164,7 @@ class BrokerHub:
         if self._sweep is not None:
             self._sweep.cancel()
         self._timer.cancel()
+        self.compactor.close()
         self.syncer.close()
 
     # -- a wake-up
@@ -266,6 +279,7 @@ class BrokerHub:
         except Exception as error:  # noqa: BLE001 - our own bug must not stop the server
             self.client_log.error("tick_failed", error=repr(error))
             self._timer.hold_off(_TICK_RETRY_MS)
+        self.compactor.kick()
         self.end()
 
     # -- connections

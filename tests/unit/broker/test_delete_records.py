@@ -19,6 +19,7 @@ from tests.fixtures.broker_harness import (
     produce_request,
     values,
 )
+from tests.fixtures.compaction import keyed
 
 
 @pytest.fixture
@@ -130,7 +131,7 @@ def test_what_cannot_be_deleted_says_why_and_the_others_are(harness, wanted, err
 
 def test_compacted_topics_that_delete_too_are_allowed(harness):
     harness.create_topic("both", cleanup_policy="compact,delete")
-    harness.produce("both", b"a")
+    harness.call(produce_request("both", 0, keyed((b"key", b"a"))))
     assert delete(harness, ("both", 0, 1)) == [(ErrorCode.NONE, 1)]
 
 

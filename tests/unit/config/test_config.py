@@ -122,7 +122,7 @@ def test_the_broker_takes_kafkas_other_names():
 
 
 def test_options_that_do_nothing_yet_say_so():
-    text = TOPIC_OPTIONS["delete.retention.ms"].documentation
+    text = TOPIC_OPTIONS["segment.jitter.ms"].documentation
     assert "not acted on yet" in text
 
 

@@ -13,6 +13,7 @@ durably. If it is lost, or reaches above what is known to be synced, the log is 
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable
 from typing import Final
 
 from headrace.core.log.checkpoints import decode_checkpoint, encode_checkpoint
@@ -27,6 +28,8 @@ from headrace.ports import FileSystem, Journal
 CLEANER_FILE: Final = "cleaner-offset-checkpoint"
 BACKOFF_MS: Final = 15_000
 """How often logs are looked at while none needs a round; Kafka's `log.cleaner.backoff.ms`."""
+IDLE_MS: Final = 60_000
+"""How often it is asked whether there are compacted logs by now."""
 MAX_KEYS: Final = 400_000
 """Entries of the offset map: some 60 MB."""
 _PASSING: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
@@ -97,10 +100,11 @@ class LogCleaner:
             self._next_check_ms = now_ms
         if self._round is not None or now_ms < self._next_check_ms:
             return
-        self._next_check_ms = now_ms + BACKOFF_MS
+        compacted = [log for log in self._logs.logs.values() if log.config.compacts]
+        self._next_check_ms = now_ms + (BACKOFF_MS if compacted else IDLE_MS)
         if self._logs.failure is not None:
             return
-        plan = self._most_needed(now_ms)
+        plan = self._most_needed(compacted, now_ms)
         if plan is None:
             return
         key = self._logs.checkpoint_key(plan.log.topic_partition)
@@ -108,10 +112,10 @@ class LogCleaner:
             self._logs.write_checkpoints()
         self._round = Compaction(self._files, plan, now_ms=now_ms, max_keys=self._max_keys)
 
-    def _most_needed(self, now_ms: int) -> Plan | None:
+    def _most_needed(self, logs: Iterable[PartitionLog], now_ms: int) -> Plan | None:
         plans: list[Plan] = []
-        for log in self._logs.logs.values():
-            if not log.config.compacts or log.failure is not None or log in self._uncleanable:
+        for log in logs:
+            if log.failure is not None or log in self._uncleanable:
                 continue
             try:
                 plan = plan_compaction(log, self.clean_offset(log), now_ms)

@@ -1,0 +1,116 @@
+"""Compaction in the background: step by step in a thread, with rests in between.
+
+A step is a few milliseconds of work on records, in Python, and while it runs the event loop competes with it for the
+interpreter. So it rests after each step for at least as long as the step took, longer while the loop is busy: the rest
+begins only when the loop has come round to it. Installing what a step has made ready happens on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
+from typing import Any, Final, Protocol
+
+_REST_RATIO: Final = 1.0
+"""How long a rest is, in times of the step before it."""
+_SHORTEST_REST_S: Final = 0.001
+
+
+class Step(Protocol):
+    """One step of a round of compaction."""
+
+    def run(self) -> None:
+        """Do it."""
+
+
+class Compactable(Protocol):
+    """What the compactor needs of a broker."""
+
+    @property
+    def compaction_due(self) -> bool:
+        """Whether `start_compaction` would return something."""
+
+    def start_compaction(self) -> Step | None:
+        """Return a step, or None."""
+
+    def finish_compaction(self, task: Any, error: Exception | None, now_ms: int) -> None:
+        """Take note of a step's outcome."""
+
+
+class Compactor:
+    """Drives the compaction of one broker.
+
+    Args:
+        loop: the running event loop.
+        broker: whose logs are compacted.
+        now_ms: the clock.
+        after: called on the loop after each step: there may be a new deadline, or a failure to report.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        broker: Compactable,
+        now_ms: Callable[[], int],
+        *,
+        after: Callable[[], object],
+    ) -> None:
+        self._loop = loop
+        self._broker = broker
+        self._now_ms = now_ms
+        self._after = after
+        self._pool: ThreadPoolExecutor | None = None
+        self._rest: asyncio.TimerHandle | None = None
+        self._running = False
+        self._closed = False
+
+    def kick(self) -> None:
+        """Make sure that what is due is being done."""
+        if self._running or self._rest is not None or self._closed:
+            return
+        if self._broker.compaction_due:
+            self._start()
+
+    def _start(self) -> None:
+        self._rest = None
+        task = self._broker.start_compaction()
+        if task is None:
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, "headrace-compact")
+        self._running = True
+        self._pool.submit(self._work, task)
+
+    def _work(self, task: Step) -> None:
+        """The thread: run one step."""
+        failure: Exception | None = None
+        began = perf_counter()
+        try:
+            task.run()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the broker has to learn of it
+            failure = error
+        took = perf_counter() - began
+        try:
+            self._loop.call_soon_threadsafe(self._finish, task, failure, took)
+        except RuntimeError:  # the loop was closed
+            return
+
+    def _finish(self, task: Step, failure: Exception | None, took: float) -> None:
+        self._running = False
+        if self._closed:
+            return
+        self._broker.finish_compaction(task, failure, self._now_ms())
+        if self._broker.compaction_due:
+            rest = max(_SHORTEST_REST_S, _REST_RATIO * took)
+            self._rest = self._loop.call_later(rest, self._start)
+        self._after()
+
+    def close(self) -> None:
+        """Start no more steps, and wait for the one that runs; what it has done so far is dropped."""
+        self._closed = True
+        if self._rest is not None:
+            self._rest.cancel()
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
