@@ -1,6 +1,7 @@
 """Fuzz for a time: `python -m tests.fuzz`. FUZZ_SECONDS (300) is shared by the targets.
 
-`--seed` is where the seeds begin (a random place), `--replay TARGET:SEED` repeats one case, `--target` takes one target.
+`--seed` is where the seeds begin (a random place), `--replay TARGET:SEED` repeats one case, `--target` takes one
+target.
 """
 
 from __future__ import annotations
