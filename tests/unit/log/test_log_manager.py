@@ -101,7 +101,9 @@ def test_a_recovery_is_synced_before_the_load_returns_by_whoever_runs_tasks() ->
     manager = start(files, A, B)
     append(log_of(manager, A), batch_of())
     append(log_of(manager, B), batch_of(2))
-    ran: list[int] = []  # the process is killed; the machine, and what is in memory of the files, lives
+    ran: list[
+        int
+    ] = []  # the process is killed; the machine, and what is in memory of the files, lives
 
     def run_tasks(tasks: Sequence[SyncTask]) -> None:
         for task in tasks:
@@ -117,6 +119,24 @@ def test_a_recovery_is_synced_before_the_load_returns_by_whoever_runs_tasks() ->
         manager = start(files.after_power_cut(seed), A, B)
         assert log_of(manager, A).log_end_offset == 1
         assert log_of(manager, B).log_end_offset == 2
+
+
+def test_after_a_crash_only_what_was_written_since_the_clean_shutdown_is_read() -> None:
+    files = MemoryFileSystem()
+    manager = start(files, A, B)
+    for partition in (A, B):
+        append(log_of(manager, partition), batch_of(3))
+    manager.close(NOW_MS)
+    manager = start(files, A, B)
+    append(log_of(manager, B), batch_of(2))
+    manager = start(files, A, B)  # it was killed
+    assert log_of(manager, A).recovery.scanned_bytes == 0
+    assert log_of(manager, B).recovery.scanned_bytes
+    assert [log_of(manager, each).log_end_offset for each in (A, B)] == [3, 5]
+    append(log_of(manager, A), batch_of(1))
+    manager = start(files, A, B)
+    assert log_of(manager, A).recovery.scanned_bytes
+    assert len(records_of(log_of(manager, A))) == 4
 
 
 def test_a_failed_sync_fails_the_whole_directory_for_good() -> None:
