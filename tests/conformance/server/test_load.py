@@ -211,7 +211,7 @@ def test_too_few_descriptors_are_said_at_the_start(tmp_path: Path) -> None:
             client.create_topic("t", 300)
         server.stop()
         command = ["/bin/sh", "-c", 'ulimit -n 1500 && exec "$@"', "sh"]
-        server.command = lambda: [*command, *ServerProcess.command(server)]  # type: ignore[method-assign]  # once
+        server.command = lambda: [*command, *ServerProcess.command(server)]  # type: ignore[method-assign]  # a shell around it
         server.start()
         until(lambda: "few_descriptors" in server.log)
         with WireClient(address(server)) as client:

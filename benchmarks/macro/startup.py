@@ -1,0 +1,173 @@
+"""How long a start takes with thousands of partitions and gigabytes of log: after a clean stop, and after kill -9.
+
+`python -m benchmarks.macro.startup` fills a directory with real records (nothing sparse), starts the broker on it again
+and again, prints a table, writes it to `benchmarks/results`, and removes the directory. Memory, descriptors, processor
+time and how long a tick holds the loop up are measured on the way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from headrace.errors import ErrorCode
+from headrace.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from headrace.records.builder import build_batch
+from tests.conformance.server.wire import WireClient
+from tests.fixtures.processes import ServerProcess
+
+RESULTS = Path(__file__).parents[1] / "results"
+TOPIC = "many"
+BATCH_BYTES = 64_000
+REQUEST_BYTES = 16_000_000
+PARTITIONS_PER_REQUEST = 200
+STOP_TIMEOUT_S = 300
+
+
+@dataclass(frozen=True)
+class Start:
+    """One start, and what the process had used when it was ready."""
+
+    case: str
+    ready_s: float
+    cpu_s: float
+    rss_mb: float
+    descriptors: int
+
+
+def batch(size: int) -> bytes:
+    """A batch of records of one kilobyte that do not compress."""
+    now_ms = int(time.time() * 1000)
+    count = max(1, size // 1000)
+    return build_batch([(None, os.urandom(min(size, 960)), (), now_ms) for _ in range(count)])
+
+
+def produce(client: WireClient, partitions: Sequence[int], records: bytes) -> None:
+    """Appends a batch to each partition with one request."""
+    data = [PartitionProduceData(index=index, records=records) for index in partitions]
+    topics = [TopicProduceData(name=TOPIC, partition_data=data)]
+    response = client.request(ProduceRequest(acks=-1, timeout_ms=120_000, topic_data=topics))
+    codes = {part.error_code for part in response.responses[0].partition_responses}
+    assert codes == {ErrorCode.NONE}, codes
+
+
+def groups(partitions: int, size: int) -> Iterator[range]:
+    """Partition numbers in groups of at most `size`."""
+    for first in range(0, partitions, size):
+        yield range(first, min(first + size, partitions))
+
+
+def fill(server: ServerProcess, partitions: int, gigabytes: float) -> None:
+    """Creates the topic, and writes that much, evenly."""
+    with WireClient((server.host, server.port), 300) as client:
+        client.create_topic(TOPIC, partitions)
+        small, large = batch(100), batch(BATCH_BYTES)
+        began = time.perf_counter()
+        for group in groups(partitions, PARTITIONS_PER_REQUEST):
+            produce(client, group, small)
+        print(f"first records of {partitions} partitions: {time.perf_counter() - began:.2f} s")
+        for _ in range(int(gigabytes * 1e9 / len(large) / partitions)):
+            for group in groups(partitions, REQUEST_BYTES // len(large)):
+                produce(client, group, large)
+
+
+def start(server: ServerProcess, case: str) -> Start:
+    """Starts the broker and looks at it when it says that it is ready."""
+    server.start()
+    process = psutil.Process(server.pid)
+    times = process.cpu_times()
+    found = Start(
+        case,
+        round(server.ready_after_s, 3),
+        round(times.user + times.system, 3),
+        round(process.memory_info().rss / 1e6, 1),
+        process.num_fds(),
+    )
+    print(f"{case}: ready after {found.ready_s:.2f} s", flush=True)
+    return found
+
+
+def measure(directory: Path, partitions: int, gigabytes: float, rounds: int) -> list[Start]:
+    """Fills a directory and starts the broker on it."""
+    server = ServerProcess(directory / "data", log_path=directory / "log")
+    starts = [start(server, "empty directory")]
+    try:
+        fill(server, partitions, gigabytes)
+        server.stop(STOP_TIMEOUT_S)
+        for _ in range(rounds):
+            starts.append(start(server, "after a clean stop"))
+            server.stop(STOP_TIMEOUT_S)
+        for _ in range(rounds):
+            server.start()
+            server.kill()
+            starts.append(start(server, "after kill -9, nothing written"))
+            with WireClient((server.host, server.port), 300) as client:
+                for group in groups(partitions, PARTITIONS_PER_REQUEST):
+                    produce(client, group, batch(100))
+            server.kill()
+            starts.append(start(server, "after kill -9, every partition written"))
+            server.stop(STOP_TIMEOUT_S)
+    finally:
+        server.kill()
+    return starts
+
+
+def table(starts: Sequence[Start]) -> str:
+    """The medians of each case."""
+    lines = [
+        "| case | ready, s (least .. most) | CPU, s | RSS, MB | descriptors |",
+        "|---|---|---|---|---|",
+    ]
+    for case in dict.fromkeys(each.case for each in starts):
+        mine = sorted((each for each in starts if each.case == case), key=lambda x: x.ready_s)
+        middle = mine[len(mine) // 2]
+        lines.append(
+            f"| {case} | {middle.ready_s:.2f} ({mine[0].ready_s:.2f} .. {mine[-1].ready_s:.2f}) "
+            f"| {middle.cpu_s:.2f} | {middle.rss_mb:.0f} | {middle.descriptors} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Measure as asked."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--partitions", type=int, default=2_000)
+    parser.add_argument("--gigabytes", type=float, default=2.0, help="20 for the full size")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--directory", help="default: the system's temporary directory")
+    arguments = parser.parse_args()
+    load_before = os.getloadavg()[0]
+    directory = Path(tempfile.mkdtemp(prefix="headrace-startup-", dir=arguments.directory))
+    try:
+        starts = measure(directory, arguments.partitions, arguments.gigabytes, arguments.rounds)
+    finally:
+        shutil.rmtree(directory)
+    text = (
+        f"# Starts with {arguments.partitions} partitions, {arguments.gigabytes:g} GB of log\n\n"
+        f"{os.cpu_count()} cores, {platform.python_implementation()} {platform.python_version()}, "
+        f"load average before: {load_before:.1f}; the files are in the page cache.\n\n"
+    ) + table(starts)
+    print(text)
+    RESULTS.mkdir(exist_ok=True)
+    name = f"startup-{time.strftime('%Y%m%d-%H%M%S')}"
+    (RESULTS / f"{name}.md").write_text(text)
+    facts = {**vars(arguments), "load_before": load_before, "starts": list(map(asdict, starts))}
+    (RESULTS / f"{name}.json").write_text(json.dumps(facts, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
