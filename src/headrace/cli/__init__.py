@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "produce": ("headrace.cli.produce:produce", "Write records from standard input."),
     "consume": ("headrace.cli.consume:consume", "Read records to standard output."),
     "group": ("headrace.cli.group:group", "List, describe and delete consumer groups."),
+    "quota": ("headrace.cli.quota:quota", "Show and change the quotas of clients."),
     "demo": (
         "headrace.cli.demo:demo",
         "Stream real flights through a broker and a Spark pipeline.",

@@ -80,7 +80,7 @@ class SampledRate:
             self._samples.popleft()
 
     def _measured_ms(self, now_ms: int) -> int:
-        """Return over which time the samples are spread: at least all windows but one, so that a start counts little."""
+        """Return over which time the samples are spread, at least all windows but one: a start counts little."""
         number, size_ms = self._windows
         elapsed_ms = now_ms - self._samples[0].start_ms if self._samples else 0
         missing = number - 1 - elapsed_ms // size_ms

@@ -52,6 +52,8 @@ class Shell:
 
 
 class World(BrokerHarness):
+    broker: Any  # a `Shell`
+
     def _open(self) -> Any:
         return Shell(super()._open())
 

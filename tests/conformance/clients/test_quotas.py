@@ -1,0 +1,169 @@
+"""Client quotas: set with Kafka's tool and with our client, felt by confluent-kafka's producer and consumer."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headrace.clients.blocking import BlockingClient
+from headrace.clients.flows.quotas import alter_quotas, describe_quotas
+from tests.conformance.clients.java import JavaClient
+from tests.conformance.clients.observer import FAST_RECONNECT, wait_until
+from tests.fixtures.kafka import TEST_SETTINGS, KafkaServer
+from tests.fixtures.targets import HEADRACE_TEST_SETTINGS, HeadraceServer, Target
+from tools.fetch_java import JavaUnavailableError
+
+PRODUCER, CONSUMER = "producer_byte_rate", "consumer_byte_rate"
+BYTES_PER_S = 200_000
+VALUE = b"x" * 10_000
+SECONDS = 7
+RECORDS = SECONDS * BYTES_PER_S // len(VALUE)
+WINDOWS = {"quota.window.num": "2"}
+"""With Kafka's eleven the first ten seconds' worth comes at once, and a test of quotas takes long."""
+numbers = count()
+
+
+@pytest.fixture(scope="module")
+def target(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Target]:
+    name = request.config.getoption("--target", default=None) or os.environ.get(
+        "CONFORMANCE_TARGET", "headrace"
+    )
+    directory = tmp_path_factory.mktemp("target") / name
+    server: Target
+    if name == "kafka":
+        server = KafkaServer(directory, settings={**TEST_SETTINGS, **WINDOWS})
+    else:
+        server = HeadraceServer(directory, settings={**HEADRACE_TEST_SETTINGS, **WINDOWS})
+    try:
+        server.start()
+    except JavaUnavailableError as error:
+        pytest.skip(str(error))
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def client(target: Target) -> Iterator[BlockingClient]:
+    with BlockingClient(target.bootstrap) as client:
+        yield client
+
+
+@pytest.fixture
+def topic(target: Target) -> str:
+    name = f"limited-{next(numbers)}"
+    admin = AdminClient({"bootstrap.servers": target.bootstrap, **FAST_RECONNECT})
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(20)
+    return name
+
+
+@pytest.fixture
+def client_id(client: BlockingClient) -> Iterator[str]:
+    """A client id of the test's own, whose quotas go when the test ends."""
+    name = f"client-{next(numbers)}"
+    yield name
+    assert client.run(alter_quotas({"client-id": name}, {PRODUCER: None, CONSUMER: None})) is None
+
+
+def limit(client: BlockingClient, client_id: str, quota: str, value: float) -> None:
+    entity = {"client-id": client_id}
+    assert client.run(alter_quotas(entity, {quota: value})) is None
+
+    def known() -> bool:
+        found = client.run(describe_quotas(entity, strict=True))
+        return [each.quotas.get(quota) for each in found] == [value]
+
+    wait_until("the quota", known)
+
+
+def producer_of(target: Target, client_id: str, **settings: object) -> Producer:
+    return Producer(
+        {
+            "bootstrap.servers": target.bootstrap,
+            "client.id": client_id,
+            "linger.ms": 0,
+            "batch.size": len(VALUE) + 100,  # one record a request: the shape of the load is known
+            **FAST_RECONNECT,
+            **settings,
+        }
+    )
+
+
+def test_a_producer_comes_to_its_quota(
+    target: Target, client: BlockingClient, topic: str, client_id: str
+) -> None:
+    limit(client, client_id, PRODUCER, BYTES_PER_S)
+    throttled: list[float] = []
+    limited = producer_of(
+        target, client_id, throttle_cb=lambda event: throttled.append(event.throttle_time)
+    )
+    other = producer_of(target, "unlimited")
+    began = time.monotonic()
+    for producer in (limited, other):
+        for _ in range(RECORDS):
+            producer.produce(topic, VALUE, partition=0)
+    assert other.flush(10) == 0
+    # Others are not held up, however long one has to wait.
+    assert time.monotonic() - began < SECONDS / 2
+    assert len(limited) > 0
+    assert limited.flush(20) == 0
+    assert 0.6 * SECONDS < time.monotonic() - began < 1.4 * SECONDS
+    assert throttled
+
+
+def test_a_consumer_comes_to_its_quota(
+    target: Target, client: BlockingClient, topic: str, client_id: str
+) -> None:
+    producer = producer_of(target, "unlimited")
+    for _ in range(RECORDS):
+        producer.produce(topic, VALUE, partition=0)
+    assert producer.flush(20) == 0
+    limit(client, client_id, CONSUMER, BYTES_PER_S)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": target.bootstrap,
+            "client.id": client_id,
+            "group.id": client_id,
+            "fetch.message.max.bytes": 4 * len(VALUE),
+            **FAST_RECONNECT,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    began = time.monotonic()
+    received = 0
+    while received < RECORDS:
+        assert time.monotonic() - began < 2 * SECONDS
+        received += len(consumer.consume(RECORDS - received, 0.2))
+    took_s = time.monotonic() - began
+    consumer.close()
+    assert took_s > 0.6 * SECONDS
+
+
+@pytest.mark.java
+def test_configs_tool_sets_and_reads_quotas(target: Target, tmp_path_factory) -> None:
+    try:
+        java = JavaClient(target.bootstrap, tmp_path_factory.mktemp("java"))
+    except JavaUnavailableError as error:
+        pytest.skip(str(error))
+    one = ("--entity-type", "clients", "--entity-name", "from-java")
+    java.run("configs", "--alter", *one, "--add-config", f"{PRODUCER}=1024,request_percentage=12.5")
+    described = java.run("configs", "--describe", *one)
+    assert f"{PRODUCER}=1024.0" in described
+    assert "request_percentage=12.5" in described
+    both = ("--entity-type", "users", "--entity-default", *one)
+    java.run("configs", "--alter", *both, "--add-config", f"{CONSUMER}=2048")
+    assert f"{CONSUMER}=2048.0" in java.run("configs", "--describe", *both)
+    java.run("configs", "--alter", *both, "--delete-config", CONSUMER)
+    java.run("configs", "--alter", *one, "--delete-config", f"{PRODUCER},request_percentage")
+    assert PRODUCER not in java.run("configs", "--describe", *one)
+    refused = java.run("configs", "--alter", *one, "--add-config", f"{PRODUCER}=0", check=False)
+    assert "InvalidRequestException" in refused
