@@ -9,7 +9,7 @@ from headrace.broker.partition import Partition
 from headrace.broker.replica_manager import ReplicaManager
 from headrace.broker.topic_names import OFFSETS_TOPIC
 from headrace.broker.topics import Topics
-from headrace.errors import ApiError, ErrorCode
+from headrace.errors import ApiError, ErrorCode, StorageUnavailableError
 from headrace.records.batch import iterate_headers
 from headrace.types import Buffer
 
@@ -37,7 +37,13 @@ class OffsetsLog:
         Raises:
             ApiError: Nothing was appended.
         """
-        info = self._replicas.append(self._partition(partition), batch, now_ms)
+        try:
+            info = self._replicas.append(self._partition(partition), batch, now_ms)
+        except StorageUnavailableError as error:
+            if self._replicas.failure is not None:
+                raise
+            # The disk is full, or the like: this stays the coordinator, and may be able to write in a while.
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from error
         return info.last_offset + 1
 
     def high_watermark(self, partition: int) -> int:

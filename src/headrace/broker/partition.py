@@ -1,8 +1,8 @@
 """One partition of which this broker holds the only replica, and so leads.
 
 It is the degenerate case of a replicated partition: leader epoch, high watermark and log end offset exist, and the
-high watermark follows the local log (what is synced, or below `durability=fsync` what is written) because nobody else has
-to agree.
+high watermark follows the local log (what is synced, or without `durability=fsync` what is written) because nobody
+else has to agree.
 """
 
 from __future__ import annotations

@@ -10,23 +10,24 @@ The life of an append with `fsync`:
     2. `start_sync` takes all logs that were written to; the shell runs the batch in a thread, appends go on
     3. `finish_sync` moves the high watermarks; the broker answers produces, fetches and the group coordinator
 
-After the first I/O error of any kind nothing is acknowledged any more: the kernel may have dropped what it could not
-write. Whoever waits is answered with KAFKA_STORAGE_ERROR and the shell ends the process.
+After the first I/O error nothing is acknowledged any more: the kernel may have dropped what it could not write.
+Whoever waits is answered with KAFKA_STORAGE_ERROR and the shell ends the process. A full disk is no such error: what
+did not fit was not written, and everything else is as it was (`disk_space`).
 """
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
 
 from headrace.broker.background_sync import OS_INTERVAL_MS, BackgroundSync
+from headrace.broker.disk_space import DiskSpace
 from headrace.broker.partition import Partition
 from headrace.config.broker import BrokerConfig
 from headrace.config.topic import TopicConfig, parse_topic_config
 from headrace.core.log.cleaner import LogCleaner
 from headrace.core.log.compaction import Compaction
 from headrace.core.log.config import LogConfig
+from headrace.core.log.disk_errors import NO_SPACE, is_passing
 from headrace.core.log.log_manager import LogManager, PartitionSpec, SyncBatch
 from headrace.core.log.partition_log import AppendInfo, PartitionLog
 from headrace.core.log.sync import RunTasks, run_in_turn
@@ -34,8 +35,6 @@ from headrace.errors import ApiError, ErrorCode, StorageError, StorageUnavailabl
 from headrace.ports import FileSystem, Journal, LogDirectory
 from headrace.records.batch import TimestampType
 from headrace.types import Buffer, TopicPartition
-
-NOT_THE_DISK: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class FailedSync:
@@ -113,6 +112,7 @@ class ReplicaManager:
         self._partitions: dict[TopicPartition, Partition] = {}
         self._in_memory = files.describe().in_memory
         self._background = BackgroundSync()
+        self._space = DiskSpace(files, config.headrace_log_dir_min_free_bytes, journal)
         self._leader_epoch = 0
         self.advanced: dict[Partition, None] = {}
         """Partitions whose high watermark has moved since the broker last settled."""
@@ -149,6 +149,7 @@ class ReplicaManager:
             ],
             now_ms,
         )
+        self._space.check(now_ms)
 
     def add(
         self,
@@ -229,6 +230,9 @@ class ReplicaManager:
     def broker_config_changed(self, config: BrokerConfig) -> None:
         """Use another configuration of the broker; logs get it by `configure`."""
         self._config = config
+        self._space.minimum_bytes = config.headrace_log_dir_min_free_bytes
+        if self._space.next_check_ms is None:
+            self._space.next_check_ms = 0
 
     def delete_records(self, offsets: Mapping[Partition, int], now_ms: int) -> None:
         """Move the log start of partitions up to an offset each; that is durable when this returns.
@@ -241,7 +245,7 @@ class ReplicaManager:
         try:
             self._logs.delete_below_start([partition.log for partition in offsets], now_ms)
         except OSError as error:
-            raise self._failed(error) from error
+            raise self._failed(error, now_ms) from error
         for partition in offsets:
             partition.notify_watchers()
 
@@ -269,7 +273,7 @@ class ReplicaManager:
         try:
             self._logs.delete_log(topic_partition)
         except OSError as error:
-            raise self._failed(error) from error
+            raise self._failed(error, None) from error
 
     # Appends
 
@@ -280,6 +284,8 @@ class ReplicaManager:
             ApiError: The batch is refused, or the data directory has failed.
         """
         log = partition.log
+        if not partition.is_internal:
+            self._space.require()
         try:
             info = log.append(
                 records,
@@ -288,19 +294,22 @@ class ReplicaManager:
                 validate=not partition.is_internal,
             )
         except OSError as error:
-            raise self._failed(error) from error
+            raise self._failed(error, now_ms, len(records)) from error
+        self._space.appended(len(records), now_ms)
         if partition.sync_interval_ms:
             self._background.written(log, partition.sync_interval_ms, now_ms)
             if log.advance_high_watermark(log.log_end_offset):
                 self.advanced[partition] = None
         return info
 
-    def _failed(self, error: OSError) -> ApiError:
-        if error.errno in NOT_THE_DISK:
+    def _failed(self, error: OSError, now_ms: int | None, size: int = 0) -> ApiError:
+        if not is_passing(error):
+            self.fail(error)
+        elif error.errno not in NO_SPACE:
             # A segment could not be created, and the log is as it was. It may work the next time.
             self._journal.error("too_many_open_files", error=str(error))
-        else:
-            self.fail(error)
+        elif now_ms is not None:
+            self._space.ran_out(error, size, now_ms)
         return StorageUnavailableError(str(error))
 
     # Group commit
@@ -376,21 +385,24 @@ class ReplicaManager:
         """When `tick` has something to do next."""
         if self.failure is not None:
             return None
-        earliest, sync = self._logs.next_deadline_ms, self._background.next_deadline_ms
-        if earliest is None or (sync is not None and sync < earliest):
-            earliest = sync
-        check = self._cleaner.next_deadline_ms
-        if check is not None and (earliest is None or check < earliest):
-            return check
-        return 0 if self._in_memory and self._cleaner.due else earliest
+        deadlines = (
+            self._logs.next_deadline_ms,
+            self._background.next_deadline_ms,
+            self._space.next_check_ms,
+            self._cleaner.next_deadline_ms,
+            # With files in memory a step of compaction is done by the tick itself.
+            0 if self._in_memory and self._cleaner.due else None,
+        )
+        return min((at for at in deadlines if at is not None), default=None)
 
     def tick(self, now_ms: int) -> None:
-        """Apply retention, write checkpoints, sync in the background, look what to compact, each when it is due."""
+        """Apply retention, write checkpoints, sync, look at the space and what to compact; each when it is due."""
         try:
             self._logs.tick(now_ms)
             self._cleaner.tick(now_ms)
         except OSError as error:
             self.fail(error)
+        self._space.tick(now_ms)
         if self._in_memory:
             self._compact_in_memory(now_ms)
         for log in self._background.due(now_ms):

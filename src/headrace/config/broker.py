@@ -100,6 +100,14 @@ class BrokerConfig:
     group_min_session_timeout_ms: int = option(
         6000, "Shortest session timeout a member may ask for.", type=_INT, minimum=1
     )
+    headrace_log_dir_min_free_bytes: int = option(
+        16_777_216,
+        "With less free space than this in the log directory produces are refused, with a retriable error, until there "
+        "is more: the rest is for offsets, metadata and checkpoints. 0 refuses them only when the disk is full. "
+        "Headrace's own option.",
+        minimum=0,
+        dynamic=True,
+    )
     log_cleaner_delete_retention_ms: int = _default_of("delete.retention.ms")
     log_cleaner_max_compaction_lag_ms: int = _default_of("max.compaction.lag.ms")
     log_cleaner_min_cleanable_ratio: float = _default_of("min.cleanable.dirty.ratio")

@@ -3,6 +3,8 @@
 Appends go through `writev` on a descriptor in append mode; an append that fails half way is cut off again, so that a
 full disk leaves whole batches. After a failed sync a file stays failed: the kernel may have dropped the dirty pages
 and would report success the second time (the "fsyncgate" of PostgreSQL), so nothing more may be promised about it.
+A sync that fails for want of space is reported as EIO: ENOSPC always means that something was not written, and that
+everything else is as it was.
 """
 
 from __future__ import annotations
@@ -76,7 +78,8 @@ class OsFile:
         try:
             os.ftruncate(self._descriptor, self._size)
         except OSError as error:
-            self._failure = error
+            self._failure = _lost(error)
+            raise self._failure from error
 
     def buffers(self, position: int, size: int) -> Sequence[Buffer]:
         """Return the bytes from `position` on, as one copy."""
@@ -111,8 +114,8 @@ class OsFile:
         try:
             _sync_data(self._descriptor)
         except OSError as error:
-            self._failure = error
-            raise
+            self._failure = _lost(error)
+            raise self._failure from error
 
     def fileno(self) -> int:
         """Return the descriptor, for sendfile."""
@@ -200,6 +203,9 @@ class OsFileSystem:
             while rest:
                 rest = rest[os.write(descriptor, rest) :]
             os.fsync(descriptor)
+        except OSError:
+            temporary.unlink(missing_ok=True)  # it may hold the last bytes of a full disk
+            raise
         finally:
             os.close(descriptor)
         temporary.replace(target)
@@ -263,5 +269,12 @@ def _sync_directory(path: str | Path) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        raise _lost(error) from error
     finally:
         os.close(descriptor)
+
+
+def _lost(error: OSError) -> OSError:
+    """Return the error for data that may be lost, whatever the reason was."""
+    return OSError(errno.EIO, f"not on stable storage: {error}")

@@ -381,11 +381,11 @@ def test_a_failed_append_fails_the_data_directory(harness: BrokerHarness):
     waiting = harness.send(produce_request("t", 1, batch(b"a")))
     log = harness.broker.topics.require("t").partition(0).log
 
-    def full(*_args, **_options):
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def broken(*_args, **_options):
+        raise OSError(errno.EIO, "Input/output error")
 
     partition = harness.broker.topics.require("t").partition(0)
-    partition.log = _Failing(log, full)  # type: ignore[assignment]  # stands in for a log on a full disk
+    partition.log = _Failing(log, broken)  # type: ignore[assignment]  # stands in for a log on a broken disk
     response = harness.call(produce_request("t", 0, batch(b"b")))
     assert error_of(response) == ErrorCode.KAFKA_STORAGE_ERROR
     assert error_of(waiting.response) == ErrorCode.KAFKA_STORAGE_ERROR

@@ -246,6 +246,25 @@ def test_after_a_failed_sync_nothing_is_promised_again(
     assert file.read(0, 1) == b"x"
 
 
+def test_a_sync_without_space_is_as_bad_as_any_other(
+    disk: OsFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that ENOSPC always means: not written, and everything else is as it was."""
+
+    def no_space(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    file = disk.open("log", create=True)
+    file.append([b"x"])
+    with monkeypatch.context() as patched:
+        patched.setattr("headrace.storage.os_files._sync_data", no_space)
+        patched.setattr(os, "fsync", no_space)
+        for attempt in (file.sync, lambda: disk.sync_directory("")):
+            with pytest.raises(OSError, match="No space left") as raised:
+                attempt()
+            assert raised.value.errno == errno.EIO
+
+
 def raise_eio(_descriptor: int) -> None:
     raise OSError(errno.EIO, "broken")
 
@@ -272,6 +291,7 @@ def test_write_file_leaves_the_old_content_when_it_fails(
         with pytest.raises(OSError, match="broken"):
             disk.write_file("checkpoint", b"new")
     assert disk.read_file("checkpoint") == b"old"
+    assert disk.list("") == ["checkpoint"], "a full disk has no room for half a file"
 
 
 @needs_proc

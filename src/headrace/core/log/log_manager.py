@@ -21,6 +21,7 @@ from typing import Final
 
 from headrace.core.log.checkpoints import decode_checkpoint, encode_checkpoint
 from headrace.core.log.config import LogConfig
+from headrace.core.log.disk_errors import is_passing
 from headrace.core.log.partition_log import PartitionLog
 from headrace.core.log.partition_metadata import decode_topic_id, encode_topic_id
 from headrace.core.log.sync import RunTasks, SyncTask, run_in_turn
@@ -38,6 +39,8 @@ STRAY_SUFFIX: Final = "-stray"
 
 CHECKPOINT_INTERVAL_MS: Final = 60_000
 RETENTION_INTERVAL_MS: Final = 300_000
+RETRY_INTERVAL_MS: Final = 10_000
+"""When what a full disk did not allow is tried again."""
 
 _FORMAT: Final = "1"
 _NAME_LENGTH: Final = 150
@@ -92,6 +95,8 @@ class LogManager:
         self._topic_ids: dict[TopicPartition, bytes] = {}
         self._failed: dict[TopicPartition, StorageError] = {}
         self._dirty: dict[PartitionLog, None] = {}
+        self._shortened: dict[PartitionLog, None] = {}
+        """Logs whose start has moved up and whose old files are still there."""
         self._batch: SyncBatch | None = None
         self._failure: OSError | None = None
         self._recovery_points = self._read_offsets(RECOVERY_FILE) or {}
@@ -264,6 +269,7 @@ class LogManager:
         topic_id = self._topic_ids.pop(topic_partition, b"")
         if log is not None:
             self._dirty.pop(log, None)
+            self._shortened.pop(log, None)
             log.abandon()
         name = str(topic_partition)
         if self._files.list(name):
@@ -340,33 +346,49 @@ class LogManager:
                 self._next_checkpoint_ms = now_ms + CHECKPOINT_INTERVAL_MS
                 self.write_checkpoints()
         except OSError as error:
-            self.fail(error)
-            raise
+            if not is_passing(error):
+                self.fail(error)
+                raise
+            self._journal.warning("upkeep put off", reason=str(error))
+            self._next_retention_ms = self._next_checkpoint_ms = now_ms + RETRY_INTERVAL_MS
 
     def _maintain(self, now_ms: int) -> None:
-        shortened: list[PartitionLog] = []
+        put_off: OSError | None = None
         for log in self._logs.values():
             try:
-                log.maybe_roll(now_ms)
                 log.expire_producers(now_ms)
-                deleted = log.delete_old_segments(now_ms)
+                self._delete_old_segments(log, now_ms)
+                log.maybe_roll(now_ms)
             except StorageError as error:
                 self._journal.error(
                     "retention not applied", partition=str(log.topic_partition), reason=str(error)
                 )
-                continue
-            if deleted:
-                shortened.append(log)
-                self._journal.info(
-                    "old segments deleted",
-                    partition=str(log.topic_partition),
-                    segments=len(deleted),
-                    log_start_offset=log.log_start_offset,
-                )
-        if shortened:
+            except OSError as error:
+                if not is_passing(error):
+                    raise
+                put_off = error  # the other logs may have something that can be deleted
+        self._remove_deleted()
+        if put_off is not None:
+            raise put_off
+
+    def _delete_old_segments(self, log: PartitionLog, now_ms: int) -> None:
+        deleted = log.delete_old_segments(now_ms)
+        if deleted:
+            self._shortened[log] = None
+            self._journal.info(
+                "old segments deleted",
+                partition=str(log.topic_partition),
+                segments=len(deleted),
+                log_start_offset=log.log_start_offset,
+            )
+
+    def _remove_deleted(self) -> None:
+        """Remove the files of deleted segments, once the new log starts are durable."""
+        if self._shortened:
             self.write_checkpoints()
-            for log in shortened:
+            for log in list(self._shortened):
                 log.purge()
+                del self._shortened[log]
 
     def delete_below_start(self, logs: Sequence[PartitionLog], now_ms: int) -> None:
         """Make log starts durable that were moved up, then remove the segments below them.
@@ -376,6 +398,7 @@ class LogManager:
         """
         if self._failure is not None:
             raise self._failure
+        self._shortened.update(dict.fromkeys(logs))
         for log in logs:
             try:
                 log.delete_old_segments(now_ms)
@@ -383,9 +406,7 @@ class LogManager:
                 self._journal.error(
                     "segments not deleted", partition=str(log.topic_partition), reason=str(error)
                 )
-        self.write_checkpoints()
-        for log in logs:
-            log.purge()
+        self._remove_deleted()
 
     def write_checkpoints(self) -> None:
         """Write how far logs are synced and where they start, if it changed."""
