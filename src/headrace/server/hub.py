@@ -106,7 +106,8 @@ class _ResponseSlot(Slot):
             self._hub.report_bug("response_failed", self.connection, self._header, error)
             self.connection.close("the broker failed", quietly=True)
             return
-        self._hub.mute(self.connection, response)
+        if self._hub.quotas.active:
+            self._hub.mute(self.connection, response)
         self.fill(payloads)
 
 
@@ -144,6 +145,7 @@ class BrokerHub:
         self._timer = BrokerTimer(loop, clock.now_ms, self._next_deadline_ms, self._tick)
         self.syncer = Syncer(loop, broker, clock.now_ms, after=self.end, on_failure=on_failure)
         self.compactor = Compactor(loop, broker, clock.now_ms, after=self.end)
+        self.quotas = broker.quotas
         self.limits = limits
         self.budget = MemoryBudget(limits.memory_budget_bytes)
         self.client_log: Journal = RateLimited(journal, clock.now_ms)
@@ -194,7 +196,7 @@ class BrokerHub:
             listener_port=connection.local_port,
         )
         try:
-            if self._broker.quotas.active:
+            if self.quotas.active:
                 answer = self._measured(connection, context, request, len(frame))
             else:
                 answer = self._broker.handle(context, request)
@@ -229,7 +231,7 @@ class BrokerHub:
 
     def mute(self, connection: Connection, response: Message) -> None:
         """Listen to a client no sooner than the response, which was late, tells it to go on."""
-        if self._broker.quotas.active and (pause_ms := pause_in(response)):
+        if pause_ms := pause_in(response):
             connection.mute(self.now_ms + pause_ms)
 
     def _unsupported_version(self, header: RequestHeader) -> Sequence[Payload]:
