@@ -289,6 +289,28 @@ def test_retention_runs_when_it_is_due() -> None:
     assert log_of(start(files, A), A).log_start_offset == 6
 
 
+def test_upkeep_of_many_logs_is_spread_out() -> None:
+    many = [TopicPartition("many", number) for number in range(150)]
+    manager = start(MemoryFileSystem(), *many, config=LogConfig(retention_ms=1000))
+    for partition in many:
+        append(log_of(manager, partition), batch_of())
+        log_of(manager, partition).advance_high_watermark(1)
+    now_ms = NOW_MS + RETENTION_INTERVAL_MS
+    done = []
+    for _ in range(3):
+        manager.tick(now_ms)
+        done.append(sum(log.log_start_offset for log in manager.logs.values()))
+        if len(done) == 1:
+            manager.delete_log(many[-1])  # its turn does not come any more
+        due_ms = manager.next_deadline_ms
+        assert due_ms is not None
+        now_ms = due_ms
+    assert done == [64, 128, 149]
+    manager.tick(now_ms)
+    assert manager.next_deadline_ms is not None
+    assert manager.next_deadline_ms > NOW_MS + RETENTION_INTERVAL_MS + 10_000
+
+
 def test_a_deleted_prefix_stays_deleted_after_a_crash() -> None:
     files = MemoryFileSystem()
     manager = start(files, A)

@@ -42,6 +42,10 @@ RETENTION_INTERVAL_MS: Final = 300_000
 RETRY_INTERVAL_MS: Final = 10_000
 """When what a full disk did not allow is tried again."""
 
+_UPKEEP_AT_ONCE: Final = 64
+"""Logs that one tick looks at: with thousands, rolls and deletions at the same time would hold requests up."""
+_UPKEEP_PAUSE_MS: Final = 20
+
 _FORMAT: Final = "1"
 _NAME_LENGTH: Final = 150
 """How much of a topic's name a deleted directory keeps: with all suffixes it stays below 255 bytes."""
@@ -105,6 +109,10 @@ class LogManager:
         self._start_offsets = start_offsets or {}
         self._next_checkpoint_ms: int | None = None
         self._next_retention_ms: int | None = None
+        self._upkeep: list[PartitionLog] = []
+        """Logs that have yet to be looked at in this round of upkeep."""
+        self._put_off = False
+        """Whether this round has to be repeated soon: the disk was full."""
 
     @classmethod
     def open(
@@ -341,7 +349,7 @@ class LogManager:
         try:
             if self._next_retention_ms is not None and now_ms >= self._next_retention_ms:
                 self._next_retention_ms = now_ms + RETENTION_INTERVAL_MS
-                self._maintain(now_ms)
+                self._maintain_some(now_ms)
             if self._next_checkpoint_ms is not None and now_ms >= self._next_checkpoint_ms:
                 self._next_checkpoint_ms = now_ms + CHECKPOINT_INTERVAL_MS
                 self.write_checkpoints()
@@ -350,11 +358,27 @@ class LogManager:
                 self.fail(error)
                 raise
             self._journal.warning("upkeep put off", reason=str(error))
-            self._next_retention_ms = self._next_checkpoint_ms = now_ms + RETRY_INTERVAL_MS
+            self._next_checkpoint_ms = now_ms + RETRY_INTERVAL_MS
+            # The logs that have not had their turn may have something to delete: they go on; then all are tried again.
+            self._put_off = bool(self._upkeep)
+            self._next_retention_ms = now_ms + (
+                _UPKEEP_PAUSE_MS if self._put_off else RETRY_INTERVAL_MS
+            )
 
-    def _maintain(self, now_ms: int) -> None:
+    def _maintain_some(self, now_ms: int) -> None:
+        """Go on with a round of upkeep, or begin one; the rest of the logs follow after requests had their turn."""
+        waiting = self._upkeep or list(self._logs.values())
+        some, self._upkeep = waiting[:_UPKEEP_AT_ONCE], waiting[_UPKEEP_AT_ONCE:]
+        if self._upkeep:
+            self._next_retention_ms = now_ms + _UPKEEP_PAUSE_MS
+        elif self._put_off:
+            self._next_retention_ms = now_ms + RETRY_INTERVAL_MS
+            self._put_off = False
+        self._maintain([log for log in some if self._logs.get(log.topic_partition) is log], now_ms)
+
+    def _maintain(self, logs: Sequence[PartitionLog], now_ms: int) -> None:
         put_off: OSError | None = None
-        for log in self._logs.values():
+        for log in logs:
             try:
                 log.expire_producers(now_ms)
                 self._delete_old_segments(log, now_ms)
