@@ -6,7 +6,7 @@ Cores and the broker take these as arguments and never import an implementation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -108,10 +108,11 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Write a key."""
+    """Write a key. An ephemeral one is bound to the store's session, and vanishes when that ends."""
 
     key: str
     value: bytes
+    ephemeral: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +130,31 @@ class Conflict(Exception):  # noqa: N818 - the word of the contract: an outcome,
         self.index = index
 
 
+@dataclass(frozen=True, slots=True)
+class MetadataBatch:
+    """What a watch is told.
+
+    Attributes:
+        snapshot: Whether `puts` is everything there is; what is known and not in it is gone.
+        puts: Entries as they are now, sorted by key.
+        deletes: Keys that are gone, sorted.
+    """
+
+    snapshot: bool
+    puts: Sequence[Entry]
+    deletes: Sequence[str] = ()
+
+
 class MetadataStore(Protocol):
     """Cluster metadata: small values under path-like keys, changed by atomic, checked commits.
 
-    Calls are synchronous. A value that `commit` returned for is durable, unless the store is in memory.
+    Calls are synchronous and come from one thread. A value that `commit` returned for is durable, unless the store is
+    in memory or the entry ephemeral. A session lasts from the store's opening to its closing, or to the end of its
+    process. A commit has at most 100 checks and operations, and values of 512 KB together.
+
+    A store over a network may skip states, never versions backwards, and starts the versions of a key anew when it is
+    deleted and created again. So keys whose versions are checked are not created again: they carry an id that is not
+    used twice, or are never deleted.
     """
 
     def get(self, key: str) -> Entry | None:
@@ -148,8 +170,24 @@ class MetadataStore(Protocol):
             The new version of every key that was put.
         """
 
+    def barrier(self) -> None:
+        """Return when reads see every commit that anybody was answered before this call."""
+
+    def watch(
+        self, prefix: str, callback: Callable[[MetadataBatch], object]
+    ) -> Callable[[], object]:
+        """Tell `callback` what there is under a prefix, at once and as a snapshot, and then what changes.
+
+        The last state of every key is told, and its versions only go up; states in between may be skipped. After a gap
+        there may be another snapshot. Callbacks come one at a time, after the commit that caused them, also those of
+        other watches; one may commit, and is told of that after it has returned. It must not raise.
+
+        Returns:
+            A function that ends the watch.
+        """
+
     def close(self) -> None:
-        """Release the store."""
+        """End the session, and with it ephemeral entries and watches; release the store."""
 
 
 class Entropy(Protocol):

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from headrace.coordination.limits import check_commit, holds
+from headrace.coordination.watches import Callback, Watches
 from headrace.ports import Check, Conflict, Delete, Entry, Put
 
 
 class MemoryMetadataStore:
     """A dictionary with the semantics of `headrace.ports.MetadataStore`; nothing is durable.
 
-    Closing keeps the content, so that a test can open a broker again over the same store.
+    Closing ends the session and keeps the content, so that a test can open a broker again over the same store.
     """
 
-    __slots__ = ("_entries", "_version")
+    __slots__ = ("_entries", "_ephemeral", "_version", "_watches")
 
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
+        self._ephemeral: set[str] = set()
         self._version = 0
+        self._watches = Watches(self.get, self.list)
 
     def get(self, key: str) -> Entry | None:
         """Return one entry, or None."""
@@ -42,10 +45,24 @@ class MemoryMetadataStore:
             if isinstance(operation, Put):
                 self._entries[key] = Entry(key, bytes(operation.value), self._version)
                 versions[key] = self._version
+                (self._ephemeral.add if operation.ephemeral else self._ephemeral.discard)(key)
             else:
                 self._entries.pop(key, None)
+                self._ephemeral.discard(key)
                 versions.pop(key, None)
+        self._watches.committed(operation.key for operation in operations)
         return versions
 
+    def barrier(self) -> None:
+        """Do nothing: there is one copy."""
+
+    def watch(self, prefix: str, callback: Callback) -> Callable[[], object]:
+        """Tell `callback` what there is under a prefix, and then what changes."""
+        return self._watches.add(prefix, callback)
+
     def close(self) -> None:
-        """Do nothing; the content stays."""
+        """End the session; everything else stays."""
+        self._watches.clear()
+        for key in self._ephemeral:
+            del self._entries[key]
+        self._ephemeral.clear()

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from headrace.coordination.limits import check_commit, holds
+from headrace.coordination.watches import Callback, Watches
 from headrace.errors import StorageError
 from headrace.ports import Check, Conflict, Delete, Entry, Put
 
@@ -25,6 +26,12 @@ CREATE TABLE entries (key TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER
 CREATE TABLE counter (version INTEGER NOT NULL);
 INSERT INTO counter VALUES (0);
 """
+_SESSION: Final = """
+CREATE TEMP TABLE ephemerals (key TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TEMP VIEW present AS
+    SELECT key, value, version FROM main.entries UNION ALL SELECT key, value, version FROM temp.ephemerals;
+"""
+"""Ephemeral entries lie in memory, and in the same transactions as the others: they end with the connection."""
 _AFTER_EVERY_KEY: Final = "\U0010ffff"
 
 
@@ -56,12 +63,14 @@ class SqliteMetadataStore:
         except StorageError:
             self._connection.close()
             raise
+        self._watches = Watches(self.get, self.list)
 
     def _open(self) -> None:
         # Before anything touches the WAL: in this mode SQLite keeps the lock from the first read on.
         self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")
+        self._connection.execute("PRAGMA temp_store = MEMORY")
         with self._transaction():
             version = self._number("PRAGMA user_version")
             if version == 0 and self._number("SELECT count(*) FROM sqlite_master") == 0:
@@ -75,6 +84,8 @@ class SqliteMetadataStore:
                 raise StorageError(
                     f"{self._path}: written in format {version}, this version reads {SCHEMA_VERSION}"
                 )
+        for statement in filter(str.strip, _SESSION.split(";")):
+            self._connection.execute(statement)
 
     def _number(self, query: str) -> int:
         return int(self._connection.execute(query).fetchone()[0])
@@ -95,7 +106,7 @@ class SqliteMetadataStore:
         """Return one entry, or None."""
         try:
             row = self._connection.execute(
-                "SELECT key, value, version FROM entries WHERE key = ?", (key,)
+                "SELECT key, value, version FROM present WHERE key = ?", (key,)
             ).fetchone()
         except sqlite3.Error as error:
             raise StorageError(f"{self._path}: {error}") from error
@@ -105,7 +116,7 @@ class SqliteMetadataStore:
         """Return all entries whose key starts with `prefix`, sorted by key."""
         try:
             rows = self._connection.execute(
-                "SELECT key, value, version FROM entries WHERE key >= ? AND key < ? ORDER BY key",
+                "SELECT key, value, version FROM present WHERE key >= ? AND key < ? ORDER BY key",
                 (prefix, prefix + _AFTER_EVERY_KEY),
             ).fetchall()
         except sqlite3.Error as error:
@@ -125,9 +136,11 @@ class SqliteMetadataStore:
                     entry = self.get(check.key)
                     if not holds(check, entry.version if entry is not None else None):
                         raise Conflict(index)
-                return self._apply(operations)
+                versions = self._apply(operations)
         except sqlite3.Error as error:
             raise StorageError(f"{self._path}: {error}") from error
+        self._watches.committed(operation.key for operation in operations)
+        return versions
 
     def _apply(self, operations: Sequence[Put | Delete]) -> dict[str, int]:
         self._connection.execute("UPDATE counter SET version = version + 1")
@@ -135,19 +148,29 @@ class SqliteMetadataStore:
         versions: dict[str, int] = {}
         for operation in operations:
             key = operation.key
+            self._connection.execute("DELETE FROM main.entries WHERE key = ?", (key,))
+            self._connection.execute("DELETE FROM temp.ephemerals WHERE key = ?", (key,))
             if isinstance(operation, Put):
+                table = "temp.ephemerals" if operation.ephemeral else "main.entries"
                 self._connection.execute(
-                    "INSERT OR REPLACE INTO entries VALUES (?, ?, ?)",
+                    f"INSERT INTO {table} VALUES (?, ?, ?)",  # noqa: S608 - one of the two names above
                     (key, bytes(operation.value), version),
                 )
                 versions[key] = version
             else:
-                self._connection.execute("DELETE FROM entries WHERE key = ?", (key,))
                 versions.pop(key, None)
         return versions
 
+    def barrier(self) -> None:
+        """Do nothing: this is the only owner."""
+
+    def watch(self, prefix: str, callback: Callback) -> Callable[[], object]:
+        """Tell `callback` what there is under a prefix, and then what changes."""
+        return self._watches.add(prefix, callback)
+
     def close(self) -> None:
-        """Write the WAL back into the file and release the lock."""
+        """End the session, write the WAL back into the file and release the lock."""
+        self._watches.clear()
         self._connection.close()
 
 

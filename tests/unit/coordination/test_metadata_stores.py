@@ -13,7 +13,7 @@ import pytest
 from headrace.coordination.memory import MemoryMetadataStore
 from headrace.coordination.sqlite import SqliteMetadataStore
 from headrace.errors import StorageError
-from headrace.ports import Check, Conflict, Delete, Entry, MetadataStore, Put
+from headrace.ports import Check, Conflict, Delete, Entry, MetadataBatch, MetadataStore, Put
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -135,6 +135,211 @@ def test_what_no_store_could_carry_is_refused(store: MetadataStore, operations: 
     with pytest.raises(ValueError, match=r"key|commit"):
         store.commit([], operations)
     assert list(store.list("")) == []
+
+
+# Watches and sessions
+
+
+class Seen:
+    """A callback that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.batches: list[MetadataBatch] = []
+        self.known: dict[str, Entry] = {}
+
+    def __call__(self, batch: MetadataBatch) -> None:
+        self.batches.append(batch)
+        if batch.snapshot:
+            self.known.clear()
+        for entry in batch.puts:
+            assert entry.key not in self.known or entry.version > self.known[entry.key].version
+            self.known[entry.key] = entry
+        for key in batch.deletes:
+            del self.known[key]
+
+
+def test_a_watch_begins_with_what_there_is(store: MetadataStore):
+    store.commit([], [Put("t/b", b"2"), Put("t/a", b"1"), Put("u", b"3")])
+    seen = Seen()
+    store.watch("t/", seen)
+    (batch,) = seen.batches
+    assert batch.snapshot
+    assert list(batch.puts) == list(store.list("t/"))
+    assert list(batch.deletes) == []
+
+
+def test_a_watch_of_nothing_begins_with_an_empty_snapshot(store: MetadataStore):
+    seen = Seen()
+    store.watch("t/", seen)
+    assert [(b.snapshot, list(b.puts)) for b in seen.batches] == [(True, [])]
+
+
+def test_a_watch_is_told_of_each_commit_under_its_prefix(store: MetadataStore):
+    seen = Seen()
+    store.watch("t/", seen)
+    store.commit([], [Put("t/b", b"1"), Put("u", b"1"), Put("t/a", b"1")])
+    store.commit([], [Put("u", b"2")])
+    store.commit([], [Delete("t/b"), Delete("t/never"), Put("t/a", b"2")])
+    told = [([e.key for e in b.puts], list(b.deletes)) for b in seen.batches[1:]]
+    assert told == [(["t/a", "t/b"], []), (["t/a"], ["t/b"])]
+    assert list(seen.known.values()) == list(store.list("t/"))
+
+
+def test_a_watch_is_not_told_of_what_was_not_applied(store: MetadataStore):
+    seen = Seen()
+    store.watch("", seen)
+    with pytest.raises(Conflict):
+        store.commit([Check("a", "exists")], [Put("b", b"")])
+    with pytest.raises(ValueError, match="key"):
+        store.commit([], [Put("", b"")])
+    store.commit([], [Put("a", b""), Delete("a")])
+    assert len(seen.batches) == 1
+
+
+def test_a_watch_that_ended_is_told_nothing(store: MetadataStore):
+    seen, other = Seen(), Seen()
+    end = store.watch("", seen)
+    store.watch("", other)
+    end()
+    end()
+    store.commit([], [Put("a", b"")])
+    assert (len(seen.batches), len(other.batches)) == (1, 2)
+
+
+def test_a_callback_sees_the_commit_and_may_commit_itself(store: MetadataStore):
+    seen = Seen()
+    running: list[str] = []
+
+    def follow(batch: MetadataBatch) -> None:
+        assert not running, "one callback at a time"
+        running.append("follow")
+        for entry in batch.puts:
+            assert store.get(entry.key) == entry
+            if len(entry.value) < 5:
+                store.commit([Check(entry.key, entry.version)], [Put("k", entry.value + b"x")])
+        running.clear()
+
+    store.watch("k", follow)
+    store.watch("k", seen)
+    store.commit([], [Put("k", b"")])
+    assert seen.known["k"].value == b"xxxxx"
+    assert store.get("k") == seen.known["k"]
+
+
+def test_a_callback_may_watch_and_end_watches(store: MetadataStore):
+    inner, outer = Seen(), Seen()
+    ends: list[Callable[[], object]] = []
+
+    def once(batch: MetadataBatch) -> None:
+        outer(batch)
+        if not batch.snapshot:
+            store.watch("", inner)
+            ends[0]()
+
+    ends.append(store.watch("", once))
+    store.commit([], [Put("a", b"1")])
+    store.commit([], [Put("a", b"2")])
+    assert [b.snapshot for b in outer.batches] == [True, False]
+    assert [b.snapshot for b in inner.batches] == [True, False]
+    assert inner.known["a"].value == b"2"
+
+
+def test_a_barrier_is_passed_by_whoever_is_alone(store: MetadataStore):
+    version = store.commit([], [Put("a", b"")])["a"]
+    store.barrier()
+    entry = store.get("a")
+    assert entry is not None
+    assert entry.version == version
+
+
+def test_an_ephemeral_entry_is_an_entry(store: MetadataStore):
+    versions = store.commit([], [Put("live/1", b"a", ephemeral=True), Put("live/2", b"b")])
+    assert store.get("live/1") == Entry("live/1", b"a", versions["live/1"])
+    assert [e.key for e in store.list("live/")] == ["live/1", "live/2"]
+    with pytest.raises(Conflict):
+        store.commit([Check("live/1", "absent")], [Put("live/1", b"b", ephemeral=True)])
+    again = store.commit(
+        [Check("live/1", versions["live/1"]), Check("live/2", "exists")],
+        [Put("live/1", b"c", ephemeral=True)],
+    )
+    assert again["live/1"] > versions["live/1"]
+    assert len(store.list("live/")) == 2
+    store.commit([], [Delete("live/1")])
+    assert store.get("live/1") is None
+
+
+def test_a_conflict_undoes_ephemeral_entries_too(store: MetadataStore):
+    with pytest.raises(Conflict):
+        store.commit([Check("no", "exists")], [Put("live", b"", ephemeral=True)])
+    assert store.get("live") is None
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def sessions(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[Callable[[], MetadataStore]]:
+    """Close the session there is, and return the next one over the same content."""
+    made: list[MetadataStore] = []
+
+    def following() -> MetadataStore:
+        if made:
+            made[-1].close()
+        if request.param == "sqlite" or not made:
+            store = MemoryMetadataStore if request.param == "memory" else SqliteMetadataStore
+            made.append(store(*[tmp_path / "metadata.db"] * (request.param == "sqlite")))
+        return made[-1]
+
+    yield following
+    made[-1].close()
+
+
+def test_ephemeral_entries_and_watches_end_with_the_session(sessions):
+    store = sessions()
+    seen = Seen()
+    store.watch("", seen)
+    old = store.commit([], [Put("live", b"1", ephemeral=True), Put("stays", b"")])
+    store = sessions()
+    assert [e.key for e in store.list("")] == ["stays"]
+    new = store.commit([Check("live", "absent")], [Put("live", b"2", ephemeral=True)])
+    assert new["live"] > old["live"], "a version never recurs"
+    assert len(seen.batches) == 2
+
+
+@pytest.mark.parametrize(("first", "second"), [(True, False), (False, True)])
+def test_the_last_put_says_whether_an_entry_is_ephemeral(sessions, first, second):
+    store = sessions()
+    store.commit([], [Put("a", b"1", ephemeral=first)])
+    store.commit([], [Put("a", b"2", ephemeral=second)])
+    entry = store.get("a")
+    assert entry is not None
+    assert [e.value for e in store.list("")] == [b"2"]
+    store = sessions()
+    assert store.get("a") == (None if second else entry)
+
+
+def test_a_deleted_ephemeral_entry_can_become_durable(sessions):
+    store = sessions()
+    store.commit([], [Put("a", b"1", ephemeral=True), Delete("a"), Put("a", b"2")])
+    store = sessions()
+    entry = store.get("a")
+    assert entry is not None
+    assert entry.value == b"2"
+
+
+def test_a_killed_process_leaves_no_ephemeral_entry(tmp_path: Path):
+    script = (
+        "import os, sys\n"
+        "from headrace.coordination.sqlite import SqliteMetadataStore\n"
+        "from headrace.ports import Put\n"
+        "store = SqliteMetadataStore(sys.argv[1])\n"
+        "store.commit([], [Put('live', b'', ephemeral=True), Put('stays', b'')])\n"
+        "os._exit(9)\n"
+    )
+    path = tmp_path / "metadata.db"
+    subprocess.run([sys.executable, "-c", script, str(path)], check=False, timeout=60)
+    store = SqliteMetadataStore(path)
+    assert [e.key for e in store.list("")] == ["stays"]
+    store.close()
 
 
 @pytest.fixture
