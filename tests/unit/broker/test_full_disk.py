@@ -29,6 +29,7 @@ from tests.fixtures.broker_harness import (
     produce_request,
     values,
 )
+from tests.fixtures.compaction import keyed
 from tests.fixtures.crash_files import CrashFileSystem
 
 MINIMUM = 10_000
@@ -198,6 +199,36 @@ def test_checkpoints_and_retention_are_put_off_and_made_up_for(harness, disk):
     assert len([name for name in disk.list("old-0") if name.endswith(".log")]) == 1
     harness.crash()
     assert harness.fetch("old", 4).error_code == ErrorCode.NONE
+
+
+def test_compaction_is_put_off_and_made_up_for(harness, disk):
+    def wait() -> None:
+        for _ in range(60):
+            harness.advance(1000)
+            harness.sync()
+            while (task := harness.broker.start_compaction()) is not None:
+                error: Exception | None = None
+                try:
+                    task.run()
+                except OSError as raised:
+                    error = raised
+                harness.broker.finish_compaction(task, error, harness.now_ms)
+
+    harness.create_topic(
+        "c", cleanup_policy="compact", segment_bytes="200", min_cleanable_dirty_ratio="0.01"
+    )
+    for number in range(8):
+        records = keyed((b"key", b"%d" % number * 50), timestamp=harness.now_ms)
+        harness.call(produce_request("c", 0, records))
+    log = harness.broker.topics.require("c").partition(0).log
+    before = log.size_bytes
+    disk.error, disk.usable_bytes = errno.ENOSPC, 0
+    wait()
+    assert not harness.broker.failed
+    assert log.size_bytes == before
+    disk.error, disk.usable_bytes = None, 1 << 30
+    wait()
+    assert log.size_bytes < before
 
 
 def test_deleting_records_without_space_is_an_error_that_can_be_tried_again(harness, disk):

@@ -12,13 +12,13 @@ durably. If it is lost, or reaches above what is known to be synced, the log is 
 
 from __future__ import annotations
 
-import errno
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from headrace.core.log.checkpoints import decode_checkpoint, encode_checkpoint
 from headrace.core.log.cleanable import plan_compaction
 from headrace.core.log.compaction import Compaction, Plan
+from headrace.core.log.disk_errors import is_passing
 from headrace.core.log.log_manager import LogManager
 from headrace.core.log.partition_log import PartitionLog
 from headrace.core.log.replacement import install
@@ -32,8 +32,6 @@ IDLE_MS: Final = 60_000
 """How often it is asked whether there are compacted logs by now."""
 MAX_KEYS: Final = 400_000
 """Entries of the offset map: some 60 MB."""
-_PASSING: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
-"""Errors that end a round and nothing else: what it wrote so far is not needed."""
 
 
 class LogCleaner:
@@ -108,8 +106,9 @@ class LogCleaner:
         if plan is None:
             return
         key = self._logs.checkpoint_key(plan.log.topic_partition)
-        if self._logs.recovery_point(key) < plan.end_offset:
-            self._logs.write_checkpoints()
+        behind = self._logs.recovery_point(key) < plan.end_offset
+        if behind and not self._checkpoint(self._logs.write_checkpoints):
+            return
         self._round = Compaction(self._files, plan, now_ms=now_ms, max_keys=self._max_keys)
 
     def _most_needed(self, logs: Iterable[PartitionLog], now_ms: int) -> Plan | None:
@@ -156,12 +155,23 @@ class LogCleaner:
             if task.finished:
                 key = self._logs.checkpoint_key(log.topic_partition)
                 self._clean_offsets[key] = task.clean_end_offset
-                self._write()
+                self._checkpoint(self._write)
                 self._report(task)
                 self._end(now_ms)
         except OSError:
             self._end(now_ms, BACKOFF_MS)
             raise
+
+    def _checkpoint(self, write: Callable[[], object]) -> bool:
+        """Write a checkpoint; on a full disk it is left for another time."""
+        try:
+            write()
+        except OSError as error:
+            if not is_passing(error):
+                raise
+            self._journal.warning("checkpoint not written", reason=str(error))
+            return False
+        return True
 
     def _install(self, task: Compaction) -> None:
         replacement, task.replacement = task.replacement, None
@@ -175,7 +185,7 @@ class LogCleaner:
 
     def _failed(self, task: Compaction, error: Exception, now_ms: int) -> None:
         if isinstance(error, OSError):
-            if error.errno not in _PASSING:
+            if not is_passing(error):  # otherwise it ends the round: what that wrote is not needed
                 self._end(now_ms, BACKOFF_MS)
                 raise error
             self._journal.warning(
