@@ -108,7 +108,9 @@ class ReplicaManager:
             journal=journal,
             run_tasks=run_tasks,
         )
-        self._cleaner = LogCleaner(self._logs, files, journal)
+        self._cleaner = LogCleaner(
+            self._logs, files, journal, backoff_ms=config.log_cleaner_backoff_ms
+        )
         self._partitions: dict[TopicPartition, Partition] = {}
         self._in_memory = files.describe().in_memory
         self._background = BackgroundSync()

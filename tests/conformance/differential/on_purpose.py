@@ -102,13 +102,6 @@ PRODUCE: Final = (
     ),
     Difference(
         "Produce",
-        "refuses records without a key on compacted topics",
-        "accepts them",
-        "Records are not decoded.",
-        (where("produce_compacted"),),
-    ),
-    Difference(
-        "Produce",
         "drops what follows a batch if it is not a whole batch, and reports success",
         "INVALID_RECORD, and nothing is stored",
         "Records would be lost in silence.",

@@ -9,7 +9,7 @@ from headrace.core.log.compaction import Compaction
 from headrace.core.log.config import LogConfig
 from headrace.core.log.partition_log import PartitionLog
 from headrace.errors import ApiError, CorruptRecordError, ErrorCode
-from headrace.records.batch import check_batch
+from headrace.records.batch import check_batch, iterate_headers
 from headrace.records.compression import Compression
 from headrace.storage.memory_files import MemoryFileSystem
 from headrace.storage.os_files import OsFileSystem
@@ -257,7 +257,8 @@ def test_headers_of_forgotten_producers_go(files, log) -> None:
     roll(log)
     log.expire_producers(NOW_MS + 2 * DAY_MS)
     run_round(files, log)
-    assert list(raw_batches(log)) == [0, 2]  # 0 begins the leader epoch
+    found = [check_batch(batch).base_offset for batch in all_batches(files)]
+    assert found == [0, 2]  # 0 begins the leader epoch
 
 
 def test_leader_epochs_can_be_read_from_the_log_again(files, log) -> None:
@@ -421,16 +422,46 @@ def test_every_offset_can_be_asked_for_and_the_answer_goes_on_from_there(files) 
         put(log, (b"%d" % (number % 4), b"v"), (b"%d" % (number % 7), b"w"))
     run_round(files, log)
     batches = sorted(
-        (check_batch(batch).base_offset, check_batch(batch).next_offset)
-        for batch in raw_batches(log).values()
+        (header.base_offset, header.next_offset, header.records_count)
+        for header in map(check_batch, raw_batches(log).values())
     )
     for offset in range(120):
         for max_bytes in (1, 300, 10_000):
             found = log.read(offset, max_bytes=max_bytes, up_to=120, minimum_one=True)
             assert found is not None
             header = check_batch(found.read())
-            expected = next(bounds for bounds in batches if bounds[1] > offset)
-            assert (header.base_offset, header.next_offset) == expected
+            expected = next(found for found in batches if found[1] > offset and found[2])
+            assert (header.base_offset, header.next_offset, header.records_count) == expected
+
+
+def test_batches_without_records_are_passed_over_unless_nothing_else_follows(files) -> None:
+    log = open_log(files, config(segment_bytes=100))
+    for number in range(30):  # a segment for each, of which a header stays
+        put(log, (b"k", b"%d" % number), producer_id=7, producer_epoch=0, base_sequence=number)
+    run_round(files, log)
+    counts = [check_batch(batch).records_count for batch in all_batches(files)]
+    assert counts == [0] * 28 + [1, 1]
+    found = log.read(0, max_bytes=10_000, up_to=30, minimum_one=True)
+    assert found is not None
+    assert check_batch(found.read()).base_offset == 28
+    # A reader who may not see the rest gets on all the same.
+    offset = 0
+    while offset < 20:
+        found = log.read(offset, max_bytes=10_000, up_to=20, minimum_one=True)
+        assert found is not None
+        offset = check_batch(found.read()).next_offset
+    assert log.read(20, max_bytes=10_000, up_to=20, minimum_one=True) is None
+
+
+def all_batches(files) -> list[bytes]:
+    """Return the batches as they lie in the segment files, one after the other."""
+    return [
+        content[position : position + header.size]
+        for name in files.list(DIRECTORY)
+        if name.endswith(".log")
+        for content in [files.read_file(f"{DIRECTORY}/{name}")]
+        for position, header in iterate_headers(content)
+    ]
 
 
 @pytest.mark.parametrize("byte", [0, 7, 9, 16, 20, 30, 69, 70, 139])

@@ -5,7 +5,7 @@ same on one node: the answer waits until the batch is durable, that is below the
 answer; if anything fails the connection is closed, so that the client looks for the reason. If `timeout_ms` passes
 first the answer is REQUEST_TIMED_OUT, never success. Retries of an idempotent producer are answered with the original
 offset, once that is durable. min.insync.replicas above 1 changes nothing: as in Kafka since 4.0 a topic does not need
-more replicas in sync than it has.
+more replicas in sync than it has. On a compacted topic a batch with a record without a key is INVALID_RECORD.
 Not implemented: transactions; a request with a transactional id gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which
 every client takes as final. Message formats 0 and 1 (KIP-896).
 Versions: v3 record batches; v5 log start offset; v7 zstd; v8 error messages; v9 flexible.

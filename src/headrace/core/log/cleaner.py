@@ -27,9 +27,8 @@ from headrace.ports import FileSystem, Journal
 
 CLEANER_FILE: Final = "cleaner-offset-checkpoint"
 BACKOFF_MS: Final = 15_000
-"""How often logs are looked at while none needs a round; Kafka's `log.cleaner.backoff.ms`."""
-IDLE_MS: Final = 60_000
-"""How often it is asked whether there are compacted logs by now."""
+_IDLE: Final = 4
+"""How many times as long it takes to look again while there are no compacted logs at all."""
 MAX_KEYS: Final = 400_000
 """Entries of the offset map: some 60 MB."""
 
@@ -38,7 +37,13 @@ class LogCleaner:
     """Compacts the logs of one manager; make it before they are loaded."""
 
     def __init__(
-        self, logs: LogManager, files: FileSystem, journal: Journal, *, max_keys: int = MAX_KEYS
+        self,
+        logs: LogManager,
+        files: FileSystem,
+        journal: Journal,
+        *,
+        backoff_ms: int = BACKOFF_MS,
+        max_keys: int = MAX_KEYS,
     ) -> None:
         """Read how far the logs are clean.
 
@@ -46,8 +51,10 @@ class LogCleaner:
             logs: The logs.
             files: The directory they are in.
             journal: Told about rounds and about logs that cannot be compacted.
+            backoff_ms: How often logs are looked at while none needs a round.
             max_keys: Most entries of an offset map.
         """
+        self._backoff_ms = backoff_ms
         self._logs = logs
         self._files = files
         self._journal = journal
@@ -99,7 +106,7 @@ class LogCleaner:
         if self._round is not None or now_ms < self._next_check_ms:
             return
         compacted = [log for log in self._logs.logs.values() if log.config.compacts]
-        self._next_check_ms = now_ms + (BACKOFF_MS if compacted else IDLE_MS)
+        self._next_check_ms = now_ms + self._backoff_ms * (1 if compacted else _IDLE)
         if self._logs.failure is not None:
             return
         plan = self._most_needed(compacted, now_ms)
@@ -159,7 +166,7 @@ class LogCleaner:
                 self._report(task)
                 self._end(now_ms)
         except OSError:
-            self._end(now_ms, BACKOFF_MS)
+            self._end(now_ms, self._backoff_ms)
             raise
 
     def _checkpoint(self, write: Callable[[], object]) -> bool:
@@ -186,7 +193,7 @@ class LogCleaner:
     def _failed(self, task: Compaction, error: Exception, now_ms: int) -> None:
         if isinstance(error, OSError):
             if not is_passing(error):  # otherwise it ends the round: what that wrote is not needed
-                self._end(now_ms, BACKOFF_MS)
+                self._end(now_ms, self._backoff_ms)
                 raise error
             self._journal.warning(
                 "log not compacted", partition=str(task.log.topic_partition), reason=str(error)
@@ -194,7 +201,7 @@ class LogCleaner:
         else:
             self._give_up(task.log, error)
         self._discard(task)
-        self._end(now_ms, BACKOFF_MS)
+        self._end(now_ms, self._backoff_ms)
 
     def _discard(self, task: Compaction) -> None:
         """Remove what an unfinished round has written; whatever stays, the next start removes."""

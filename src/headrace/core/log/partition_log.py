@@ -370,7 +370,8 @@ class PartitionLog:
         """Return whole batches as they lie in one segment, from the batch that holds `offset` on.
 
         The first batch may begin before `offset`; the reader skips. A batch that reaches `up_to` or beyond is left
-        out. The range may be shorter than it could be, but is never empty.
+        out. The range may be shorter than it could be, but is never empty. It begins with a batch that has records, if
+        there is one: compaction leaves batches without.
 
         Args:
             offset: The first offset wanted.
@@ -397,14 +398,7 @@ class PartitionLog:
             return self.segments.active.read(
                 offset, max_bytes=max_bytes, up_to=up_to, minimum_one=minimum_one
             )
-        for segment in self.segments.since(offset):
-            if segment.base_offset >= up_to:
-                break
-            self.segments.keep_open(segment)
-            found = segment.read(offset, max_bytes=max_bytes, up_to=up_to, minimum_one=minimum_one)
-            if found is not None or segment.end_offset > offset:
-                return found
-        return None
+        return self.segments.read(offset, max_bytes=max_bytes, up_to=up_to, minimum_one=minimum_one)
 
     def offset_for_timestamp(
         self, timestamp: int, *, up_to: int | None = None

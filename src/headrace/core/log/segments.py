@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from headrace.core.log.segment import Segment
+from headrace.records.batch import HEADER_SIZE, BatchHeader
+from headrace.types import FileRange
 
 _OPEN_SEALED: Final = 3
 """Sealed segments of a log that keep file and index open, the most recently used ones."""
@@ -45,6 +47,30 @@ class Segments:
         first = max(bisect_right(self._bases, offset) - 1, 0)
         for number in range(first, len(self._segments)):
             yield self._segments[number]
+
+    def read(
+        self, offset: int, *, max_bytes: int, up_to: int, minimum_one: bool
+    ) -> FileRange | None:
+        """Return whole batches from the one that holds `offset` (or follows it) on; see `PartitionLog.read`.
+
+        Batches that compaction has emptied are passed over, unless nothing else follows. A client that gets ten answers
+        without a record in a row may give up: librdkafka takes them for batches that are too large to be sent.
+        """
+        empty: FileRange | None = None
+        for segment in self.since(offset):
+            if segment.base_offset >= up_to:
+                break
+            self.keep_open(segment)
+            while found := segment.read(
+                offset, max_bytes=max_bytes, up_to=up_to, minimum_one=minimum_one
+            ):
+                records, next_offset = _without_empty_start(found)
+                if records is not None:
+                    return records
+                empty, offset = empty or found, next_offset
+            if segment.end_offset > offset:
+                break
+        return empty
 
     def add(self, segment: Segment) -> None:
         """Make a new segment the active one; the one before it is sealed."""
@@ -109,3 +135,15 @@ class Segments:
         for segment in (self.active, *self._open, *self._doomed):
             segment.unload()
         self._open.clear()
+
+
+def _without_empty_start(found: FileRange) -> tuple[FileRange | None, int]:
+    """Return a range from its first batch with records on; None, and the offset after it, if it has none."""
+    position, end, next_offset = found.position, found.position + found.size, -1
+    while position < end:
+        header = BatchHeader.parse(b"".join(found.file.buffers(position, HEADER_SIZE)))
+        if header.records_count:
+            return FileRange(found.file, position, end - position), next_offset
+        position += header.size
+        next_offset = header.next_offset
+    return None, next_offset
