@@ -11,6 +11,7 @@ from headrace.core.log.log_manager import (
     CLEAN_FILE,
     META_FILE,
     RETENTION_INTERVAL_MS,
+    UPKEEP_AT_ONCE,
     LogManager,
     PartitionSpec,
 )
@@ -290,7 +291,7 @@ def test_retention_runs_when_it_is_due() -> None:
 
 
 def test_upkeep_of_many_logs_is_spread_out() -> None:
-    many = [TopicPartition("many", number) for number in range(150)]
+    many = [TopicPartition("many", number) for number in range(2 * UPKEEP_AT_ONCE + 5)]
     manager = start(MemoryFileSystem(), *many, config=LogConfig(retention_ms=1000))
     for partition in many:
         append(log_of(manager, partition), batch_of())
@@ -305,7 +306,7 @@ def test_upkeep_of_many_logs_is_spread_out() -> None:
         due_ms = manager.next_deadline_ms
         assert due_ms is not None
         now_ms = due_ms
-    assert done == [64, 128, 149]
+    assert done == [UPKEEP_AT_ONCE, 2 * UPKEEP_AT_ONCE, 2 * UPKEEP_AT_ONCE + 4]
     manager.tick(now_ms)
     assert manager.next_deadline_ms is not None
     assert manager.next_deadline_ms > NOW_MS + RETENTION_INTERVAL_MS + 10_000

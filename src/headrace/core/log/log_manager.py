@@ -42,7 +42,7 @@ RETENTION_INTERVAL_MS: Final = 300_000
 RETRY_INTERVAL_MS: Final = 10_000
 """When what a full disk did not allow is tried again."""
 
-_UPKEEP_AT_ONCE: Final = 64
+UPKEEP_AT_ONCE: Final = 16
 """Logs that one tick looks at: with thousands, rolls and deletions at the same time would hold requests up."""
 _UPKEEP_PAUSE_MS: Final = 20
 
@@ -368,7 +368,7 @@ class LogManager:
     def _maintain_some(self, now_ms: int) -> None:
         """Go on with a round of upkeep, or begin one; the rest of the logs follow after requests had their turn."""
         waiting = self._upkeep or list(self._logs.values())
-        some, self._upkeep = waiting[:_UPKEEP_AT_ONCE], waiting[_UPKEEP_AT_ONCE:]
+        some, self._upkeep = waiting[:UPKEEP_AT_ONCE], waiting[UPKEEP_AT_ONCE:]
         if self._upkeep:
             self._next_retention_ms = now_ms + _UPKEEP_PAUSE_MS
         elif self._put_off:
