@@ -127,7 +127,7 @@ def run_server(
         listeners = from_file.pop("listeners", _DEFAULT_LISTEN)
         directory = from_file.pop("log.dirs", from_file.pop("log.dir", None))
         if takes_data and directory:
-            data = Path(directory)
+            data = _single_directory(directory)
         config = parse_broker_config(
             {**(defaults or {}), **from_file, **split_assignments(assignments), **(settings or {})}
         )
@@ -139,6 +139,13 @@ def run_server(
         _leave(error, EXIT_USAGE)
     except HeadraceError as error:
         _leave(error, EXIT_FAILED)
+
+
+def _single_directory(directories: str) -> Path:
+    names = [name.strip() for name in directories.split(",") if name.strip()]
+    if len(names) != 1:
+        raise ConfigError(f"log.dirs {directories!r}: expected one directory")
+    return Path(names[0])
 
 
 def _leave(error: Exception, exit_code: int) -> None:

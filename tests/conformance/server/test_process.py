@@ -195,7 +195,8 @@ def test_a_taken_port_is_a_clear_error(tmp_path: Path) -> None:
         (["--config", "num.partitons=3"], "did you mean num.partitions"),
         (["--config", "num.partitions=many"], "expected an integer"),
         (["--config", "num.partitions"], "expected KEY=VALUE"),
-        (["--durability", "hope"], "durability"),
+        (["--durability", "hope"], "durability: expected fsync, interval:<ms> or os"),
+        (["--durability", "interval:0"], "durability: the interval must be 1 to"),
     ],
 )
 def test_wrong_usage_exits_with_two_and_one_line(

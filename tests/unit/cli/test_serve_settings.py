@@ -101,6 +101,15 @@ def test_a_broken_file_is_named(tmp_path: Path, name: str, content: str) -> None
         read_properties(path, Journal())
 
 
+@pytest.mark.parametrize("directories", ["one,two", " , "])
+def test_there_is_one_log_directory(tmp_path: Path, directories: str) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text(f"log.dirs={directories}\n")
+    result = CliRunner().invoke(main, ["serve", "--config-file", str(path)])
+    assert result.exit_code == 2
+    assert "expected one directory" in result.output
+
+
 def test_every_command_of_the_table_exists() -> None:
     for name in COMMANDS:
         result = CliRunner().invoke(main, [name, "--help"])
