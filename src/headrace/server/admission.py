@@ -1,4 +1,4 @@
-"""Who may connect, and which requests are too large to be worth an answer: bounds that need no connection to be checked."""
+"""Who may connect, and how much one request may name: bounds that are checked without looking at a connection."""
 
 from __future__ import annotations
 

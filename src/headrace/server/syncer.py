@@ -43,7 +43,7 @@ def run_in_parallel(tasks: Sequence[Task]) -> None:
     if not tasks:
         return
     with ThreadPoolExecutor(_PARALLEL, "headrace-recovery") as pool:
-        # The disk's cache is flushed for all who ask at the same time at once, and that is nearly all the time it takes.
+        # The disk flushes its cache once for all who ask at the same time, and that is nearly all the time it takes.
         for _ in pool.map(lambda task: task.run(), tasks):
             pass
 
