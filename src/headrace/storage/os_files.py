@@ -251,7 +251,7 @@ class OsFileSystem:
 
     def _locate(self, path: str) -> str:
         # Purely textual: no part may lead upwards or elsewhere. Links inside the root are the operator's business.
-        # Text, not `Path`: with 2,000 partitions a start opens ten thousand files, and objects for them took half of it.
+        # Text, not `Path`: with 2,000 partitions a start opens ten thousand files, and the objects took half of it.
         if path.startswith("/") or "\0" in path or (".." in path and ".." in path.split("/")):
             raise StorageError(f"path {path!r} leads out of the log directory")
         return f"{self._root_text}/{path}"

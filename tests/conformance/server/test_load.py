@@ -210,8 +210,8 @@ def test_too_few_descriptors_are_said_at_the_start(tmp_path: Path) -> None:
         with WireClient(address(server)) as client:
             client.create_topic("t", 300)
         server.stop()
-        command = ["/bin/sh", "-c", 'ulimit -n 1500 && exec "$@"', "sh"]
-        server.command = lambda: [*command, *ServerProcess.command(server)]  # type: ignore[method-assign]  # a shell around it
+        command = ["/bin/sh", "-c", 'ulimit -n 1500 && exec "$@"', "sh", *server.command()]
+        server.command = lambda: command  # type: ignore[method-assign]  # a shell around it
         server.start()
         until(lambda: "few_descriptors" in server.log)
         with WireClient(address(server)) as client:
