@@ -50,7 +50,7 @@ class TopicConfig:
     )
     delete_retention_ms: int = option(
         86_400_000,
-        "How long a compacted topic keeps a record that deletes a key, from the round of compaction on that first finds it.",
+        "How long a compacted topic keeps a record that deletes a key, once compaction has found it.",
         minimum=0,
         broker_name="log.cleaner.delete.retention.ms",
     )

@@ -7,7 +7,7 @@ timestamp deltas of the records count from there.
 
 Offsets never change: base offset and last offset delta stay, gaps open in between. So do producer id, epoch and base
 sequence, leader epoch and codec. A batch that has lost all its records is dropped, or stays as a mere header where
-something depends on it (`keep_empty`); such a header has no codec and no timestamp, so that no search by time ends there.
+something depends on it (`keep_empty`); such a header has no codec and no timestamp: no search by time ends there.
 """
 
 from __future__ import annotations

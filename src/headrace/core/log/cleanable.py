@@ -1,4 +1,4 @@
-"""Which part of a log may be compacted, and whether that is worth a round; the rules are those of Kafka's LogCleaner."""
+"""Which part of a log may be compacted, and whether that is worth a round: the rules of Kafka's LogCleaner."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """One round of compaction over one log: keep the last record of each key (`cleanup.policy=compact`).
 
-A log is clean up to an offset, its *first dirty offset*, and dirty from there on: in the clean part no key occurs twice.
+A log is clean up to an offset, its *first dirty offset*, and dirty from there on: no key is twice in the clean part.
 A round:
 
 1. reads the dirty part, as far as it may be compacted, into an `OffsetMap`; when the map is full the round ends there
@@ -36,8 +36,10 @@ from headrace.ports import File, FileSystem
 from headrace.records.batch import HEADER_SIZE, BatchHeader, check_batch
 from headrace.types import NO_TIMESTAMP, Buffer
 
-STEP_BYTES: Final = 256 << 10
-"""Bytes read in one step: a few milliseconds of work on small records."""
+STEP_BYTES: Final = 128 << 10
+"""Bytes read in one step: some ten milliseconds of work on small records."""
+_RECORD_COST: Final = 100
+"""For how many bytes a record counts at least: compressed ones are small, and as much work."""
 _CHUNK: Final = 128 << 10
 _WRITE_BYTES: Final = 256 << 10
 _SYNC_BYTES: Final = 16 << 20
@@ -164,7 +166,7 @@ class Compaction:
         for header, batch in _batches(self._files.open(segment.path), segment):
             if header.next_offset > offset_map.end_offset:
                 offset_map.add_batch(header, batch)
-                yield header.size
+                yield _cost(header)
                 if offset_map.end_offset < header.next_offset:
                     return
         offset_map.end_offset = max(offset_map.end_offset, segment.end_offset)
@@ -206,7 +208,7 @@ class Compaction:
                     yield from self._copy_start(group)
                 if result is not None:
                     self._keep(group, result)
-                yield header.size
+                yield _cost(header)
         if group.file is not None:
             self._flush(group)
             group.file.sync()
@@ -253,6 +255,10 @@ class Compaction:
         if group.unsynced_bytes >= _SYNC_BYTES:
             group.file.sync()
             group.unsynced_bytes = 0
+
+
+def _cost(header: BatchHeader) -> int:
+    return max(header.size, _RECORD_COST * header.records_count)
 
 
 def _batches(file: File, segment: Segment) -> Iterator[tuple[BatchHeader, Buffer]]:

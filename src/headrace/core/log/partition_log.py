@@ -226,28 +226,26 @@ class PartitionLog:
             validate: False for batches that this broker built itself.
 
         Raises:
-            ApiError: The batch is refused: INVALID_RECORD, CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,
-                OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, ...; or the log failed before.
+            ApiError: The batch is refused: INVALID_RECORD, OUT_OF_ORDER_SEQUENCE_NUMBER, ...; or the log failed before.
             OSError: It could not be written; the log is as before.
         """
         if self._failure is not None:
             raise self._failed()
         config = self.config
-        fields = (
-            validate_batch(records, config.max_message_bytes, config.message_timestamp_type)
-            if validate
-            else unpack_header(records)
-        )
+        if validate:
+            fields = validate_batch(
+                records, config.max_message_bytes, config.message_timestamp_type
+            )
+            if config.compacts:
+                require_keys(records)
+        else:
+            fields = unpack_header(records)
         length, delta, max_timestamp, producer_id = fields[1], fields[6], fields[8], fields[9]
         append_time_ms = NO_TIMESTAMP
-        if config.compacts and validate:
-            require_keys(records)
         if producer_id >= 0:
             retried = self.producers.check(producer_id, fields[10], fields[11], delta)
             if retried is not None:
-                return AppendInfo(
-                    retried.base_offset, retried.last_offset, retried.append_time_ms, duplicate=True
-                )
+                return AppendInfo(*retried[2:], duplicate=True)
         if config.message_timestamp_type == TimestampType.LOG_APPEND_TIME:
             records = with_log_append_time(records, now_ms)
             append_time_ms = max_timestamp = now_ms

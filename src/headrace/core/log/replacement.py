@@ -1,7 +1,6 @@
 """Putting a compacted segment in the place of those that it was made from, in a way that no crash can leave half done.
 
-A group of neighbouring sealed segments with offsets B to E becomes one segment. Its last batch always ends at E, if only
-as a header, so the file itself says which segments it replaces.
+Neighbouring sealed segments with offsets B to E become one segment. Its last batch always ends at E, if only as a header, so the file itself says which segments it replaces.
 
     1. `<B>.log.cleaned` is written and synced                                    in a thread
     2. it is renamed to `<B>.log.swap`, durably: from here on it counts           on the loop, as is all that follows
@@ -18,8 +17,8 @@ What the next start finds, and what it does (`finish_replacements`):
     | 3, 4     | .swap; any of the old ones           | steps 3 to 5                                    |
     | 5        | .swap or .log; no old ones           | step 5, or nothing                              |
 
-Every row can be interrupted and done again. Step 4 comes before step 5: a merged `<B>.log` beside a removed segment that
-has come back would be an overlap that nothing explains. What is compacted is wholly below the recovery point, so
+Every row can be interrupted and done again. Step 4 comes before step 5: a merged `<B>.log` beside a removed segment
+that has come back would be an overlap that nothing explains. What is compacted is wholly below the recovery point, so
 recovery never finds a torn tail in it.
 """
 

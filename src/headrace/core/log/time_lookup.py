@@ -39,7 +39,8 @@ def _find_in_batch(
     header = segment.header_at(batch.position)
     epoch = header.partition_leader_epoch
     start = max(batch.base_offset, log_start_offset)
-    if header.timestamp_type == TimestampType.LOG_APPEND_TIME:
+    whole = header.records_count > header.last_offset_delta  # else it has been compacted
+    if header.timestamp_type == TimestampType.LOG_APPEND_TIME and whole:
         return TimestampOffset(start, header.max_timestamp, epoch)
     assert segment.file is not None
     data = segment.file.read(batch.position, batch.end - batch.position)
