@@ -1,4 +1,4 @@
-"""A compacted log against a dictionary: the last value of each key, whatever is rolled, compacted, reopened or cut off."""
+"""A compacted log against a dictionary: the last value of each key, whatever is rolled, compacted, reopened."""
 
 from __future__ import annotations
 

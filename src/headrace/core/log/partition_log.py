@@ -22,7 +22,7 @@ from headrace.core.log.segment import Segment, write_cache
 from headrace.core.log.segments import Segments
 from headrace.core.log.sync import SyncTask
 from headrace.core.log.time_lookup import TimestampOffset, find_in_segment
-from headrace.core.log.validation import validate_batch, with_log_append_time
+from headrace.core.log.validation import HeaderFields, validate_batch, with_log_append_time
 from headrace.errors import ApiError, ErrorCode, OffsetOutOfRangeError
 from headrace.ports import File, FileSystem, Journal
 from headrace.records.batch import TimestampType, unpack_header
@@ -232,14 +232,7 @@ class PartitionLog:
         if self._failure is not None:
             raise self._failed()
         config = self.config
-        if validate:
-            fields = validate_batch(
-                records, config.max_message_bytes, config.message_timestamp_type
-            )
-            if config.compacts:
-                require_keys(records)
-        else:
-            fields = unpack_header(records)
+        fields = self._checked(records) if validate else unpack_header(records)
         length, delta, max_timestamp, producer_id = fields[1], fields[6], fields[8], fields[9]
         append_time_ms = NO_TIMESTAMP
         if producer_id >= 0:
@@ -276,6 +269,13 @@ class PartitionLog:
         if not self._dirty:
             self._mark_dirty()
         return AppendInfo(offset, last_offset, append_time_ms, duplicate=False)
+
+    def _checked(self, records: Buffer) -> HeaderFields:
+        config = self.config
+        fields = validate_batch(records, config.max_message_bytes, config.message_timestamp_type)
+        if config.compacts:
+            require_keys(records)
+        return fields
 
     def _mark_dirty(self) -> None:
         self._dirty = True

@@ -1,6 +1,7 @@
 """Putting a compacted segment in the place of those that it was made from, in a way that no crash can leave half done.
 
-Neighbouring sealed segments with offsets B to E become one segment. Its last batch always ends at E, if only as a header, so the file itself says which segments it replaces.
+Neighbouring sealed segments with offsets B to E become one segment. Its last batch always ends at E, if only as a
+header, so the file itself says which segments it replaces.
 
     1. `<B>.log.cleaned` is written and synced                                    in a thread
     2. it is renamed to `<B>.log.swap`, durably: from here on it counts           on the loop, as is all that follows
