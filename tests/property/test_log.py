@@ -238,8 +238,10 @@ class LogMachine(RuleBasedStateMachine):
         deleted = self.log.delete_old_segments(self.now_ms)
         self.log.purge()
         self.log.config = self.config
-        assert self.log.segment_count == before - len(deleted) >= 1
-        assert self.log.size_bytes >= keep or not deleted
+        # When all are deleted a new one is begun.
+        assert self.log.segment_count == max(before - len(deleted), 1)
+        below_start = self.log.log_start_offset <= self.start_offset
+        assert self.log.size_bytes >= keep or not deleted or below_start
         self.start_offset = max(self.start_offset, self.log.log_start_offset)
         assert self.start_offset in {base for base, _ in self.batches} | {self.start_offset}
         if held is not None:

@@ -21,7 +21,7 @@ from headrace.core.log.retention import count_deletable
 from headrace.core.log.segment import Segment, write_cache
 from headrace.core.log.segments import Segments
 from headrace.core.log.sync import SyncTask
-from headrace.core.log.time_lookup import TimestampOffset, find_in_segment
+from headrace.core.log.time_lookup import TimestampOffset, find_in_segment, newest_timestamp
 from headrace.core.log.validation import HeaderFields, validate_batch, with_log_append_time
 from headrace.errors import ApiError, ErrorCode, OffsetOutOfRangeError
 from headrace.ports import File, FileSystem, Journal
@@ -420,8 +420,14 @@ class PartitionLog:
 
     def offset_of_max_timestamp(self) -> TimestampOffset | None:
         """Return the first record that has the largest timestamp of the log (KIP-734), None when there is none."""
-        newest = max((segment.max_timestamp for segment in self.segments), default=NO_TIMESTAMP)
+        newest = max(self._newest_timestamp(segment) for segment in self.segments)
         return None if newest < 0 else self.offset_for_timestamp(newest)
+
+    def _newest_timestamp(self, segment: Segment) -> int:
+        if segment.base_offset < self.log_start_offset < segment.end_offset:
+            self.segments.keep_open(segment)
+            return newest_timestamp(segment, self.log_start_offset)
+        return segment.max_timestamp if segment.end_offset > self.log_start_offset else NO_TIMESTAMP
 
     # Leader epochs
 

@@ -8,6 +8,7 @@ from headrace.core.log.segment import BatchPosition, Segment
 from headrace.errors import CorruptRecordError
 from headrace.records.batch import TimestampType
 from headrace.records.reader import decode_batch
+from headrace.types import NO_TIMESTAMP
 
 
 class TimestampOffset(NamedTuple):
@@ -31,6 +32,36 @@ def find_in_segment(
             if found is not None:
                 return found
     return None
+
+
+def newest_timestamp(segment: Segment, log_start_offset: int) -> int:
+    """Return the largest timestamp of a segment's records at or after the log start, -1 without any."""
+    newest = NO_TIMESTAMP
+    for batch in segment.walk(0, segment.size):
+        if batch.next_offset > log_start_offset and batch.max_timestamp > newest:
+            # A log start in the middle of the batch may have taken the record that has it.
+            whole = batch.base_offset >= log_start_offset
+            newest = max(
+                newest,
+                batch.max_timestamp
+                if whole
+                else _newest_in_batch(segment, batch, log_start_offset),
+            )
+    return newest
+
+
+def _newest_in_batch(segment: Segment, batch: BatchPosition, log_start_offset: int) -> int:
+    header = segment.header_at(batch.position)
+    if header.timestamp_type == TimestampType.LOG_APPEND_TIME:
+        return header.max_timestamp
+    assert segment.file is not None
+    data = segment.file.read(batch.position, batch.end - batch.position)
+    try:
+        records = decode_batch(header, data, 0)
+    except CorruptRecordError:
+        return header.max_timestamp  # as below
+    times = (record.timestamp for record in records if record.offset >= log_start_offset)
+    return max(times, default=NO_TIMESTAMP)
 
 
 def _find_in_batch(
