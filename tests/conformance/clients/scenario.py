@@ -270,7 +270,16 @@ class GroupLife:
         self.history = History()
 
     def run(self) -> None:
-        """Lives through it and checks everything."""
+        """Lives through it and checks everything. A failure carries what the members said."""
+        try:
+            self._run()
+        except AssertionError as error:
+            events = [e for e in self.history.events() if e.kind not in ("records", "committed")]
+            said = [f"{e.at_ns / 1e9:.3f} {e.member} {e.kind} {dict(e.fields)}" for e in events]
+            error.add_note("\n".join(said[-60:]))
+            raise
+
+    def _run(self) -> None:
         self._client.create_topic(self.topic, PARTITIONS)
         with _members() as members:
             load = self._client.load(self.topic)
