@@ -34,8 +34,8 @@ SHARED: dict[str, Any] = {
     "reconnect_backoff_max_ms": 100,
 }
 COMMANDS = Commands()
-# Long: where a poll ends between the answer to SyncGroup and its use, kafka-python 3.0.12 neither uses it nor joins again
-# nor sends heartbeats, and the member is lost until the program ends.
+# Long: where a poll ends between the answer to SyncGroup and its use, kafka-python 3.0.12 neither uses it nor joins
+# again nor sends heartbeats, and the member is lost until the program ends.
 POLL_MS = 2000
 _producers: dict[tuple[str, bool, str], KafkaProducer] = {}
 
