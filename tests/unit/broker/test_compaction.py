@@ -156,6 +156,7 @@ def test_a_record_without_a_key_is_refused(harness: BrokerHarness) -> None:
     part = put(harness, "t", (b"k", b"v"), (None, b"v"))
     assert part.error_code == ErrorCode.INVALID_RECORD
     assert "key" in part.error_message
+    assert [entry.batch_index for entry in part.record_errors] == [1]
     assert put(harness, "t", (b"k", b"v")).base_offset == 0
 
 

@@ -20,9 +20,11 @@ from headrace.broker.delayed import DelayedProduce
 from headrace.broker.partition import Partition
 from headrace.broker.topics import Topic
 from headrace.core.deferred import Deferred
+from headrace.core.log.batch_compaction import RecordsWithoutKeyError
 from headrace.errors import ApiError, ErrorCode, InvalidTopicError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -137,8 +139,16 @@ def _records(data: PartitionProduceData, version: int) -> Buffer:
 
 
 def _failed(index: int, error: ApiError) -> PartitionProduceResponse:
+    numbers = error.numbers if isinstance(error, RecordsWithoutKeyError) else ()
     return PartitionProduceResponse(
-        index=index, error_code=error.code, base_offset=-1, error_message=error.message
+        index=index,
+        error_code=error.code,
+        base_offset=-1,
+        record_errors=[
+            BatchIndexAndErrorMessage(batch_index=number, batch_index_error_message="no key")
+            for number in numbers
+        ],
+        error_message=error.message,
     )
 
 

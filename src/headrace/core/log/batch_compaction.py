@@ -13,14 +13,14 @@ something depends on it (`keep_empty`); such a header has no codec and no timest
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from crc32c import crc32c
 
 from headrace.core.log.offset_map import SHORT_KEY, key_id
-from headrace.errors import ApiError, CorruptRecordError, ErrorCode
+from headrace.errors import CorruptRecordError, InvalidRecordError
 from headrace.records.batch import (
     COMPRESSION_MASK,
     CRC_POSITION,
@@ -38,6 +38,7 @@ from headrace.types import NO_TIMESTAMP, Buffer
 
 _UINT32: Final = struct.Struct(">I")
 _LATEST: Final = 2**63 - 1
+_MOST_REPORTED: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,19 +191,28 @@ def _sealed(header: BatchHeader, body: Buffer) -> bytearray:
     return batch
 
 
+class RecordsWithoutKeyError(InvalidRecordError):
+    """A batch for a compacted topic has records without a key; `numbers` says which, the first few of them."""
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self.numbers = numbers
+        super().__init__("a compacted topic takes no records without a key")
+
+
 def require_keys(records: Buffer) -> None:
     """Refuse a batch with a record without a key: compaction could not keep it.
 
     Raises:
-        ApiError: INVALID_RECORD.
+        InvalidRecordError: A record has none (`RecordsWithoutKeyError`), or the records do not decode.
     """
     header = BatchHeader.parse(records)
+    numbers: list[int] = []
     try:
-        for _, _, _, delta, key, _ in iterate_raw(
-            records_of(header, records), header.records_count
-        ):
-            if key is None:
-                message = f"record {delta} of the batch has no key, which a compacted topic needs"
-                raise ApiError.for_code(ErrorCode.INVALID_RECORD, message)
+        raw_records = iterate_raw(records_of(header, records), header.records_count)
+        for number, (_, _, _, _, key, _) in enumerate(raw_records):
+            if key is None and len(numbers) < _MOST_REPORTED:
+                numbers.append(number)
     except CorruptRecordError as error:
-        raise ApiError.for_code(ErrorCode.INVALID_RECORD, str(error)) from error
+        raise InvalidRecordError(str(error)) from error
+    if numbers:
+        raise RecordsWithoutKeyError(numbers)
