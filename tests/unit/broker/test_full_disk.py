@@ -98,7 +98,7 @@ def test_an_append_without_space_is_refused_and_leaves_no_trace(harness, disk, c
         part = harness.produce("t", b"refused")
         assert part.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert ErrorCode(part.error_code).retriable
-    assert "space" in part.error_message
+        assert "space" in part.error_message
     assert not harness.broker.failed
     assert harness.fetch("t", 0).high_watermark == 1
     assert events(harness) == ["log_directory_short_of_space"]

@@ -207,3 +207,20 @@ def test_any_bytes_with_a_right_crc_end_in_rows_or_an_error(
     except (CorruptRecordError, pa.ArrowInvalid):
         return
     assert sum(each.num_rows for each in decoded) <= count
+
+
+def test_timestamps_of_a_batch_with_a_delete_horizon_are_those_of_its_records() -> None:
+    """Compaction sets the base timestamp to the horizon, so the deltas are negative (KIP-534)."""
+    batch = build_batch([(b"a", b"1", (), 5_000), (b"a", None, (), 6_000), (b"b", b"2", (), 7_000)])
+    rules = Rules({b"a": 1, b"b": 2}, 3, now_ms=10**12, delete_retention_ms=10**9)
+    compacted = compact_batch(BatchHeader.parse(batch), batch, rules, keep_empty=False)
+    assert compacted is not None
+    assert BatchHeader.parse(compacted).base_timestamp == 10**12 + 10**9
+    decoder = RangeDecoder(TopicPartition("t", 0), 0, 3)
+    tables = [*decoder.feed(bytes(compacted)), *decoder.finish()]
+    rows = [row for table in tables for row in table.to_pylist()]
+    assert [(row["offset"], row["key"], row["value"]) for row in rows] == [
+        (1, b"a", None),
+        (2, b"b", b"2"),
+    ]
+    assert [row["timestamp"].timestamp() for row in rows] == [6, 7]
