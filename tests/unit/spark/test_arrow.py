@@ -10,8 +10,9 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.core.log.batch_compaction import Rules, compact_batch
 from headrace.errors import CorruptRecordError
-from headrace.records.batch import HEADER_SIZE, LOG_APPEND_TIME_FLAG
+from headrace.records.batch import HEADER_SIZE, LOG_APPEND_TIME_FLAG, BatchHeader
 from headrace.records.builder import BatchBuilder, build_batch
 from headrace.records.compression import Compression
 from headrace.records.reader import read_records
