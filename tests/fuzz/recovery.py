@@ -59,6 +59,11 @@ def recover_from_damage(seed: int) -> None:
         # A base offset was damaged and looks like a gap of compaction. Such a gap is accepted below another segment,
         # and refused should what follows have been cut and the segment be the last one now.
         return
+    _open_again(files, end, recovery_point)
+
+
+def _open_again(files: MemoryFileSystem, end: int, recovery_point: int) -> None:
+    """A second recovery finds nothing to repair."""
     try:
         log = open_log(files, CONFIG, clean=False, recovery_point=end)
     except StorageError:
