@@ -1,10 +1,13 @@
-"""Settings for every test: Hypothesis profiles."""
+"""Settings for every test: Hypothesis profiles, and assertions that explain themselves outside test modules too."""
 
 from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+pytest.register_assert_rewrite("tests.conformance.clients", "tests.fixtures")
 
 settings.register_profile(
     "deterministic",

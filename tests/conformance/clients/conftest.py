@@ -8,13 +8,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite(
-    "tests.conformance.clients.observer", "tests.conformance.clients.scenario"
-)
-
-from tests.conformance.clients.observer import Observer  # noqa: E402  # rewritten from here on
-from tests.fixtures.targets import Target, make_target  # noqa: E402  # as above
-from tools.fetch_java import JavaUnavailableError  # noqa: E402  # as above
+from tests.conformance.clients.observer import Observer
+from tests.fixtures.targets import Target, make_target
+from tools.fetch_java import JavaUnavailableError
 
 
 @pytest.fixture(scope="module")
