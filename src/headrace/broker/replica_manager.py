@@ -232,6 +232,7 @@ class ReplicaManager:
     def broker_config_changed(self, config: BrokerConfig) -> None:
         """Use another configuration of the broker; logs get it by `configure`."""
         self._config = config
+        self._cleaner.backoff_ms = config.log_cleaner_backoff_ms
         self._space.minimum_bytes = config.headrace_log_dir_min_free_bytes
         if self._space.next_check_ms is None:
             self._space.next_check_ms = 0

@@ -109,7 +109,10 @@ class BrokerConfig:
         dynamic=True,
     )
     log_cleaner_backoff_ms: int = option(
-        15_000, "How often compacted logs are looked at while none needs compaction.", minimum=1
+        15_000,
+        "How often compacted logs are looked at while none needs compaction.",
+        minimum=1,
+        dynamic=True,
     )
     log_cleaner_delete_retention_ms: int = _default_of("delete.retention.ms")
     log_cleaner_max_compaction_lag_ms: int = _default_of("max.compaction.lag.ms")

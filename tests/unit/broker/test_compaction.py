@@ -9,6 +9,11 @@ from typing import Any
 import pytest
 
 from headrace.errors import ErrorCode, StorageError
+from headrace.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from headrace.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -111,6 +116,23 @@ def test_how_far_a_log_is_clean_outlives_the_broker(tmp_path: Path) -> None:
     wait(harness)
     assert harness.journal.events("info").count("log compacted") == rounds + 1
     assert values(harness.fetch("t", 59).records)[-1] == b"59"
+
+
+def test_how_often_logs_are_looked_at_can_change_while_the_broker_runs() -> None:
+    harness = BrokerHarness()
+    harness.create_topic("t", **COMPACT)
+    wait(harness)
+    hourly = AlterableConfig(name="log.cleaner.backoff.ms", config_operation=0, value="3600000")
+    row = AlterConfigsResource(resource_type=4, resource_name="1", configs=[hourly])
+    (answer,) = harness.call(IncrementalAlterConfigsRequest(resources=[row])).responses
+    assert answer.error_code == ErrorCode.NONE
+    wait(harness)  # until the look that was due before
+    for number in range(300):
+        put(harness, "t", (b"key %d" % (number % 7), b"%d" % number))
+    wait(harness)
+    assert len(all_records(harness, "t")) == 300
+    wait(harness, 61 * MINUTE_MS)
+    assert len(all_records(harness, "t")) < 30
 
 
 def test_other_topics_are_not_compacted(harness: BrokerHarness) -> None:

@@ -54,7 +54,7 @@ class LogCleaner:
             backoff_ms: How often logs are looked at while none needs a round.
             max_keys: Most entries of an offset map.
         """
-        self._backoff_ms = backoff_ms
+        self.backoff_ms = backoff_ms
         self._logs = logs
         self._files = files
         self._journal = journal
@@ -106,7 +106,7 @@ class LogCleaner:
         if self._round is not None or now_ms < self._next_check_ms:
             return
         compacted = [log for log in self._logs.logs.values() if log.config.compacts]
-        self._next_check_ms = now_ms + self._backoff_ms * (1 if compacted else _IDLE)
+        self._next_check_ms = now_ms + self.backoff_ms * (1 if compacted else _IDLE)
         if self._logs.failure is not None:
             return
         plan = self._most_needed(compacted, now_ms)
@@ -166,7 +166,7 @@ class LogCleaner:
                 self._report(task)
                 self._end(now_ms)
         except OSError:
-            self._end(now_ms, self._backoff_ms)
+            self._end(now_ms, self.backoff_ms)
             raise
 
     def _checkpoint(self, write: Callable[[], object]) -> bool:
@@ -193,7 +193,7 @@ class LogCleaner:
     def _failed(self, task: Compaction, error: Exception, now_ms: int) -> None:
         if isinstance(error, OSError):
             if not is_passing(error):  # otherwise it ends the round: what that wrote is not needed
-                self._end(now_ms, self._backoff_ms)
+                self._end(now_ms, self.backoff_ms)
                 raise error
             self._journal.warning(
                 "log not compacted", partition=str(task.log.topic_partition), reason=str(error)
@@ -201,7 +201,7 @@ class LogCleaner:
         else:
             self._give_up(task.log, error)
         self._discard(task)
-        self._end(now_ms, self._backoff_ms)
+        self._end(now_ms, self.backoff_ms)
 
     def _discard(self, task: Compaction) -> None:
         """Remove what an unfinished round has written; whatever stays, the next start removes."""
