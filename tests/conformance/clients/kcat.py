@@ -61,6 +61,8 @@ class Kcat:
     carries_headers = False
     tells_commits = False
     outlives_brokers = False
+    drops_when_stopped = True
+    """Told to end, kcat takes one more record from librdkafka, which counts as consumed, and does not print it."""
 
     def __init__(self, command: str, bootstrap: str, directory: Path) -> None:
         self._command = [command, "-b", bootstrap, "-X", "reconnect.backoff.max.ms=100"]

@@ -205,6 +205,8 @@ class BurstLoad:
         self._acknowledged: Acknowledged = []
         self._client, self._topic, self.next = client, topic, first
         self._stop = threading.Event()
+        self.between_bursts = threading.Lock()
+        """Whoever holds it keeps the next burst waiting."""
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -217,7 +219,8 @@ class BurstLoad:
     def _run(self) -> None:
         try:
             while not self._stop.wait(PAUSE_S):
-                self.burst()
+                with self.between_bursts:
+                    self.burst()
         except BaseException as error:  # noqa: BLE001  # raised again by stop()
             self._failure = error
 
@@ -284,7 +287,7 @@ class GroupLife:
         with _members() as members:
             load = self._client.load(self.topic)
             try:
-                self._join_leave_die(members)
+                self._join_leave_die(members, load)
                 self._restart(members, load, self._target.restart)
                 if self._crash_under_load:
                     self._restart(members, load, self._crash)
@@ -302,15 +305,28 @@ class GroupLife:
             members[name] = self._client.member(name, self.group, self.topic, self.history)
         self._observer.wait_stable(self.group, set(members), PARTITIONS)
 
-    def _join_leave_die(self, members: dict[str, Member]) -> None:
+    @contextlib.contextmanager
+    def _quiet(self, load: Load) -> Iterator[None]:
+        """A time without records, for a client that drops what reaches it while it is being stopped."""
+        if not getattr(self._client, "drops_when_stopped", False):
+            yield
+            return
+        assert isinstance(load, BurstLoad)
+        with load.between_bursts:
+            self._wait_all_committed(load)
+            yield
+
+    def _join_leave_die(self, members: dict[str, Member], load: Load) -> None:
         self._add(members, "one", "two", "three")
         self._wait_progress(members)
         self._add(members, "four")
         self._wait_progress(members)
-        members.pop("two").leave()
+        with self._quiet(load):
+            members.pop("two").leave()
         self._observer.wait_stable(self.group, set(members), PARTITIONS)
         self._wait_progress(members)
-        members.pop("three").kill()
+        with self._quiet(load):
+            members.pop("three").kill()
         self._observer.wait_stable(self.group, set(members), PARTITIONS)
         self._wait_progress(members)
 
@@ -323,8 +339,9 @@ class GroupLife:
         names, before = set(members), len(self.history.events())
         if not self._client.outlives_brokers:
             load.stop()
-            while members:
-                members.popitem()[1].leave()
+            with self._quiet(load):
+                while members:
+                    members.popitem()[1].leave()
         self.history.add("broker", "broker_down", {})
         restart()
         if self._client.outlives_brokers:
