@@ -325,8 +325,7 @@ class GroupLife:
             members.pop("two").leave()
         self._observer.wait_stable(self.group, set(members), PARTITIONS)
         self._wait_progress(members)
-        with self._quiet(load):
-            members.pop("three").kill()
+        members.pop("three").kill()
         self._observer.wait_stable(self.group, set(members), PARTITIONS)
         self._wait_progress(members)
 
