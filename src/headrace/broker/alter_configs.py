@@ -170,6 +170,8 @@ def _changed(
         try:
             described = option(name)
         except ConfigError as error:
+            if change.operation == Operation.DELETE:
+                continue  # it is not there, which is all that was asked for; Kafka says so, too
             raise InvalidConfigError(str(error)) from error
         if change.operation == Operation.DELETE:
             settings.pop(name, None)

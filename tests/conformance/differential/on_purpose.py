@@ -420,10 +420,10 @@ ADMIN: Final = (
     ),
     Difference(
         "IncrementalAlterConfigs",
-        "deletes options that do not exist with success; an unknown operation is UNKNOWN_SERVER_ERROR",
-        "INVALID_CONFIG; INVALID_REQUEST",
-        "A name that does not exist is a mistake, whatever is done with it.",
-        (where("incremental_alter", "delete an unknown key", "unknown operation", "empty name"),),
+        "an unknown operation is UNKNOWN_SERVER_ERROR",
+        "INVALID_REQUEST",
+        "It is a mistake of the client.",
+        (where("incremental_alter", "unknown operation", "empty name"),),
     ),
     Difference(
         "DescribeLogDirs",
@@ -455,13 +455,6 @@ GROUPS: Final = (
         "does not",
         "Nothing changes for the members.",
         (where("leave_before_joining"),),
-    ),
-    Difference(
-        "OffsetDelete",
-        "UNKNOWN_TOPIC_OR_PARTITION for partitions that do not exist, INVALID_GROUP_ID for an empty group id",
-        "success, if the topic exists; an empty group id is a group",
-        "There is nothing to delete.",
-        (where("offset_delete", "unknown partition", "empty group"),),
     ),
 )
 

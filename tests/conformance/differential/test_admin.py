@@ -187,6 +187,8 @@ def incremental_alter(peer: Peer) -> None:
     ask("unknown operation", ("retention.ms", 9, "1"))
     ask("unknown key", ("no.such", SET, "1"))
     ask("delete an unknown key", ("no.such", DELETE, None))
+    ask("delete an unknown key and set", ("no.such", DELETE, None), ("retention.ms", SET, "6"))
+    ask("append to an unknown key", ("no.such", APPEND, "1"))
     ask("bad value", ("retention.ms", SET, "soon"))
     ask("null value", ("retention.ms", SET, None))
     ask("good and bad", ("retention.ms", SET, "5"), ("no.such", SET, "1"))

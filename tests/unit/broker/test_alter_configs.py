@@ -135,7 +135,6 @@ def test_settings_are_durable_before_the_answer(harness, again):
     ("changes", "error"),
     [
         ([("retention.msec", "1")], ErrorCode.INVALID_CONFIG),
-        ([("retention.msec", None, DELETE)], ErrorCode.INVALID_CONFIG),
         ([("retention.ms", "soon")], ErrorCode.INVALID_CONFIG),
         ([("retention.ms", "-2")], ErrorCode.INVALID_CONFIG),
         ([("cleanup.policy", "destroy", APPEND)], ErrorCode.INVALID_CONFIG),
@@ -183,6 +182,13 @@ def test_an_unknown_name_comes_with_a_suggestion(harness):
         (response,) = harness.call(request).responses
         assert response.error_code == ErrorCode.INVALID_CONFIG
         assert near in response.error_message
+
+
+def test_deleting_an_unknown_name_succeeds_and_leaves_the_rest_to_happen(harness):
+    assert change(harness, ("no.such", None, DELETE), ("segment.bytes", "2000")) == ErrorCode.NONE
+    assert described(harness)["segment.bytes"][0] == "2000"
+    for kind, name in ((BROKER, "1"), (BROKER, "")):
+        assert change(harness, ("no.such", None, DELETE), kind=kind, name=name) == ErrorCode.NONE
 
 
 def test_validate_only_changes_nothing(harness):

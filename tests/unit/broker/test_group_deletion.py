@@ -79,11 +79,29 @@ def test_offsets_are_deleted_for_good_when_the_answer_comes(harness):
         for p in t.partitions
     } == {
         ("t", 0, ErrorCode.NONE),
-        ("t", 9, ErrorCode.NONE),
+        ("t", 9, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ("none", 3, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     }
     harness.crash()
     assert committed(harness) == [1]
+
+
+def test_each_topic_is_answered_once(harness):
+    partitions = [OffsetDeleteRequestPartition(partition_index=index) for index in (9, 0, -1)]
+    topics = [OffsetDeleteRequestTopic(name="t", partitions=partitions)]
+    (topic,) = harness.call(OffsetDeleteRequest(group_id="g", topics=topics)).topics
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert {p.partition_index: p.error_code for p in topic.partitions} == {
+        0: ErrorCode.NONE,
+        9: unknown,
+        -1: unknown,
+    }
+    assert committed(harness) == [1]
+
+
+def test_no_group_has_an_empty_name(harness):
+    response = delete_offsets(harness, ("t", 0), ("t", 9), group="")
+    assert (response.error_code, response.topics) == (ErrorCode.INVALID_GROUP_ID, [])
 
 
 def test_offsets_of_an_unknown_group(harness):

@@ -1,9 +1,9 @@
 """OffsetDelete (API key 47), versions 0-0.
 
 Behaviour: forgets what a group has committed for partitions; that is durable before the answer. Topics that members
-of the group are subscribed to are refused with GROUP_SUBSCRIBED_TO_TOPIC, topics that do not exist with
-UNKNOWN_TOPIC_OR_PARTITION; partitions without a committed offset are no error. A group with members whose protocol is
-not the consumers' own is NON_EMPTY_GROUP, one that does not exist GROUP_ID_NOT_FOUND.
+of the group are subscribed to are refused with GROUP_SUBSCRIBED_TO_TOPIC, partitions that do not exist with
+UNKNOWN_TOPIC_OR_PARTITION; those without a committed offset are no error. A group with members whose protocol is
+not the consumers' own is NON_EMPTY_GROUP, one that does not exist GROUP_ID_NOT_FOUND, an empty name INVALID_GROUP_ID.
 """
 
 from __future__ import annotations
@@ -33,28 +33,47 @@ def handle(
     broker: Broker, context: RequestContext, request: OffsetDeleteRequest
 ) -> OffsetDeleteResponse | Deferred[OffsetDeleteResponse]:
     """Delete committed offsets."""
-    unknown = [_unknown(topic) for topic in request.topics if broker.topics.get(topic.name) is None]
-    request.topics = [
-        topic for topic in request.topics if broker.topics.get(topic.name) is not None
+    if not request.group_id:
+        return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
+    unknown = [
+        OffsetDeleteResponseTopic(name=topic.name, partitions=refused)
+        for topic in request.topics
+        if (refused := _take_unknown(broker, topic))
     ]
+    request.topics = [topic for topic in request.topics if topic.partitions]
 
     def complete(response: OffsetDeleteResponse) -> OffsetDeleteResponse:
         if not response.error_code:
-            response.topics += unknown
+            response.topics = _merged([*response.topics, *unknown])
         return response
 
     reply = broker.groups.delete_offsets(request, context.now_ms)
     return reply.map(complete) if isinstance(reply, Deferred) else complete(reply)
 
 
-def _unknown(topic: OffsetDeleteRequestTopic) -> OffsetDeleteResponseTopic:
-    return OffsetDeleteResponseTopic(
-        name=topic.name,
-        partitions=[
-            OffsetDeleteResponsePartition(
-                partition_index=partition.partition_index,
-                error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            )
-            for partition in topic.partitions
-        ],
-    )
+def _take_unknown(
+    broker: Broker, topic: OffsetDeleteRequestTopic
+) -> list[OffsetDeleteResponsePartition]:
+    """Take the partitions that do not exist out of a request, and return the answers to them."""
+    known = broker.topics.get(topic.name)
+    count = 0 if known is None else len(known.partitions)
+    asked = [partition.partition_index for partition in topic.partitions]
+    topic.partitions = [p for p in topic.partitions if 0 <= p.partition_index < count]
+    return [
+        OffsetDeleteResponsePartition(
+            partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        )
+        for index in asked
+        if not 0 <= index < count
+    ]
+
+
+def _merged(topics: list[OffsetDeleteResponseTopic]) -> list[OffsetDeleteResponseTopic]:
+    """Return one topic for each name: clients make a map of them."""
+    merged: dict[str, OffsetDeleteResponseTopic] = {}
+    for topic in topics:
+        if topic.name in merged:
+            merged[topic.name].partitions += topic.partitions
+        else:
+            merged[topic.name] = topic
+    return list(merged.values())
