@@ -128,6 +128,7 @@ class BlockingDriver:
             replies = [self.submit(call, deadline=deadline) for call in effect]
             self.wait(replies)
             return flow.send(tuple(reply.outcome for reply in replies))
+        assert isinstance(effect, Call), "this driver runs no flows that wait for changes"
         if effect.node == ANY_NODE and effect.timeout_ms is None:
             # Where any broker will do, one that hangs may take only a part of the time.
             share = self._config.request_timeout_ms / 1000 / ANY_NODE_SHARE

@@ -2,13 +2,14 @@
 
 A flow is a generator. It yields a `Call` and receives the response message (or has a `TransportError` or an
 `ApiError` raised at the yield); it yields a tuple of calls and receives a tuple of outcomes, in which errors are
-values; it yields a `Sleep` and receives None. It never learns the time: deadlines are the driver's, and a driver that
-has no time left for a `Sleep` ends the flow by raising the cause that the sleep carries.
+values; it yields a `Sleep`, or a `Wait` for something to change, and receives None; it yields an `Invoke` and receives
+what the program's function returned. Its deadline is the engine's: when no time is left for a `Sleep`, the engine ends
+the flow by raising the cause that the sleep carries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -49,7 +50,23 @@ class Sleep:
     """Why it is needed: raised instead when the deadline comes first."""
 
 
-Effect = Call | tuple[Call, ...] | Sleep
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A pause until the engine is notified that something changed, or until `until_ms`, whichever comes first."""
+
+    until_ms: int | None = None
+    """By the engine's clock; None waits for a change alone, or for the end of the operation's time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Invoke:
+    """A call of the program's own code, made where the program started the operation and with no lock held."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...] = ()
+
+
+Effect = Call | tuple[Call, ...] | Sleep | Wait | Invoke
 Flow = Generator[Effect, Any, T]
 
 

@@ -1,0 +1,328 @@
+"""Many flows of one client at once, and its timers: what a driver pumps.
+
+An engine decides and does no I/O. A driver hands it the time (`advance`) and the outcomes of calls (through the
+transport), and asks when it wants to be called next (`next_deadline_ms`). Whatever a client does, in the foreground
+for the program or in the background for itself, is a task: a flow that is under way. Tasks run until they have to
+wait, one step after another and never inside each other, so a flow may take what it sees for settled between two yields.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from headrace.clients.flows.effects import (
+    ANY_NODE,
+    Call,
+    ClientState,
+    Effect,
+    Flow,
+    Invoke,
+    Sleep,
+    Wait,
+)
+from headrace.errors import HeadraceError, TransportError
+from headrace.protocol.codec import Message
+
+T = TypeVar("T")
+
+Outcome = Message | HeadraceError | None
+"""Of a call: the response, why there is none, or None for a request that has no response."""
+
+UNLIMITED_MS: Final = 1 << 60
+"""A time-out that never comes."""
+ANY_NODE_SHARE: Final = 3
+"""Where any broker will do, one that hangs may take only this part of the time."""
+
+
+class Transport(Protocol):
+    """Carries calls to brokers."""
+
+    def submit(self, call: Call, deadline_ms: int, on_done: Callable[[Outcome], object]) -> None:
+        """Send a request without waiting; tell `on_done` its outcome, at the deadline at the latest.
+
+        It may be told before this returns. It must not be told while a broker in this process is handling another
+        request, since the engine goes on at once.
+        """
+
+
+class Timer:
+    """A function to be called at a time."""
+
+    __slots__ = ("callback", "when_ms")
+
+    def __init__(self, when_ms: int, callback: Callable[[], object] | None) -> None:
+        self.when_ms = when_ms
+        self.callback = callback
+        """None once it was called or cancelled."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether it is still to be called."""
+        return self.callback is not None
+
+    def cancel(self) -> None:
+        """Do not call it."""
+        self.callback = None
+
+
+class TaskCancelled(HeadraceError):  # noqa: N818 - as asyncio's CancelledError: no fault
+    """The operation was given up before it had an outcome."""
+
+
+class Task(Generic[T]):
+    """A flow under way."""
+
+    __slots__ = (
+        "alarm",
+        "deadline_ms",
+        "done",
+        "flow",
+        "invocation",
+        "on_done",
+        "on_invoke",
+        "outcome",
+        "paused_turn",
+        "turn",
+    )
+
+    def __init__(self, flow: Flow[T], deadline_ms: int) -> None:
+        self.flow = flow
+        self.deadline_ms = deadline_ms
+        self.done = False
+        self.outcome: T | BaseException | None = None
+        self.invocation: Invoke | None = None
+        """The program's code that the task waits for; the driver runs it and calls `Engine.resume`."""
+        self.on_done: Callable[[Task[T]], object] | None = None
+        self.on_invoke: Callable[[Task[T]], object] | None = None
+        self.turn = 0
+        """Counts the yields, so that what is left of an earlier wait cannot end a later one."""
+        self.paused_turn = -1
+        """The turn that the alarm may end."""
+        self.alarm: Timer | None = None
+
+    def result(self) -> T:
+        """Return what the flow returned, or raise what it raised; only when done."""
+        assert self.done, "the task is not done"
+        if isinstance(self.outcome, BaseException):
+            raise self.outcome
+        return self.outcome  # type: ignore[return-value]  # it is T when it is no exception
+
+
+class Engine:
+    """Runs the flows of one client."""
+
+    def __init__(
+        self,
+        state: ClientState,
+        transport: Transport,
+        *,
+        now_ms: int,
+        request_timeout_ms: int,
+        jitter: Callable[[], float],
+    ) -> None:
+        """Prepare an engine.
+
+        Args:
+            state: What the flows share.
+            transport: What carries calls.
+            now_ms: The time, milliseconds since 1970 of a clock that never goes back.
+            request_timeout_ms: How long a call may take that does not say so itself.
+            jitter: Returns a factor for a pause, around 1.
+        """
+        self.state = state
+        self.transport = transport
+        self.now_ms = now_ms
+        """The time as of the driver's last word."""
+        self._request_timeout_ms = request_timeout_ms
+        self._jitter = jitter
+        self._ready: deque[tuple[Task[Any], Any]] = deque()
+        self._running = False
+        self._timers: list[tuple[int, int, Timer]] = []
+        self._timer_numbers = itertools.count()
+        self._waiting: dict[Task[Any], int] = {}
+        """Tasks at a `Wait`, with the turn they wait in."""
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When `advance` should be called at the latest; None when nothing depends on the time."""
+        timers = self._timers
+        while timers and not timers[0][2].pending:
+            heapq.heappop(timers)
+        return timers[0][0] if timers else None
+
+    def advance(self, now_ms: int) -> None:
+        """Let time pass: call the timers that are due, and go on with the tasks that waited for them."""
+        self.now_ms = max(self.now_ms, now_ms)
+        while (due_ms := self.next_deadline_ms) is not None and due_ms <= self.now_ms:
+            timer = heapq.heappop(self._timers)[2]
+            callback, timer.callback = timer.callback, None
+            if callback is not None:
+                callback()
+        self._run_ready()
+
+    def at(self, when_ms: int, callback: Callable[[], object]) -> Timer:
+        """Call a function at a time, from `advance`."""
+        timer = Timer(when_ms, callback)
+        heapq.heappush(self._timers, (when_ms, next(self._timer_numbers), timer))
+        return timer
+
+    def submit(self, call: Call, on_done: Callable[[Outcome], object]) -> None:
+        """Make a call outside of a flow; `on_done` is told its outcome, perhaps at once."""
+        self.transport.submit(call, self.now_ms + self._limit_ms(call), on_done)
+
+    def notify(self) -> None:
+        """Go on with the tasks that wait for a change."""
+        waiting, self._waiting = self._waiting, {}
+        for task, turn in waiting.items():
+            self._resume(task, turn, None)
+
+    def spawn(
+        self,
+        flow: Flow[T],
+        *,
+        timeout_ms: int = UNLIMITED_MS,
+        on_done: Callable[[Task[T]], object] | None = None,
+        on_invoke: Callable[[Task[T]], object] | None = None,
+    ) -> Task[T]:
+        """Start a flow; it runs until it first has to wait.
+
+        Args:
+            flow: The flow.
+            timeout_ms: How long it may take, from now on.
+            on_done: Told when it has ended, perhaps before this returns.
+            on_invoke: Told when it asks for the program's own code; without it, such a request is an error.
+        """
+        task = Task(flow, self.now_ms + timeout_ms)
+        task.on_done = on_done
+        task.on_invoke = on_invoke
+        self._ready.append((task, None))
+        self._run_ready()
+        return task
+
+    def resume(self, task: Task[Any], value: object) -> None:
+        """Answer a task's `Invoke` with what the program's code returned, or the exception it raised."""
+        task.invocation = None
+        self._resume(task, task.turn, value)
+
+    def cancel(self, task: Task[Any]) -> None:
+        """Give a task up. Its requests that are on their way are not taken back."""
+        if not task.done:
+            self._finish(task, TaskCancelled("the operation was cancelled"))
+            task.flow.close()
+
+    def _limit_ms(self, call: Call) -> int:
+        if call.timeout_ms is not None:
+            return call.timeout_ms
+        if call.node == ANY_NODE:
+            return self._request_timeout_ms // ANY_NODE_SHARE
+        return self._request_timeout_ms
+
+    # Steps of tasks
+
+    def _resume(self, task: Task[Any], turn: int, value: object) -> None:
+        if task.done or task.turn != turn:
+            return
+        task.turn += 1
+        self._ready.append((task, value))
+        self._run_ready()
+
+    def _run_ready(self) -> None:
+        if self._running:
+            return
+        self._running = True
+        try:
+            while self._ready:
+                task, value = self._ready.popleft()
+                if not task.done:
+                    self._step(task, value)
+        finally:
+            self._running = False
+
+    def _step(self, task: Task[Any], value: object) -> None:
+        flow = task.flow
+        try:
+            effect = flow.throw(value) if isinstance(value, BaseException) else flow.send(value)
+        except StopIteration as stop:
+            self._finish(task, stop.value)
+        except Exception as error:  # noqa: BLE001 - whoever started the task is told
+            self._finish(task, error)
+        else:
+            self._carry_out(task, effect)
+
+    def _finish(self, task: Task[Any], outcome: object) -> None:
+        task.done = True
+        task.outcome = outcome
+        task.invocation = None
+        self._waiting.pop(task, None)
+        if task.on_done is not None:
+            task.on_done(task)
+
+    def _carry_out(self, task: Task[Any], effect: Effect) -> None:
+        turn = task.turn
+        if isinstance(effect, Call):
+            self._call(task, effect, lambda outcome: self._resume(task, turn, outcome))
+        elif isinstance(effect, tuple):
+            self._gather(task, effect)
+        elif isinstance(effect, Sleep):
+            self._sleep(task, effect)
+        elif isinstance(effect, Wait):
+            self._waiting[task] = turn
+            until_ms = task.deadline_ms if effect.until_ms is None else effect.until_ms
+            self._resume_at(task, min(until_ms, task.deadline_ms))
+        elif task.on_invoke is not None:
+            task.invocation = effect
+            task.on_invoke(task)
+        else:
+            self._resume(
+                task, turn, RuntimeError("a background task cannot run the program's code")
+            )
+
+    def _call(self, task: Task[Any], call: Call, on_done: Callable[[Outcome], object]) -> None:
+        deadline_ms = min(self.now_ms + self._limit_ms(call), task.deadline_ms)
+        if deadline_ms <= self.now_ms:
+            on_done(TransportError(f"no time was left to ask for {type(call.request).__name__}"))
+        else:
+            self.transport.submit(call, deadline_ms, on_done)
+
+    def _gather(self, task: Task[Any], calls: tuple[Call, ...]) -> None:
+        turn = task.turn
+        outcomes: list[Outcome] = [None] * len(calls)
+        missing = len(calls)
+
+        def answered(index: int, outcome: Outcome) -> None:
+            nonlocal missing
+            outcomes[index] = outcome
+            missing -= 1
+            if not missing:
+                self._resume(task, turn, tuple(outcomes))
+
+        if not calls:
+            self._resume(task, turn, ())
+        for index, call in enumerate(calls):
+            self._call(task, call, lambda outcome, index=index: answered(index, outcome))  # type: ignore[misc]  # mypy cannot infer a lambda with defaults
+
+    def _sleep(self, task: Task[Any], sleep: Sleep) -> None:
+        until_ms = self.now_ms + max(1, round(sleep.duration_ms * self._jitter()))
+        if until_ms >= task.deadline_ms:
+            self._resume(task, task.turn, sleep.cause)
+        else:
+            self._resume_at(task, until_ms)
+
+    def _resume_at(self, task: Task[Any], when_ms: int) -> None:
+        task.paused_turn = task.turn
+        alarm = task.alarm
+        if when_ms >= UNLIMITED_MS or (alarm and alarm.pending and alarm.when_ms == when_ms):
+            return  # a flow that waits again and again for one moment needs one timer
+
+        def due() -> None:
+            if task.paused_turn == task.turn:
+                self._waiting.pop(task, None)
+                self._resume(task, task.turn, None)
+
+        if alarm is not None:
+            alarm.cancel()
+        task.alarm = self.at(when_ms, due)
