@@ -15,7 +15,7 @@ from headrace.cli._options import check_reachable, client_options, preformatted
 from headrace.cli._output import INTERRUPTED, bytes_fields, printable
 
 if TYPE_CHECKING:
-    from headrace.clients.consumer import BlockingConsumer, ConsumedRecord
+    from headrace.clients.legacy_consumer import BlockingConsumer, ConsumedRecord
     from headrace.types import TopicPartition
 
 POLL_MS: Final = 500
@@ -114,7 +114,9 @@ class _Source:
             )
 
     def open(self, bootstrap: str, properties: dict[str, str]) -> BlockingConsumer:
-        from headrace.clients.consumer import BlockingConsumer  # noqa: PLC0415 - not for `--help`
+        from headrace.clients.legacy_consumer import (  # noqa: PLC0415 - not for `--help`
+            BlockingConsumer,
+        )
 
         defaults: dict[str, Any] = {"max.poll.records": 2000}
         if self._group is None:

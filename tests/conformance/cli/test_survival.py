@@ -8,7 +8,7 @@ import time
 import pytest
 
 from headrace.clients.blocking import EARLIEST, LATEST, BlockingClient, NewTopic
-from headrace.clients.consumer import BlockingConsumer
+from headrace.clients.legacy_consumer import BlockingConsumer
 from headrace.clients.producer import BlockingProducer, Delivery
 from headrace.types import TopicPartition
 from tests.fixtures.targets import Target

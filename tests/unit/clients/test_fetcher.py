@@ -8,9 +8,9 @@ import pytest
 from crc32c import crc32c
 
 from headrace.clients.blocking import EARLIEST, LATEST
-from headrace.clients.consumer import BlockingConsumer
 from headrace.clients.fetcher import ConsumedRecord, Fetcher, PartitionCursor, _Fetched
 from headrace.clients.flows.fetch import FetchedPartition
+from headrace.clients.legacy_consumer import BlockingConsumer
 from headrace.errors import ApiError, CorruptRecordError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.records.builder import BatchBuilder, build_batch
