@@ -95,7 +95,7 @@ def after_power_cut(run: Run, seed: int) -> BrokerHarness:
         offsets_topic_num_partitions=1,
         log_segment_bytes=2000,
     )
-    assert "partition not served" not in harness.journal.events("error")
+    assert "partition_not_served" not in harness.journal.events("error")
     return harness
 
 

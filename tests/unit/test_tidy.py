@@ -111,6 +111,26 @@ def test_nothing_is_left_for_later() -> None:
     problems(found())
 
 
+def test_events_of_the_journal_have_names_that_can_be_searched_for() -> None:
+    def found() -> Iterator[str]:
+        for path in written_python():
+            if not relative(path).startswith("src/"):
+                continue
+            for node in ast.walk(ast.parse(path.read_text())):
+                if (
+                    isinstance(node, ast.Call)
+                    and isinstance(node.func, ast.Attribute)
+                    and node.func.attr in {"info", "warning", "error"}
+                    and ast.unparse(node.func.value).endswith(("journal", "client_log"))
+                    and node.args
+                    and isinstance(node.args[0], ast.Constant)
+                    and not re.fullmatch(r"[a-z]+(_[a-z]+)*", str(node.args[0].value))
+                ):
+                    yield f"{relative(path)}:{node.lineno}: {node.args[0].value!r} is not snake_case"
+
+    problems(found())
+
+
 def test_no_path_of_a_machine_and_no_large_file() -> None:
     machine_path = re.compile(r"(?<![\w.])/(work|root|home/\w+|Users/\w+)/")
 

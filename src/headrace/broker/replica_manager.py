@@ -108,6 +108,7 @@ class ReplicaManager:
             journal=journal,
             run_tasks=run_tasks,
         )
+        self._logs.retention_interval_ms = config.log_retention_check_interval_ms
         self._cleaner = LogCleaner(
             self._logs, files, journal, backoff_ms=config.log_cleaner_backoff_ms
         )

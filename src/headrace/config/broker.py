@@ -130,9 +130,8 @@ class BrokerConfig:
     log_retention_bytes: int = _default_of("retention.bytes")
     log_retention_check_interval_ms: int = option(
         300_000,
-        "How often old segments are looked for.",
+        "How often segments are looked for that are old enough to be deleted, or to be closed.",
         minimum=1,
-        stored_only="it is every five minutes",
     )
     log_retention_ms: int = _default_of("retention.ms")
     log_roll_jitter_ms: int = _default_of("segment.jitter.ms")
@@ -140,10 +139,20 @@ class BrokerConfig:
     log_segment_bytes: int = _default_of("segment.bytes")
     log_segment_delete_delay_ms: int = _default_of("file.delete.delay.ms")
     max_connections: int = option(
-        10_000, "How many connections the broker accepts at one time.", type=_INT, minimum=1
+        10_000,
+        "How many connections the broker accepts at one time. Fewer, if it may not open that many files. Those that "
+        "are open stay when it is lowered.",
+        type=_INT,
+        minimum=1,
+        dynamic=True,
     )
     max_connections_per_ip: int = option(
-        200, "How many connections one address may hold.", type=_INT, minimum=0
+        200,
+        "How many connections one address may hold; for this machine's own there is no such limit. Those that are open "
+        "stay when it is lowered.",
+        type=_INT,
+        minimum=0,
+        dynamic=True,
     )
     max_incremental_fetch_session_cache_slots: int = option(
         1000,

@@ -15,25 +15,41 @@ _WINDOW_MS: Final = 1_000
 class Admission:
     """Counts connections, all and by address. Addresses of this machine are bounded by the total only."""
 
-    __slots__ = ("_limits", "_open", "_per_address", "_recent", "_window")
+    __slots__ = (
+        "_highest",
+        "_max_connections",
+        "_max_per_address",
+        "_max_rate",
+        "_open",
+        "_per_address",
+        "_recent",
+        "_window",
+    )
 
     def __init__(self, limits: ServerLimits) -> None:
-        self._limits = limits
+        """Begin with these limits; there will never be more connections than they say."""
+        self._highest = self._max_connections = limits.max_connections
+        self._max_per_address = limits.max_connections_per_address
+        self._max_rate = limits.max_connection_rate_per_address
         self._open = 0
         self._per_address: Counter[str] = Counter()
         self._recent: Counter[str] = Counter()
         self._window = -1
 
+    def limit(self, max_connections: int, max_per_address: int) -> None:
+        """Admit so many connections from now on; those that there are may stay."""
+        self._max_connections = min(max_connections, self._highest)
+        self._max_per_address = max_per_address
+
     def enter(self, address: str, now_ms: int) -> str | None:
         """Count a new connection; returns why it is refused, or None."""
-        limits = self._limits
-        if self._open >= limits.max_connections:
-            return f"there are {limits.max_connections} connections already"
+        if self._open >= self._max_connections:
+            return f"there are {self._open} connections already"
         if not _is_loopback(address):
-            if self._per_address[address] >= limits.max_connections_per_address:
-                return f"{address} has {limits.max_connections_per_address} connections already"
-            if self._arrivals(address, now_ms) > limits.max_connection_rate_per_address:
-                return f"{address} opens more than {limits.max_connection_rate_per_address} connections a second"
+            if self._per_address[address] >= self._max_per_address:
+                return f"{address} has {self._per_address[address]} connections already"
+            if self._arrivals(address, now_ms) > self._max_rate:
+                return f"{address} opens more than {self._max_rate} connections a second"
         self._open += 1
         self._per_address[address] += 1
         return None

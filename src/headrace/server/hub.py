@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 from headrace.broker.client_quotas import ClientQuotas
 from headrace.broker.context import CloseConnection, RequestContext
 from headrace.broker.throttling import Throttled, pause_in
+from headrace.config.broker import BrokerConfig
 from headrace.core.deferred import Deferred
 from headrace.errors import ProtocolError
 from headrace.ports import Journal
@@ -44,6 +45,8 @@ _TICK_RETRY_MS: Final = 1000
 class ServedBroker(Protocol):
     """What the server needs of `headrace.broker.Broker`."""
 
+    config: BrokerConfig
+    """What counts at present; another object when something was changed."""
     quotas: ClientQuotas
     """Their `active` says whether requests are to be measured and `throttle` to be called."""
 
@@ -118,8 +121,8 @@ class BrokerHub:
         loop: the running event loop.
         broker: the broker, open.
         clock: the process's clock.
-        limits: the server's bounds.
-        journal: where log lines go.
+        limits: the server's bounds; no number of connections that is configured while it runs can exceed theirs.
+        journal: where log lines go, those that clients can cause within a limit.
         on_failure: called when a sync failed: the process has to end, with an error.
     """
 
@@ -130,13 +133,14 @@ class BrokerHub:
         *,
         clock: ServerClock,
         limits: ServerLimits,
-        journal: Journal,
+        journal: RateLimited,
         on_failure: Callable[[BaseException], object],
     ) -> None:
         self._loop = loop
         self._broker = broker
         self._clock = clock
         self._journal = journal
+        self._config: BrokerConfig | None = None
         self._dirty: list[Connection] = []
         self._connections: set[Connection] = set()
         self._admission = Admission(limits)
@@ -147,8 +151,8 @@ class BrokerHub:
         self.compactor = Compactor(loop, broker, clock.now_ms, after=self.end)
         self.quotas = broker.quotas
         self.limits = limits
+        self.client_log: Journal = journal
         self.budget = MemoryBudget(limits.memory_budget_bytes)
-        self.client_log: Journal = RateLimited(journal, clock.now_ms)
         self.now_ms = clock.now_ms()
 
     @property
@@ -288,6 +292,9 @@ class BrokerHub:
 
     def opened(self, connection: Connection) -> str | None:
         """Note a new connection; returns why it is refused, or None."""
+        if (config := self._broker.config) is not self._config:
+            self._config = config
+            self._admission.limit(config.max_connections, config.max_connections_per_ip)
         reason = self._admission.enter(connection.client_address, self.now_ms)
         if reason is None:
             self._connections.add(connection)
@@ -307,6 +314,7 @@ class BrokerHub:
         self.begin()
         for connection in self.connections:
             connection.check(self.now_ms)
+        self._journal.report()
 
     async def drain(self, timeout_s: float) -> None:
         """Take no further requests, and answer those whose records only wait to be synced.

@@ -1,7 +1,7 @@
 """Log lines: an event name and fields, as `key=value` text or as JSON, on standard error.
 
 Values that clients supply are written with `repr` in the text form and escaped in JSON, so that no client can forge a
-line. Events that clients can cause at will go through `RateLimited`.
+line. What a broker tells while it serves goes through `RateLimited`: clients can cause many an event at will.
 """
 
 from __future__ import annotations
@@ -95,6 +95,8 @@ class LoggingJournal:
 class RateLimited:
     """A journal that passes on at most `burst` lines of each event per window, and then says how many it kept back.
 
+    `report` has to be called from time to time: a flood may end without another line to say it with.
+
     Args:
         journal: where lines go.
         now_ms: the clock.
@@ -120,25 +122,36 @@ class RateLimited:
 
     def info(self, event: str, **fields: object) -> None:
         """Log at INFO, within the limit."""
-        if self._admit(event, fields):
+        if self._admit(event):
             self._journal.info(event, **fields)
 
     def warning(self, event: str, **fields: object) -> None:
         """Log at WARNING, within the limit."""
-        if self._admit(event, fields):
+        if self._admit(event):
             self._journal.warning(event, **fields)
 
     def error(self, event: str, **fields: object) -> None:
         """Log at ERROR, within the limit."""
-        if self._admit(event, fields):
+        if self._admit(event):
             self._journal.error(event, **fields)
 
-    def _admit(self, event: str, fields: dict[str, object]) -> bool:
+    def report(self) -> None:
+        """Say how many lines were kept back in windows that are over."""
+        now_ms = self._now_ms()
+        for event, window in list(self._windows.items()):
+            if now_ms - window[0] >= self._window_ms:
+                self._end(event, window)
+                del self._windows[event]
+
+    def _end(self, event: str, window: list[int]) -> None:
+        if window[2]:
+            self._journal.warning("lines_suppressed", of=event, count=window[2])
+
+    def _admit(self, event: str) -> bool:
         now_ms = self._now_ms()
         window = self._windows.setdefault(event, [now_ms, 0, 0])
         if now_ms - window[0] >= self._window_ms:
-            if window[2]:
-                fields["suppressed"] = window[2]
+            self._end(event, window)
             window[:] = [now_ms, 0, 0]
         if window[1] < self._burst:
             window[1] += 1

@@ -30,7 +30,7 @@ from headrace.server.entropy import OsEntropy
 from headrace.server.hub import BrokerHub
 from headrace.server.limits import ServerLimits
 from headrace.server.listen import ListenAddress, bind
-from headrace.server.log import LoggingJournal
+from headrace.server.log import LoggingJournal, RateLimited
 from headrace.server.syncer import run_in_parallel
 
 EXIT_OK: Final = 0
@@ -123,12 +123,10 @@ def server_limits(config: BrokerConfig, descriptors: int, partitions: int) -> Se
     """Derive the server's bounds from the configuration, and from what it needs and has of descriptors.
 
     A connection takes two, and a partition that is written to and read by consumers who lag takes about two. A quarter
-    is kept free for partitions that come later.
+    is kept free for partitions that come later. How many connections are wanted can change, so it is no part of this.
     """
     connections = min(
-        config.max_connections,
-        descriptors * 3 // 8,
-        descriptors // 2 - _DESCRIPTORS_BESIDE_CONNECTIONS - partitions,
+        descriptors * 3 // 8, descriptors // 2 - _DESCRIPTORS_BESIDE_CONNECTIONS - partitions
     )
     return ServerLimits(
         max_request_bytes=config.socket_request_max_bytes,
@@ -175,12 +173,13 @@ class _Process:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
         files, metadata = open_stores(self._options.data)
+        journal = RateLimited(self._journal, self._clock.now_ms)
         broker = Broker(
             self._options.config,
             files=files,
             metadata=metadata,
             entropy=OsEntropy(),
-            journal=self._journal,
+            journal=journal,
             run_tasks=run_in_parallel,
         )
         descriptors = _descriptor_limit()
@@ -191,7 +190,7 @@ class _Process:
             broker,
             clock=self._clock,
             limits=limits,
-            journal=self._journal,
+            journal=journal,
             on_failure=self._sync_failed,
         )
         servers = [
@@ -201,7 +200,7 @@ class _Process:
         gc.freeze()  # what was loaded so far stays: the collector need not look at it again
         self._announce()
         self._log_start()
-        if limits.max_connections < min(_ENOUGH_CONNECTIONS, self._options.config.max_connections):
+        if limits.max_connections < min(_ENOUGH_CONNECTIONS, broker.config.max_connections):
             self._journal.warning(
                 "few_descriptors",
                 allowed=descriptors,

@@ -393,7 +393,7 @@ ADMIN: Final = (
     Difference(
         "DescribeConfigs",
         "other defaults: log.retention.ms one week, log.message.timestamp.after.max.ms one hour, "
-        "group.max.size, max.connections and max.connections.per.ip without a limit, the latter two dynamic",
+        "group.max.size, max.connections and max.connections.per.ip without a limit",
         "two weeks, no limit, 1000 members, 10000 and 200 connections",
         "Bounds that hold without an operator; see the options' documentation.",
         (

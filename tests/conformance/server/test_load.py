@@ -16,7 +16,13 @@ import psutil
 import pytest
 
 from headrace.errors import ErrorCode
+from headrace.protocol.messages.api_versions import ApiVersionsRequest
 from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from headrace.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from headrace.protocol.messages.produce import (
     PartitionProduceData,
@@ -188,6 +194,30 @@ def test_accepted_sockets_ask_whether_the_peer_is_alive(tmp_path: Path) -> None:
             pytest.skip("this system does not tell the timers of sockets")
         timer, _, _ = here[0][5].partition(":")
         assert timer == "02", "no keepalive timer runs on the server's side"
+
+
+def test_how_many_may_connect_changes_while_it_runs(tmp_path: Path) -> None:
+    def allow(client: WireClient, operation: int, count: str | None) -> None:
+        config = AlterableConfig(name="max.connections", config_operation=operation, value=count)
+        resource = AlterConfigsResource(resource_type=4, resource_name="1", configs=[config])
+        request = IncrementalAlterConfigsRequest(resources=[resource])
+        (response,) = client.request(request, 1).responses
+        assert response.error_code == ErrorCode.NONE
+
+    def is_let_in() -> bool:
+        try:
+            with WireClient(address(server)) as other:
+                return bool(other.request(ApiVersionsRequest(), 0).api_keys)
+        except OSError:
+            return False
+
+    with running_server(tmp_path) as server, WireClient(address(server)) as client:
+        assert is_let_in()
+        allow(client, 0, "1")
+        assert not is_let_in()
+        assert "there are 1 connections already" in server.log
+        allow(client, 1, None)
+        until(is_let_in)
 
 
 def test_a_request_that_names_too_many_topics_is_refused(tmp_path: Path) -> None:

@@ -259,6 +259,17 @@ def test_retention_is_applied_at_the_next_look(harness):
     assert harness.fetch("t", 0).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
+def test_how_often_retention_looks_is_as_configured():
+    harness = BrokerHarness(log_retention_check_interval_ms=10_000)
+    harness.create_topic("t", retention_ms="1000")
+    harness.advance(1)
+    harness.produce("t", b"a")
+    harness.advance(9_000)
+    assert harness.fetch("t", 0).error_code == 0
+    harness.advance(1_000)
+    assert harness.fetch("t", 0).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
 def test_new_partitions_have_the_new_settings(harness):
     change(harness, ("max.message.bytes", "500"))
     topic = harness.broker.topics.require("t")

@@ -93,7 +93,7 @@ def test_a_compacted_topic_keeps_the_last_value_of_each_key(harness: BrokerHarne
     newest = {record.key: record.value for record in records}
     assert newest == {b"key %d" % (number % 7): b"%d" % number for number in range(293, 300)}
     assert harness.broker.topics.require("t").partition(0).log.size_bytes < before / 5
-    assert "log compacted" in harness.journal.events("info")
+    assert "log_compacted" in harness.journal.events("info")
     harness.restart()
     assert all_records(harness, "t") == records
     harness.crash()
@@ -106,15 +106,15 @@ def test_how_far_a_log_is_clean_outlives_the_broker(tmp_path: Path) -> None:
     for number in range(60):
         put(harness, "t", (b"k", b"%d" % number))
     wait(harness)
-    rounds = harness.journal.events("info").count("log compacted")
+    rounds = harness.journal.events("info").count("log_compacted")
     assert rounds
     harness.restart()
     wait(harness)
-    assert harness.journal.events("info").count("log compacted") == rounds
+    assert harness.journal.events("info").count("log_compacted") == rounds
     (tmp_path / "cleaner-offset-checkpoint").write_bytes(b"rubbish")
     harness.restart()
     wait(harness)
-    assert harness.journal.events("info").count("log compacted") == rounds + 1
+    assert harness.journal.events("info").count("log_compacted") == rounds + 1
     assert values(harness.fetch("t", 59).records)[-1] == b"59"
 
 

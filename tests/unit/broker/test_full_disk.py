@@ -191,7 +191,7 @@ def test_checkpoints_and_retention_are_put_off_and_made_up_for(harness, disk):
     disk.error, disk.usable_bytes = errno.ENOSPC, 0
     harness.advance(600_000)
     assert not harness.broker.failed
-    assert "upkeep put off" in harness.journal.events("warning")
+    assert "upkeep_put_off" in harness.journal.events("warning")
     files = [name for name in disk.list("old-0") if name.endswith(".log")]
     assert len(files) == 4, "files go when the new log start is durable, not before"
     disk.error, disk.usable_bytes = None, 1 << 30

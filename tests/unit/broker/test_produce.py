@@ -367,7 +367,7 @@ def test_a_failed_sync_fails_who_waits_and_who_comes_later(harness: BrokerHarnes
         assert error_of(pending.response) == ErrorCode.KAFKA_STORAGE_ERROR
     assert harness.broker.failed
     assert harness.produce("t", b"b").error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    assert "the data directory failed" in harness.journal.events("error")
+    assert "log_directory_failed" in harness.journal.events("error")
     # A later sync must not make true what was reported as failed.
     batch_ = harness.broker.start_sync()
     assert batch_ is not None

@@ -156,7 +156,7 @@ def test_a_failed_sync_fails_the_whole_directory_for_good() -> None:
         with pytest.raises(ApiError):
             append(log_of(manager, partition), batch_of())
     assert manager.start_sync() is None
-    assert journal.named("the data directory failed")
+    assert journal.named("log_directory_failed")
     manager.tick(NOW_MS + 10**9)
     manager.close(NOW_MS)
     assert CLEAN_FILE not in files.list("")
@@ -222,7 +222,7 @@ def test_the_directory_of_an_earlier_topic_is_set_aside() -> None:
     assert log_of(manager, A).log_end_offset == 0
     stray = [name for name in files.list("") if name.endswith("-stray")]
     assert stray == [f"a-0.{ID.hex()}-stray"]
-    assert journal.named("directory of an earlier topic set aside")
+    assert journal.named("stray_directory_set_aside")
 
 
 def test_unknown_directories_are_reported_and_kept() -> None:
@@ -231,7 +231,7 @@ def test_unknown_directories_are_reported_and_kept() -> None:
     append(log_of(manager, B), batch_of())
     manager.close(NOW_MS)
     manager = start(files, A, journal=journal)
-    assert journal.named("directory of an unknown partition left alone") == [
+    assert journal.named("unknown_directory_left_alone") == [
         {"directory": "b.c-d-11"}
     ]
     assert files.list("b.c-d-11")
@@ -266,7 +266,7 @@ def test_a_damaged_partition_does_not_stop_the_others_and_stays_in_doubt() -> No
         assert log_of(manager, B).log_end_offset == 4
         manager.close(NOW_MS)
         assert CLEAN_FILE not in files.list("")
-    assert len(journal.named("partition not served")) == 2
+    assert len(journal.named("partition_not_served")) == 2
     manager.delete_log(A)
     assert not manager.failed
 

@@ -281,7 +281,7 @@ def test_a_torn_tail_is_cut_off_and_reported(tail: bytes) -> None:
     log = open_log(files, clean=False, recovery_point=2, journal=journal)
     assert (log.log_end_offset, log.synced_offset, log.high_watermark) == (4, 4, 4)
     assert log.recovery.truncated_bytes == len(tail)
-    assert journal.named("torn log tail cut off")[0]["truncated_bytes"] == len(tail)
+    assert journal.named("torn_log_tail_cut_off")[0]["truncated_bytes"] == len(tail)
     assert append(log, batch_of()) == 4
 
 

@@ -39,6 +39,22 @@ def test_loopback_is_bounded_by_the_total_only() -> None:
     assert admission.enter("::1", 0) is None
 
 
+def test_limits_change_while_there_are_connections() -> None:
+    admission = Admission(LIMITS)
+    for now_ms in range(0, 4_000, 1_000):
+        assert admission.enter(FAR, now_ms) is None
+    admission.limit(100, 2)
+    assert admission.enter(FAR, 5_000) == f"{FAR} has 4 connections already"
+    for _ in range(3):
+        admission.leave(FAR)
+    assert admission.enter(FAR, 6_000) is None
+    admission.limit(2, 100)
+    assert admission.enter(FAR, 7_000) == "there are 2 connections already"
+    admission.limit(100, 100)
+    assert [admission.enter(HERE, 8_000) for _ in range(6)] == [None] * 6
+    assert admission.enter(HERE, 8_000) == "there are 8 connections already", "what was begun with"
+
+
 def test_the_longest_list_of_a_request_is_found_whatever_it_is_called() -> None:
     topics = [MetadataRequestTopic(name="t")] * 7
     assert longest_list(MetadataRequest(topics=topics)) == 7

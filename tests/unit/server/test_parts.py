@@ -190,7 +190,22 @@ def test_a_flood_of_one_event_is_cut_and_counted() -> None:
     assert [event for event, _ in journal.lines] == ["flood"] * 5 + ["other"]
     now_ms = 1000
     limited.warning("flood")
-    assert journal.lines[-1] == ("flood", {"suppressed": 95})
+    assert journal.lines[-2:] == [("lines_suppressed", {"of": "flood", "count": 95}), ("flood", {})]
+
+
+def test_a_flood_that_has_ended_is_counted_too_and_once() -> None:
+    now_ms = 0
+    journal = RecordingJournal()
+    limited = RateLimited(journal, lambda: now_ms, burst=1, window_ms=1000)
+    limited.info("flood")
+    limited.info("flood")
+    now_ms = 999
+    limited.report()
+    assert journal.lines == [("flood", {})]
+    now_ms = 1000
+    limited.report()
+    limited.report()
+    assert journal.lines[1:] == [("lines_suppressed", {"of": "flood", "count": 1})]
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,7 @@ class LogCleaner:
         except OSError as error:
             if not is_passing(error):
                 raise
-            self._journal.warning("checkpoint not written", reason=str(error))
+            self._journal.warning("checkpoint_not_written", reason=str(error))
             return False
         return True
 
@@ -196,7 +196,7 @@ class LogCleaner:
                 self._end(now_ms, self.backoff_ms)
                 raise error
             self._journal.warning(
-                "log not compacted", partition=str(task.log.topic_partition), reason=str(error)
+                "log_not_compacted", partition=str(task.log.topic_partition), reason=str(error)
             )
         else:
             self._give_up(task.log, error)
@@ -212,13 +212,13 @@ class LogCleaner:
     def _give_up(self, log: PartitionLog, error: Exception) -> None:
         self._uncleanable.add(log)
         self._journal.error(
-            "log cannot be compacted", partition=str(log.topic_partition), reason=repr(error)
+            "log_cannot_be_compacted", partition=str(log.topic_partition), reason=repr(error)
         )
 
     def _report(self, task: Compaction) -> None:
         stats = task.stats
         self._journal.info(
-            "log compacted",
+            "log_compacted",
             partition=str(task.log.topic_partition),
             clean_offset=task.clean_end_offset,
             records=stats.records_before,

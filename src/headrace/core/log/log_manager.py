@@ -39,6 +39,7 @@ STRAY_SUFFIX: Final = "-stray"
 
 CHECKPOINT_INTERVAL_MS: Final = 60_000
 RETENTION_INTERVAL_MS: Final = 300_000
+"""How often logs are looked at for what can be deleted; the default, which is Kafka's."""
 RETRY_INTERVAL_MS: Final = 10_000
 """When what a full disk did not allow is tried again."""
 
@@ -107,6 +108,7 @@ class LogManager:
         start_offsets = self._read_offsets(START_FILE)
         self._starts_known = start_offsets is not None
         self._start_offsets = start_offsets or {}
+        self.retention_interval_ms = RETENTION_INTERVAL_MS
         self._next_checkpoint_ms: int | None = None
         self._next_retention_ms: int | None = None
         self._upkeep: list[PartitionLog] = []
@@ -161,14 +163,14 @@ class LogManager:
             except StorageError as error:
                 self._failed[spec.topic_partition] = error
                 self._journal.error(
-                    "partition not served", partition=str(spec.topic_partition), reason=str(error)
+                    "partition_not_served", partition=str(spec.topic_partition), reason=str(error)
                 )
         self._run_tasks(unsynced)
         for name in self._files.list(""):
             topic, separator, partition = name.rpartition("-")
             if topic and separator and partition.isdigit() and name not in known:
                 self._journal.warning(
-                    "directory of an unknown partition left alone", directory=name
+                    "unknown_directory_left_alone", directory=name
                 )
         if not self._starts_known:
             # From now on a log that begins later than the file says has lost its beginning.
@@ -235,7 +237,7 @@ class LogManager:
             stray = f"{name[-_NAME_LENGTH:]}.{found.hex()}{STRAY_SUFFIX}"
             self._files.rename(name, stray)
             self._journal.warning(
-                "directory of an earlier topic set aside", directory=name, renamed=stray
+                "stray_directory_set_aside", directory=name, renamed=stray
             )
 
     # Logs
@@ -324,7 +326,7 @@ class LogManager:
         if self._failure is not None:
             return
         self._failure = error
-        self._journal.error("the data directory failed", reason=str(error))
+        self._journal.error("log_directory_failed", reason=str(error))
         for log in self._logs.values():
             log.fail(error)
 
@@ -348,7 +350,7 @@ class LogManager:
             return
         try:
             if self._next_retention_ms is not None and now_ms >= self._next_retention_ms:
-                self._next_retention_ms = now_ms + RETENTION_INTERVAL_MS
+                self._next_retention_ms = now_ms + self.retention_interval_ms
                 self._maintain_some(now_ms)
             if self._next_checkpoint_ms is not None and now_ms >= self._next_checkpoint_ms:
                 self._next_checkpoint_ms = now_ms + CHECKPOINT_INTERVAL_MS
@@ -357,7 +359,7 @@ class LogManager:
             if not is_passing(error):
                 self.fail(error)
                 raise
-            self._journal.warning("upkeep put off", reason=str(error))
+            self._journal.warning("upkeep_put_off", reason=str(error))
             self._next_checkpoint_ms = now_ms + RETRY_INTERVAL_MS
             # The logs that have not had their turn may have something to delete: they go on; then all are tried again.
             self._put_off = bool(self._upkeep)
@@ -383,9 +385,10 @@ class LogManager:
                 log.expire_producers(now_ms)
                 self._delete_old_segments(log, now_ms)
                 log.maybe_roll(now_ms)
+                log.maybe_write_caches()
             except StorageError as error:
                 self._journal.error(
-                    "retention not applied", partition=str(log.topic_partition), reason=str(error)
+                    "retention_not_applied", partition=str(log.topic_partition), reason=str(error)
                 )
             except OSError as error:
                 if not is_passing(error):
@@ -400,7 +403,7 @@ class LogManager:
         if deleted:
             self._shortened[log] = None
             self._journal.info(
-                "old segments deleted",
+                "old_segments_deleted",
                 partition=str(log.topic_partition),
                 segments=len(deleted),
                 log_start_offset=log.log_start_offset,
@@ -428,7 +431,7 @@ class LogManager:
                 log.delete_old_segments(now_ms)
             except StorageError as error:  # what cannot be read stays, below the log start
                 self._journal.error(
-                    "segments not deleted", partition=str(log.topic_partition), reason=str(error)
+                    "segments_not_deleted", partition=str(log.topic_partition), reason=str(error)
                 )
         self._remove_deleted()
 
@@ -474,7 +477,7 @@ class LogManager:
             except OSError as error:
                 clean = False
                 self._journal.error(
-                    "log not closed clean", partition=str(log.topic_partition), reason=str(error)
+                    "log_not_closed_clean", partition=str(log.topic_partition), reason=str(error)
                 )
         if clean:
             self.write_checkpoints()

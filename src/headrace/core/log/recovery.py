@@ -1,12 +1,14 @@
 """Opening a log's directory: what is there, what is torn, what is damaged.
 
-After a clean shutdown the files are as they were closed and the caches beside them are used. After a crash every
-segment that reaches beyond the recovery point is read through and checked. The first bad batch at or above the
-recovery point is the torn tail of writes that were never acknowledged as durable: it is cut off, with everything after
-it. Below the recovery point it is damage to data that was promised to be safe, and nothing is cut: opening fails.
+After a clean shutdown the files are as they were closed and the caches beside them are used. After a crash everything
+above the recovery point is read through and checked. The first bad batch there is the torn tail of writes that were
+never acknowledged as durable: it is cut off, with everything after it. Below the recovery point nothing is ever cut. What
+is there is known to be on the disk, so the caches may speak for it; what they do not know is read from the batch
+headers. Damage that shows is a reason not to open the log; other damage shows to whoever reads it.
 
 Every step can be interrupted and repeated: later segments are removed newest first, then the torn one is cut, and
-what was checked is synced before it counts as durable.
+what was checked is synced before it counts as durable. An index that speaks for more than what is safe is removed before
+that, durably: it may describe what is cut off now, and nobody could tell once other batches lie there.
 """
 
 from __future__ import annotations
@@ -76,22 +78,13 @@ class LoadedLog:
         """Write down what was cut off, if anything was."""
         if self.report.reason:
             journal.warning(
-                "torn log tail cut off",
+                "torn_log_tail_cut_off",
                 partition=str(topic_partition),
                 reason=self.report.reason,
                 truncated_bytes=self.report.truncated_bytes,
                 removed_segments=self.report.removed_segments,
                 log_end_offset=self.end_offset,
             )
-
-
-@dataclass(slots=True)
-class _Scan:
-    """How far a segment is sound: up to byte `position`, offset `next_offset`; `reason` says why not further."""
-
-    position: int
-    next_offset: int
-    reason: str
 
 
 class LogLoader:
@@ -128,11 +121,17 @@ class LogLoader:
         """
         segments = self._without_missing_start(self._find_segments())
         first_scanned = self._first_to_scan(segments)
-        unscanned = segments[:first_scanned]
-        self._load_epochs(unscanned)
+        unscanned, scanned = segments[:first_scanned], segments[first_scanned:]
         start_offset = self._log_start_offset or 0
-        scan_from = segments[0].base_offset if segments else start_offset
-        self._load_producers(unscanned, unscanned[-1].end_offset if unscanned else scan_from)
+        scan_from = unscanned[-1].end_offset if unscanned else start_offset
+        if scanned:
+            scan_from = scanned[0].base_offset
+        self._load_producers(unscanned, max(scan_from, self._recovery_point) if scanned else scan_from)
+        covered = self._load_epochs(unscanned)
+        if scanned:
+            self._known = self._known_part(scanned[0], min(covered, self._snapshot_offset))
+            scan_from = self._known.end_offset
+        self._epochs.truncate_to_end(scan_from)
         kept = self._scan(segments, first_scanned)
         end_offset = kept[-1].end_offset if kept else start_offset
         if end_offset < self._recovery_point and start_offset < self._recovery_point:
@@ -232,15 +231,15 @@ class LogLoader:
 
     # What is remembered
 
-    def _load_epochs(self, unscanned: list[Segment]) -> None:
-        """Restore the epochs before the scan; the scan finds the others, and the checkpoint may have them wrong."""
+    def _load_epochs(self, unscanned: list[Segment]) -> int:
+        """Restore the epochs before the scan, and return the offset below which the checkpoint had them all."""
         content = self._files.read_file(f"{self._directory}/{EPOCHS_FILE}")
         self._epochs, covered = LeaderEpochCache.decode(content)
-        self._epochs.truncate_to_end(unscanned[-1].end_offset if unscanned else 0)
         for segment in unscanned:
             if segment.end_offset > covered:
                 for header in _headers(segment):
                     self._epochs.assign(header[2], header[0])
+        return covered
 
     def _load_producers(self, unscanned: list[Segment], offset: int) -> None:
         """Restore the state at the start of the scan: the newest sound snapshot, then the headers after it."""
@@ -377,70 +376,3 @@ def _headers(segment: Segment) -> Iterator[tuple[int, ...]]:
         yield tuple(segment.header_at(batch.position))
     if not loaded:
         segment.unload()
-
-
-def _checked_headers(
-    file: File, base_offset: int, epochs: LeaderEpochCache, *, gaps_allowed: bool
-) -> Iterator[tuple[int, tuple[int, ...], str]]:
-    """Yield (position, header, what is wrong) of batch after batch; the first with a fault is the last.
-
-    Compaction leaves gaps between offsets, and only in sealed segments. These end at the offset where the next one
-    begins, compacted or not, so a wrong base offset shows there too: it makes the batches overlap or the ends differ.
-    """
-    position, size, expected = 0, file.size, base_offset
-    chunk, chunk_start = memoryview(b""), 0
-    empty: tuple[int, ...] = ()
-    while position < size:
-        at = position - chunk_start
-        if at + HEADER_SIZE > len(chunk):
-            chunk, chunk_start, at = memoryview(file.read(position, _SCAN_CHUNK)), position, 0
-            if len(chunk) < HEADER_SIZE:
-                yield position, empty, "the file ends inside a batch header"
-                return
-        header = unpack_header(chunk, at)
-        batch_size = LOG_OVERHEAD + header[1]
-        if gaps_allowed and header[0] > expected:
-            expected = header[0]
-        if reason := _header_fault(header, expected, size - position):
-            yield position, empty, reason
-            return
-        if at + batch_size > len(chunk) and batch_size <= _SCAN_CHUNK:
-            chunk, chunk_start, at = memoryview(file.read(position, _SCAN_CHUNK)), position, 0
-        if batch_size <= _SCAN_CHUNK:
-            crc = crc32c(chunk[at + CRC_START : at + batch_size])
-        else:
-            crc = _crc_of(file, position + CRC_START, position + batch_size)
-        if crc != header[4]:
-            yield position, empty, "the CRC does not match"
-            return
-        if header[2] < epochs.latest:
-            yield position, empty, f"leader epoch {header[2]} after {epochs.latest}"
-            return
-        yield position, header, ""
-        position += batch_size
-        expected = header[0] + header[6] + 1
-
-
-def _crc_of(file: File, position: int, end: int) -> int:
-    # In pieces: a batch length is only believed once the CRC has been found right.
-    crc = 0
-    while position < end:
-        piece = file.read(position, min(_SCAN_CHUNK, end - position))
-        crc = crc32c(piece, crc)
-        position += len(piece)
-    return crc
-
-
-def _header_fault(header: tuple[int, ...], expected: int, remaining: int) -> str:
-    base_offset, length, _, magic = header[:4]
-    if length < MIN_BATCH_LENGTH:
-        return f"batch length {length}"
-    if magic != MAGIC:
-        return f"magic {magic}"
-    if length + LOG_OVERHEAD > remaining:
-        return "the file ends inside a batch"
-    if base_offset != expected:
-        return f"base offset {base_offset} where {expected} should follow"
-    if header[6] < 0:
-        return f"last offset delta {header[6]}"
-    return ""
