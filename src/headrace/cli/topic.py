@@ -121,13 +121,24 @@ def _replicas(topic: TopicMetadata) -> int:
 
 @topic.command("describe")
 @click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
+@click.option(
+    "--configs",
+    "all_configs",
+    is_flag=True,
+    help="All configs: the value in force, where it comes from, and what else could give one.",
+)
 @client_options
 def describe(
-    bootstrap: str, properties: dict[str, str], *, names: tuple[str, ...], as_json: bool
+    bootstrap: str,
+    properties: dict[str, str],
+    *,
+    names: tuple[str, ...],
+    all_configs: bool,
+    as_json: bool,
 ) -> None:
-    """Describe topics: partitions, leaders, offsets, and the configs that differ from the defaults."""
+    """Describe topics: partitions, leaders, offsets, and the configs that were set on the topic itself."""
     with open_client(bootstrap, properties) as client:
-        descriptions = [_describe(client, name) for name in names]
+        descriptions = [_describe(client, name, all_configs=all_configs) for name in names]
     if as_json:
         print_json(descriptions)
         return
@@ -137,7 +148,7 @@ def describe(
         _print_description(description)
 
 
-def _describe(client: BlockingClient, name: str) -> dict[str, Any]:
+def _describe(client: BlockingClient, name: str, *, all_configs: bool) -> dict[str, Any]:
     from headrace.clients.blocking import EARLIEST, LATEST, ResourceType  # noqa: PLC0415 - not for `--help`
     from headrace.types import TopicPartition  # noqa: PLC0415 - as above
 
@@ -169,6 +180,26 @@ def _describe(client: BlockingClient, name: str) -> dict[str, Any]:
         "replicas": _replicas(entry),
         "configs": {config.name: config.value for config in configs if _is_set(config)},
         "partitions": partitions,
+    } | ({"all_configs": [_config(config) for config in configs]} if all_configs else {})
+
+
+def _config(config: ConfigEntry) -> dict[str, Any]:
+    from headrace.clients.flows.admin import source_of  # noqa: PLC0415 - not for `--help`
+
+    return {
+        "name": config.name,
+        "value": config.value,
+        "source": source_of(config.source).name.lower(),
+        "read_only": config.read_only,
+        "sensitive": config.is_sensitive,
+        "synonyms": [
+            {
+                "name": synonym.name,
+                "value": synonym.value,
+                "source": synonym.source.name.lower(),
+            }
+            for synonym in config.synonyms
+        ],
     }
 
 
@@ -209,3 +240,17 @@ def _print_description(description: dict[str, Any]) -> None:
         for partition in partitions
     ]
     print_table(("PARTITION", "LEADER", "EPOCH", "REPLICAS", "ISR", "START", "END"), rows)
+    if "all_configs" in description:
+        click.echo()
+        _print_configs(description["all_configs"])
+
+
+def _print_configs(configs: list[dict[str, Any]]) -> None:
+    rows = []
+    for config in configs:
+        # The first synonym is the value itself.
+        others = ", ".join(
+            f"{s['name']}={s['value']} ({s['source']})" for s in config["synonyms"][1:]
+        )
+        rows.append((config["name"], config["value"], config["source"], others or None))
+    print_table(("CONFIG", "VALUE", "SOURCE", "OTHERWISE"), rows)

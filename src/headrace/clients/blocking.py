@@ -20,6 +20,8 @@ from headrace.clients.flows.admin import (
     ClusterDescription,
     ConfigEntry,
     ConfigSource,
+    ConfigSynonym,
+    ConfigSource,
     NewTopic,
     ResourceType,
 )
@@ -56,6 +58,8 @@ __all__ = [
     "ClusterDescription",
     "ClusterMetadata",
     "ConfigEntry",
+    "ConfigSource",
+    "ConfigSynonym",
     "ConfigSource",
     "FetchPosition",
     "FetchedPartition",

@@ -43,6 +43,18 @@ def test_topics_are_created_listed_described_and_deleted(headrace: Commands) -> 
     assert {(e["start_offset"], e["end_offset"]) for e in described["partitions"]} == {(0, 0)}
     assert "retention.ms=86400000" in headrace.run("topic", "describe", "made").stdout.decode()
 
+    assert "all_configs" not in described
+    [described] = headrace.json("topic", "describe", "made", "--configs")
+    configs = {config["name"]: config for config in described["all_configs"]}
+    assert configs["retention.ms"]["source"] == "dynamic_topic"
+    first, *_, last = configs["retention.ms"]["synonyms"]
+    assert first == {"name": "retention.ms", "value": "86400000", "source": "dynamic_topic"}
+    assert last["source"] == "default"
+    assert configs["segment.bytes"]["source"] == "default"
+    table = headrace.run("topic", "describe", "made", "--configs").stdout.decode()
+    [row] = [line.split() for line in table.splitlines() if line.startswith("retention.ms ")]
+    assert row[:3] == ["retention.ms", "86400000", "dynamic_topic"]
+
     refused = headrace.run("topic", "delete", "made", code=2)
     assert b"--yes" in refused.stderr
     headrace.run("topic", "delete", "made", "--yes")

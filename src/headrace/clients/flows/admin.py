@@ -64,6 +64,23 @@ class NewTopic:
     configs: Mapping[str, str] = field(default_factory=dict)
 
 
+def source_of(number: int) -> ConfigSource:
+    """Return where a value comes from; UNKNOWN for a number that Kafka added later."""
+    try:
+        return ConfigSource(number)
+    except ValueError:
+        return ConfigSource.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSynonym:
+    """One of the places that a configuration value could come from."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
     """One configuration value."""
@@ -76,6 +93,8 @@ class ConfigEntry:
     """A `ConfigSource`, or a number that Kafka added later."""
     read_only: bool = False
     is_sensitive: bool = False
+    synonyms: tuple[ConfigSynonym, ...] = ()
+    """In the order in which they count; the first one is in force."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +238,7 @@ def describe_configs(
                     resource_type=resource_type, resource_name=name, configuration_keys=None
                 )
             ],
-            include_synonyms=False,
+            include_synonyms=True,
             include_documentation=False,
         )
         # A broker's own settings are known only to that broker.
@@ -238,6 +257,10 @@ def describe_configs(
                     entry.config_source,
                     entry.read_only,
                     entry.is_sensitive,
+                    tuple(
+                        ConfigSynonym(synonym.name, synonym.value, source_of(synonym.source))
+                        for synonym in entry.synonyms
+                    ),
                 )
                 for entry in result.configs
             ]
