@@ -41,6 +41,10 @@ ANY_NODE_SHARE: Final = 3
 class Transport(Protocol):
     """Carries calls to brokers."""
 
+    @property
+    def lost_connections(self) -> int:
+        """How many connections ended so far, for whatever reason."""
+
     def submit(self, call: Call, deadline_ms: int, on_done: Callable[[Outcome], object]) -> None:
         """Send a request without waiting; tell `on_done` its outcome, at the deadline at the latest.
 
@@ -137,6 +141,9 @@ class Engine:
         self.transport = transport
         self.now_ms = now_ms
         """The time as of the driver's last word."""
+        self.callbacks: deque[Callable[[], object]] = deque()
+        """The program's own code that is due, in order. The driver runs it when it holds no lock; what it raises must
+        not end anything but itself."""
         self._request_timeout_ms = request_timeout_ms
         self._jitter = jitter
         self._ready: deque[tuple[Task[Any], Any]] = deque()

@@ -13,6 +13,8 @@ CALL = Call(request=HeartbeatRequest(group_id="g"), node=1)
 
 
 class HandTransport:
+    lost_connections = 0
+
     def __init__(self, *, at_once=None):
         self.sent = []
         self._at_once = at_once

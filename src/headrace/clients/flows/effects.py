@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from headrace.clients.flows.cluster import ClusterMetadata
 from headrace.errors import HeadraceError, ProtocolError
 from headrace.protocol.codec import Message
+
+if TYPE_CHECKING:
+    from headrace.clients.flows.topic_settings import TopicSettings
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Message)
@@ -94,6 +97,8 @@ class ClientState:
     """Group id to the node that coordinates it, as far as known."""
     stale_topics: set[str] = field(default_factory=set)
     """Topics whose leaders must be asked for again before they are used."""
+    topic_settings: dict[str, TopicSettings] = field(default_factory=dict)
+    """What the metadata of topics says to Headrace's clients, as far as asked for."""
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1000
 

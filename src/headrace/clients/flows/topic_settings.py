@@ -1,0 +1,57 @@
+"""What a topic's metadata tells Headrace's clients: how to partition and to (de)serialize its records.
+
+They are topic configs of Headrace's own. Other brokers do not know them, and a client that may not read configs does
+without: then the defaults count, or what the program gave to its producer and consumer.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from headrace.clients.flows.effects import Call, ClientState, Flow, ask
+from headrace.errors import ApiError
+from headrace.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+
+TOPIC: Final = 2
+PARTITIONER: Final = "headrace.partitioner"
+SERDE: Final = "headrace.serde"
+KEY_SERDE: Final = "headrace.key.serde"
+
+
+class TopicSettings(NamedTuple):
+    """Names from a topic's metadata; None where it says nothing."""
+
+    partitioner: str | None = None
+    serde: str | None = None
+    key_serde: str | None = None
+
+
+def topic_settings(state: ClientState, topic: str) -> Flow[TopicSettings]:
+    """Return what a topic's metadata says, asking a broker once."""
+    known = state.topic_settings.get(topic)
+    if known is None:
+        known = yield from _ask(topic)
+        state.topic_settings[topic] = known
+    return known
+
+
+def _ask(topic: str) -> Flow[TopicSettings]:
+    names = [PARTITIONER, SERDE, KEY_SERDE]
+    resource = DescribeConfigsResource(
+        resource_type=TOPIC, resource_name=topic, configuration_keys=names
+    )
+    request = DescribeConfigsRequest(
+        resources=[resource], include_synonyms=False, include_documentation=False
+    )
+    try:
+        response = yield from ask(Call(request=request), DescribeConfigsResponse)
+    except ApiError:  # a broker that does not speak DescribeConfigs has no such settings
+        return TopicSettings()
+    values = {
+        entry.name: entry.value or None for result in response.results for entry in result.configs
+    }
+    return TopicSettings(values.get(PARTITIONER), values.get(SERDE), values.get(KEY_SERDE))
