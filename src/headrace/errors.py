@@ -210,6 +210,70 @@ class ProtocolError(HeadraceError):
     """Bytes from the other side are not what the protocol allows; the connection is of no more use."""
 
 
+class ClosedError(HeadraceError):
+    """The client was closed before."""
+
+
+class SerializationError(HeadraceError):
+    """A key or value could not be turned into bytes, or bytes into a key or value.
+
+    Attributes:
+        topic: The record's topic.
+        partition: Its partition; None where it had not been chosen yet.
+        offset: Its offset; None for a record that was to be sent. A consumer's position stays at a record that it
+            cannot read, so seeking to `offset + 1` skips it.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        topic: str | None = None,
+        partition: int | None = None,
+        offset: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+
+
+class ConsumerError(HeadraceError):
+    """A consumer was used in a way, or is in a state, that does not allow what was asked for."""
+
+
+class NoSubscriptionError(ConsumerError):
+    """There is nothing to read: neither `subscribe` nor `assign` was called."""
+
+
+class ConflictingSubscriptionError(ConsumerError):
+    """Topics, a pattern, the group's attachments and partitions by hand exclude each other."""
+
+
+class NoOffsetError(ConsumerError):
+    """A partition has no offset to begin at, and auto.offset.reset is none."""
+
+
+class NotAssignedError(ConsumerError):
+    """The partition is not this consumer's, or is not any more."""
+
+
+class InvalidCommittedOffsetError(ConsumerError):
+    """Committed offsets were asked for, or given, for a partition that does not exist."""
+
+
+class UnknownAssignorError(ConsumerError):
+    """There is no assignor of that name."""
+
+
+class ConcurrentPollError(ConsumerError):
+    """Two threads or tasks poll one consumer, or a listener polls its own."""
+
+
+class LogTruncatedError(ConsumerError):
+    """Records behind the consumer's position are gone after a change of leaders, and auto.offset.reset is none."""
+
+
 class StorageError(HeadraceError):
     """Stored data is missing or damaged."""
 
