@@ -426,6 +426,28 @@ ADMIN: Final = (
         (where("incremental_alter", "unknown operation", "empty name"),),
     ),
     Difference(
+        "AlterClientQuotas",
+        "addresses (ip) and connection_creation_rate, controller_mutation_rate",
+        "INVALID_REQUEST",
+        "Not implemented: max.connections.per.ip and 50 new connections a second bound every address; one request changes "
+        "at most max.topics.per.request topics.",
+        (where("client_quotas", "mutations", "connections of an address"),),
+    ),
+    Difference(
+        "quotas",
+        "consumer_byte_rate counts whole fetch responses, and throttles whoever has exceeded it after the fact",
+        "counts the records in them, and gives none beyond the quota",
+        "A response without records costs next to nothing; what was sent cannot be taken back.",
+        (),
+    ),
+    Difference(
+        "quotas",
+        "request_percentage counts network and I/O threads: 100 for each of them",
+        "100 is the broker's one thread",
+        "There is one.",
+        (),
+    ),
+    Difference(
         "DescribeLogDirs",
         "leaves out a topic none of whose partitions exists",
         "lists it without partitions",
