@@ -435,9 +435,9 @@ ADMIN: Final = (
     ),
     Difference(
         "quotas",
-        "consumer_byte_rate counts whole fetch responses, and throttles whoever has exceeded it after the fact",
-        "counts the records in them, and gives none beyond the quota",
-        "A response without records costs next to nothing; what was sent cannot be taken back.",
+        "consumer_byte_rate counts whole fetch responses",
+        "counts the records in them",
+        "What surrounds the records is small, and known only when the response is encoded.",
         (),
     ),
     Difference(
