@@ -108,7 +108,7 @@ class ReplicaManager:
             journal=journal,
             run_tasks=run_tasks,
         )
-        self._logs.retention_interval_ms = config.log_retention_check_interval_ms
+        self._logs.upkeep.retention_interval_ms = config.log_retention_check_interval_ms
         self._cleaner = LogCleaner(
             self._logs, files, journal, backoff_ms=config.log_cleaner_backoff_ms
         )
@@ -390,7 +390,7 @@ class ReplicaManager:
         if self.failure is not None:
             return None
         deadlines = (
-            self._logs.next_deadline_ms,
+            self._logs.upkeep.next_deadline_ms,
             self._background.next_deadline_ms,
             self._space.next_check_ms,
             self._cleaner.next_deadline_ms,

@@ -9,14 +9,13 @@ import pytest
 from headrace.core.log.config import LogConfig
 from headrace.core.log.log_manager import (
     CLEAN_FILE,
-    META_FILE,
-    RETENTION_INTERVAL_MS,
-    UPKEEP_AT_ONCE,
     LogManager,
     PartitionSpec,
 )
+from headrace.core.log.meta_properties import META_FILE
 from headrace.core.log.partition_log import PartitionLog
 from headrace.core.log.sync import SyncTask
+from headrace.core.log.upkeep import RETENTION_INTERVAL_MS, UPKEEP_AT_ONCE
 from headrace.errors import ApiError, StorageError
 from headrace.ports import FileSystem
 from headrace.storage.memory_files import MemoryFileSystem
@@ -231,9 +230,7 @@ def test_unknown_directories_are_reported_and_kept() -> None:
     append(log_of(manager, B), batch_of())
     manager.close(NOW_MS)
     manager = start(files, A, journal=journal)
-    assert journal.named("unknown_directory_left_alone") == [
-        {"directory": "b.c-d-11"}
-    ]
+    assert journal.named("unknown_directory_left_alone") == [{"directory": "b.c-d-11"}]
     assert files.list("b.c-d-11")
     # It is found to be ours after all: opened as after a crash, for nobody vouches for it.
     log = manager.open_log(PartitionSpec(B, ID, LogConfig()), NOW_MS)
@@ -278,10 +275,10 @@ def test_retention_runs_when_it_is_due() -> None:
     for _ in range(6):
         append(log, batch_of(1, size=150))
     log.advance_high_watermark(6)
-    assert manager.next_deadline_ms == NOW_MS
+    assert manager.upkeep.next_deadline_ms == NOW_MS
     manager.tick(NOW_MS)
     assert log.log_start_offset == 0
-    due = manager.next_deadline_ms
+    due = manager.upkeep.next_deadline_ms
     assert due is not None
     manager.tick(NOW_MS + RETENTION_INTERVAL_MS)
     assert log.log_start_offset == 6
@@ -303,13 +300,13 @@ def test_upkeep_of_many_logs_is_spread_out() -> None:
         done.append(sum(log.log_start_offset for log in manager.logs.values()))
         if len(done) == 1:
             manager.delete_log(many[-1])  # its turn does not come any more
-        due_ms = manager.next_deadline_ms
+        due_ms = manager.upkeep.next_deadline_ms
         assert due_ms is not None
         now_ms = due_ms
     assert done == [UPKEEP_AT_ONCE, 2 * UPKEEP_AT_ONCE, 2 * UPKEEP_AT_ONCE + 4]
     manager.tick(now_ms)
-    assert manager.next_deadline_ms is not None
-    assert manager.next_deadline_ms > NOW_MS + RETENTION_INTERVAL_MS + 10_000
+    assert manager.upkeep.next_deadline_ms is not None
+    assert manager.upkeep.next_deadline_ms > NOW_MS + RETENTION_INTERVAL_MS + 10_000
 
 
 def test_a_deleted_prefix_stays_deleted_after_a_crash() -> None:

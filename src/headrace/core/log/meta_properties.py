@@ -1,0 +1,58 @@
+"""Whose a log directory is: the file `meta.properties`, with Kafka's names in it.
+
+The directory's own id is what the metadata call it by: its path may change, and another directory may take its path.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headrace.errors import StorageError
+from headrace.ports import FileSystem
+
+META_FILE: Final = "meta.properties"
+_DIRECTORY_ID: Final = "directory.id"
+_FORMAT: Final = "1"
+
+
+def read_meta(files: FileSystem) -> dict[str, str] | None:
+    """Return what a directory says about itself, None if it was never used."""
+    content = files.read_file(META_FILE)
+    if content is None:
+        return None
+    lines = content.decode("utf-8", "replace").splitlines()
+    return {key.strip(): value.strip() for key, _, value in (line.partition("=") for line in lines)}
+
+
+def claim(files: FileSystem, *, cluster_id: str, node_id: int, new_id: str) -> str:
+    """Check that a directory is this broker's, or make it so.
+
+    Args:
+        files: The directory.
+        cluster_id: Of the cluster to which it has to belong.
+        node_id: Of the broker to which it has to belong.
+        new_id: The directory's id if it has none yet; may be empty for one that needs none.
+
+    Returns:
+        The directory's id.
+
+    Raises:
+        StorageError: The directory belongs to another cluster or broker, or has a newer format.
+    """
+    wanted = {"version": _FORMAT, "cluster.id": cluster_id, "node.id": str(node_id)}
+    found = read_meta(files)
+    if found is None:
+        found = wanted
+    for key, value in wanted.items():
+        if found.get(key) != value:
+            raise StorageError(
+                f"{META_FILE} says {key}={found.get(key)}, this broker has {value}. The data directory belongs to "
+                "another broker or version: give this one its own directory."
+            )
+    directory_id = found.get(_DIRECTORY_ID, "")
+    if found is wanted or (not directory_id and new_id):
+        directory_id = directory_id or new_id
+        identity = {_DIRECTORY_ID: directory_id} if directory_id else {}
+        text = "".join(f"{key}={value}\n" for key, value in {**found, **identity}.items())
+        files.write_file(META_FILE, text.encode())
+    return directory_id
