@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from itertools import pairwise
 
 from headrace.core.log.config import LogConfig
 from headrace.core.log.partition_log import PartitionLog
@@ -55,10 +54,6 @@ def recover_from_damage(seed: int) -> None:
             assert data[16:] in sound
     end = log.log_end_offset
     assert end > recovery_point
-    if _has_gaps(found):
-        # A base offset was damaged and looks like a gap of compaction. Such a gap is accepted below another segment,
-        # and refused should what follows have been cut and the segment be the last one now.
-        return
     _open_again(files, end, recovery_point)
 
 
@@ -73,13 +68,6 @@ def _open_again(files: MemoryFileSystem, end: int, recovery_point: int) -> None:
             raise
         return
     assert (log.log_end_offset, log.recovery.truncated_bytes) == (end, 0)
-
-
-def _has_gaps(batches: list[bytes]) -> bool:
-    headers = [BatchHeader.parse(data) for data in batches]
-    return any(
-        header.next_offset != following.base_offset for header, following in pairwise(headers)
-    )
 
 
 def _batches(log: PartitionLog) -> list[bytes]:

@@ -285,22 +285,32 @@ def test_a_torn_tail_is_cut_off_and_reported(tail: bytes) -> None:
     assert append(log, batch_of()) == 4
 
 
-def test_damage_below_the_recovery_point_is_not_cut_off() -> None:
+@pytest.mark.parametrize(
+    ("damaged_byte", "clean", "recovery_point"),
+    [
+        pytest.param(70, False, 3, id="content of the batch at the recovery point"),
+        pytest.param(70, False, 4, id="content of the last batch below it"),
+        pytest.param(70, True, 4, id="content, after a clean shutdown"),
+        pytest.param(11, False, 6, id="length"),
+        pytest.param(11, True, 6, id="length, after a clean shutdown"),
+    ],
+)
+def test_damage_below_the_recovery_point_is_not_cut_off(
+    damaged_byte: int, *, clean: bool, recovery_point: int
+) -> None:
     files = MemoryFileSystem()
     log = open_log(files)
     for _ in range(3):
         append(log, batch_of(2))
     path = f"{DIRECTORY}/{0:020d}.log"
     content = bytearray(files.read_file(path) or b"")
-    content[len(content) // 2] ^= 1
+    content[len(content) // 3 + damaged_byte] ^= 1
     files.write_file(path, bytes(content))
-    for clean, recovery_point in ((False, 6), (False, 3), (True, 6)):
-        with pytest.raises(
-            StorageError, match=r"\.log is damaged at byte \d+ \(offset 2\).*backup"
-        ):
-            open_log(files, clean=clean, recovery_point=recovery_point)
-        assert files.read_file(path) == bytes(content)
-    assert open_log(files, clean=False, recovery_point=2).log_end_offset == 2
+    with pytest.raises(StorageError, match=r"\.log is damaged at byte \d+ \(offset [24]\).*backup"):
+        open_log(files, clean=clean, recovery_point=recovery_point)
+    assert files.read_file(path) == bytes(content)
+    if recovery_point < 6:
+        assert open_log(files, clean=False, recovery_point=2).log_end_offset == 2
 
 
 def test_missing_files_of_synced_data_are_an_error() -> None:

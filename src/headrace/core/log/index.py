@@ -14,7 +14,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from typing import Final
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -84,19 +84,23 @@ class SparseIndex:
         content = header + b"".join(_little_endian(entries).tobytes() for entries in arrays)
         return content + _CRC.pack(crc32c(content))
 
+    def cut(self, count: int) -> None:
+        """Keep only the first entries."""
+        del self.offsets[count:], self.positions[count:], self.timestamps[count:]
+
     @classmethod
     def decode(
-        cls, content: bytes | None, *, size: int, base_offset: int, interval: int
-    ) -> tuple[SparseIndex, int, int] | None:
-        """Return (index, end offset, first timestamp), or None unless the file is sound and about this segment."""
+        cls, content: bytes | None, *, base_offset: int, interval: int
+    ) -> IndexedPart | None:
+        """Return what a cache file says, or None unless it is sound and about this segment."""
         if content is None or len(content) < _HEADER.size + _CRC.size:
             return None
         body = memoryview(content)[: -_CRC.size]
-        magic, version, _, indexed_size, indexed_base, end_offset, first_timestamp, count = (
+        magic, version, _, size, indexed_base, end_offset, first_timestamp, count = (
             _HEADER.unpack_from(content)
         )
         if (
-            (magic, version, indexed_size, indexed_base) != (_MAGIC, _VERSION, size, base_offset)
+            (magic, version, indexed_base) != (_MAGIC, _VERSION, base_offset)
             or len(body) != _HEADER.size + 24 * count
             or _CRC.unpack_from(content, len(body))[0] != crc32c(body)
         ):
@@ -107,7 +111,28 @@ class SparseIndex:
             entries.frombytes(body[start : start + 8 * count])
             if sys.byteorder == "big":
                 entries.byteswap()
-        return index, end_offset, first_timestamp
+        return IndexedPart(index, size, end_offset, first_timestamp)
+
+
+class IndexedPart(NamedTuple):
+    """The beginning of a segment, up to byte `size` and `end_offset`, and its index."""
+
+    entries: SparseIndex
+    size: int
+    end_offset: int
+    first_timestamp: int
+
+    def below(self, offset: int) -> IndexedPart:
+        """Return what there is of it below an offset: all of it, or what lies before the last entry there."""
+        if self.end_offset <= offset:
+            return self
+        entries = self.entries
+        last = max(entries.entry_for_offset(offset), 0)
+        size, end_offset = entries.positions[last], entries.offsets[last]
+        entries.cut(last)
+        return IndexedPart(
+            entries, size, end_offset, self.first_timestamp if last else NO_TIMESTAMP
+        )
 
 
 def _little_endian(entries: array[int]) -> array[int]:

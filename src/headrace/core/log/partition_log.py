@@ -32,6 +32,8 @@ _HEAD: Final = struct.Struct(">qii")
 """Base offset, batch length, leader epoch: what an append writes in place of the producer's."""
 _MAX_OFFSET_SPAN: Final = 2**31 - 1
 _MAX_UNSYNCED_FILES: Final = 16
+CACHES_AFTER_BYTES: Final = 16 << 20
+"""After how much growth of the active segment upkeep writes its caches: what a start after a crash has to walk."""
 
 
 class AppendInfo(NamedTuple):
@@ -351,6 +353,12 @@ class PartitionLog:
         path = f"{self._directory}/{EPOCHS_FILE}"
         write_cache(self._files, path, self.epochs.encode(end_offset))
         self._cached_end_offset = end_offset
+
+    def maybe_write_caches(self) -> None:
+        """Write the caches if the active segment has grown by much since they were."""
+        segment = self.segments.active
+        if segment.size - segment.indexed_size >= CACHES_AFTER_BYTES:
+            self._write_caches(segment)
 
     def maybe_roll(self, now_ms: int) -> bool:
         """Roll the active segment if it has had data for longer than `segment.ms`; returns whether it did."""

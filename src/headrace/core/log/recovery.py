@@ -14,40 +14,28 @@ that, durably: it may describe what is cut off now, and nobody could tell once o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from crc32c import crc32c
-
 from headrace.core.log.config import LogConfig
-from headrace.core.log.index import SparseIndex
+from headrace.core.log.index import IndexedPart, SparseIndex
 from headrace.core.log.leader_epochs import LeaderEpochCache
 from headrace.core.log.producer_state import SEQUENCE_MASK, BatchEntry, ProducerState
 from headrace.core.log.replacement import finish_replacements
+from headrace.core.log.scan import Header, SegmentScan
 from headrace.core.log.segment import Segment
 from headrace.core.log.snapshots import ProducerSnapshots
 from headrace.core.log.sync import SyncTask
 from headrace.errors import StorageError
 from headrace.ports import File, FileSystem, Journal
-from headrace.records.batch import (
-    CRC_START,
-    HEADER_SIZE,
-    LOG_APPEND_TIME_FLAG,
-    LOG_OVERHEAD,
-    MAGIC,
-    MIN_BATCH_LENGTH,
-    unpack_header,
-)
+from headrace.records.batch import LOG_APPEND_TIME_FLAG
 from headrace.types import NO_TIMESTAMP, TopicPartition
 
 EPOCHS_FILE: Final = "leader-epoch-checkpoint"
 
 _NAMED: Final = re.compile(r"(\d{20})\.(log|index|snapshot)")
 _LEFTOVERS: Final = (".tmp", ".deleted")
-_SCAN_CHUNK: Final = 1 << 20
-
-HeaderVisitor = Callable[[tuple[int, ...]], object]
 
 
 @dataclass(slots=True)
@@ -112,6 +100,10 @@ class LogLoader:
         self._producers = ProducerState(config.max_producer_ids)
         self._epochs = LeaderEpochCache()
         self._snapshots = ProducerSnapshots(files, directory)
+        self._epochs_end = 0
+        """The checkpoint of epochs knows those of all batches below this offset."""
+        self._producers_end = 0
+        """The snapshot of producers knows all batches below this offset."""
 
     def load(self) -> LoadedLog:
         """Open, check and repair the log.
@@ -123,15 +115,11 @@ class LogLoader:
         first_scanned = self._first_to_scan(segments)
         unscanned, scanned = segments[:first_scanned], segments[first_scanned:]
         start_offset = self._log_start_offset or 0
-        scan_from = unscanned[-1].end_offset if unscanned else start_offset
+        self._load_epochs(unscanned)
         if scanned:
-            scan_from = scanned[0].base_offset
-        self._load_producers(unscanned, max(scan_from, self._recovery_point) if scanned else scan_from)
-        covered = self._load_epochs(unscanned)
-        if scanned:
-            self._known = self._known_part(scanned[0], min(covered, self._snapshot_offset))
-            scan_from = self._known.end_offset
-        self._epochs.truncate_to_end(scan_from)
+            self._load_producers(unscanned, max(scanned[0].base_offset, self._recovery_point))
+        else:
+            self._load_producers(unscanned, unscanned[-1].end_offset if unscanned else start_offset)
         kept = self._scan(segments, first_scanned)
         end_offset = kept[-1].end_offset if kept else start_offset
         if end_offset < self._recovery_point and start_offset < self._recovery_point:
@@ -226,33 +214,47 @@ class LogLoader:
         if active.load_index() and active.end_offset <= self._recovery_point:
             return True
         active.unload()
-        active.size, active.end_offset = 0, active.base_offset
+        active.size, active.end_offset, active.indexed_size = 0, active.base_offset, 0
         return False
 
     # What is remembered
 
-    def _load_epochs(self, unscanned: list[Segment]) -> int:
-        """Restore the epochs before the scan, and return the offset below which the checkpoint had them all."""
+    def _load_epochs(self, unscanned: list[Segment]) -> None:
+        """Restore the epochs; the scan begins where the checkpoint still has them all, or before."""
         content = self._files.read_file(f"{self._directory}/{EPOCHS_FILE}")
-        self._epochs, covered = LeaderEpochCache.decode(content)
+        self._epochs, self._epochs_end = LeaderEpochCache.decode(content)
         for segment in unscanned:
-            if segment.end_offset > covered:
+            if segment.end_offset > self._epochs_end:
                 for header in _headers(segment):
                     self._epochs.assign(header[2], header[0])
-        return covered
 
     def _load_producers(self, unscanned: list[Segment], offset: int) -> None:
-        """Restore the state at the start of the scan: the newest sound snapshot, then the headers after it."""
-        snapshot = self._snapshots.restore(self._producers, offset)
+        """Restore the newest sound snapshot that is safe, and replay the headers after it."""
+        self._producers_end = self._snapshots.restore(self._producers, offset) or 0
         for segment in unscanned:
-            if snapshot is None or segment.end_offset > snapshot:
+            if segment.end_offset > self._producers_end:
                 for header in _headers(segment):
-                    if snapshot is None or header[0] >= snapshot:
-                        self._replay_producer(header)
+                    self._replay_producer(header)
 
-    def _replay_producer(self, header: tuple[int, ...]) -> None:
+    def _known_part(self, segment: Segment, size: int) -> IndexedPart:
+        """Return the part of a segment that need not be read: all caches know it, and all of it is safe."""
+        nothing = IndexedPart(
+            SparseIndex(self._config.index_interval_bytes), 0, segment.base_offset, NO_TIMESTAMP
+        )
+        safe = min(self._recovery_point, self._epochs_end, self._producers_end)
+        if safe <= segment.base_offset:
+            return nothing
+        indexed = segment.read_index()
+        known = None if indexed is None else indexed.below(safe)
+        if known is None or not known.entries or known.size > size:
+            return nothing
+        if known is indexed:
+            segment.indexed_size = known.size
+        return known
+
+    def _replay_producer(self, header: Header) -> None:
         base_offset, delta, producer_id, sequence = header[0], header[6], header[9], header[11]
-        if producer_id < 0 or sequence < 0:
+        if producer_id < 0 or sequence < 0 or base_offset < self._producers_end:
             return
         append_time_ms = header[8] if header[5] & LOG_APPEND_TIME_FLAG else NO_TIMESTAMP
         batch = BatchEntry(
@@ -270,47 +272,60 @@ class LogLoader:
         """Check the segments from `first` on and return those to keep, the last one cut if it was torn."""
         for number in range(first, len(segments)):
             segment = segments[number]
-            if number and segments[number - 1].end_offset != segment.base_offset:
-                # The segment before ends early, though at a whole batch: its tail never reached the disk.
-                self._check_torn(segments[number - 1], segments[number - 1].size, "ends early")
-                self._remove_from(segments, number)
-                return segments[:number]
             scan = self._scan_segment(segment)
-            if scan.reason:
-                self._check_torn(segment, scan.position, scan.reason)
+            if scan.fault:
+                self._check_torn(segment, scan.position, scan.fault)
                 self._remove_from(segments, number + 1)
-                self._cut(segment, scan)
+                self._cut(segment, scan.position)
                 return segments[: number + 1]
         return segments
 
-    def _scan_segment(self, segment: Segment) -> _Scan:
-        following = segment.end_offset if segment.end_offset > segment.base_offset else None
+    def _scan_segment(self, segment: Segment) -> SegmentScan:
         file = self._files.open(segment.path)
-        index = SparseIndex(self._config.index_interval_bytes)
-        first_timestamp = NO_TIMESTAMP
-        scan = _Scan(0, segment.base_offset, "")
-        batches = _checked_headers(
-            file, segment.base_offset, self._epochs, gaps_allowed=following is not None
-        )
-        for position, header, reason in batches:
-            if reason:
-                scan.reason = reason
-                break
+        index, size, end_offset, first_timestamp = self._known_part(segment, file.size)
+        self._epochs.truncate_to_end(end_offset)
+        self._report.scanned_bytes += file.size - size
+        scan = self._reader(file, size, end_offset, self._epochs)
+        for position, header in self._sound_batches(segment, file, scan):
             if not position:
                 first_timestamp = header[8]
             index.add(header[0], position, header[8])
-            self._epochs.assign(header[2], header[0])
             self._replay_producer(header)
-            scan.position = position + LOG_OVERHEAD + header[1]
-            scan.next_offset = header[0] + header[6] + 1
-        if following is not None and scan.next_offset > following:
-            raise StorageError(
-                f"{segment.path} overlaps the next segment: it ends at offset {scan.next_offset}, "
-                f"the next begins at {following}. Restore the partition from a backup, or delete its topic."
-            )
-        self._report.scanned_bytes += file.size
         segment.adopt(file, index, scan.position, scan.next_offset, first_timestamp)
         return scan
+
+    def _reader(
+        self, file: File, position: int, offset: int, epochs: LeaderEpochCache
+    ) -> SegmentScan:
+        return SegmentScan(
+            file, position, offset, recovery_point=self._recovery_point, epochs=epochs
+        )
+
+    def _sound_batches(
+        self, segment: Segment, file: File, scan: SegmentScan
+    ) -> Iterator[tuple[int, Header]]:
+        """Yield the batches up to the first fault; a sealed segment that ends too early has one, too."""
+        yield from scan.batches()
+        following = segment.end_offset
+        if following == segment.base_offset:
+            return  # the active segment
+        if scan.gap and self._is_compacted(segment, file, scan):
+            yield from scan.batches(gaps_allowed=True)
+        _check_overlap(segment, scan)
+        if not scan.fault and scan.next_offset < following:
+            scan.fault = f"it ends at offset {scan.next_offset}, the next begins at {following}"
+
+    def _is_compacted(self, segment: Segment, file: File, scan: SegmentScan) -> bool:
+        """Whether a gap was left by compaction: it leaves whole segments, which end where they did before.
+
+        Base offsets are outside the CRC, and a wrong one looks like a gap until more of the segment is read.
+        """
+        epochs = LeaderEpochCache(self._epochs.entries)
+        rest = self._reader(file, scan.position, scan.next_offset, epochs)
+        for _ in rest.batches(gaps_allowed=True):
+            pass
+        _check_overlap(segment, rest)
+        return not rest.fault and rest.next_offset == segment.end_offset
 
     def _check_torn(self, segment: Segment, position: int, reason: str) -> None:
         offset = segment.end_offset
@@ -341,10 +356,10 @@ class LogLoader:
             segment.remove()
         self._files.sync_directory(self._directory)
 
-    def _cut(self, segment: Segment, scan: _Scan) -> None:
+    def _cut(self, segment: Segment, position: int) -> None:
         assert segment.file is not None
-        self._report.truncated_bytes += segment.file.size - scan.position
-        segment.file.truncate(scan.position)
+        self._report.truncated_bytes += segment.file.size - position
+        segment.file.truncate(position)
         segment.file.sync()
 
     def _tidy(
@@ -352,6 +367,9 @@ class LogLoader:
     ) -> SyncTask | None:
         """Drop what describes offsets that are gone, and return what makes the checked data durable."""
         self._epochs.truncate_to_end(end_offset)
+        if self._epochs_end > end_offset:
+            path = f"{self._directory}/{EPOCHS_FILE}"
+            self._files.write_file(path, self._epochs.encode(end_offset))
         stale = self._snapshots.remove_above(end_offset)
         if self._clean:
             return None
@@ -362,17 +380,27 @@ class LogLoader:
                 segment.file.sync()
                 segment.write_index()
                 segment.unload()
-            else:
-                unsynced.append(segment.file)
+                continue
+            unsynced.append(segment.file)
+            if not segment.indexed_size:
+                self._files.remove(segment.index_path)
         if not segments and not stale:
             return None
         return SyncTask(self._files, unsynced, self._directory, end_offset)
 
 
-def _headers(segment: Segment) -> Iterator[tuple[int, ...]]:
+def _headers(segment: Segment) -> Iterator[Header]:
     """Yield the headers of a segment that is known to be sound."""
     loaded = segment.loaded
     for batch in segment.walk(0, segment.size):
         yield tuple(segment.header_at(batch.position))
     if not loaded:
         segment.unload()
+
+
+def _check_overlap(segment: Segment, scan: SegmentScan) -> None:
+    if scan.next_offset > segment.end_offset:
+        raise StorageError(
+            f"{segment.path} overlaps the next segment: it ends at offset {scan.next_offset}, the next begins at "
+            f"{segment.end_offset}. Restore the partition from a backup, or delete its topic."
+        )

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from headrace.core.log.index import SparseIndex
+from headrace.core.log.index import IndexedPart, SparseIndex
 from headrace.errors import CorruptRecordError
 from headrace.ports import File, FileSystem
 from headrace.records.batch import (
@@ -60,6 +60,7 @@ class Segment:
         "end_offset",
         "file",
         "first_timestamp",
+        "indexed_size",
         "interval",
         "size",
     )
@@ -77,6 +78,8 @@ class Segment:
         self.end_offset = base_offset
         self.file: File | None = None
         self.first_timestamp = NO_TIMESTAMP
+        self.indexed_size = 0
+        """How much of the segment the index cache describes."""
         self.interval = interval
         self.size = 0
 
@@ -156,16 +159,19 @@ class Segment:
 
     def load_index(self) -> bool:
         """Read the index cache; false, and nothing changed, unless it describes the file as it is."""
-        decoded = SparseIndex.decode(
+        indexed = self.read_index()
+        if indexed is None or indexed.size != self.size:
+            return False
+        self._index, self.indexed_size, self.end_offset, self.first_timestamp = indexed
+        return True
+
+    def read_index(self) -> IndexedPart | None:
+        """Return what the index cache describes: the segment as it is, or its beginning; None without a sound one."""
+        return SparseIndex.decode(
             self._files.read_file(self.index_path),
-            size=self.size,
             base_offset=self.base_offset,
             interval=self.interval,
         )
-        if decoded is None:
-            return False
-        self._index, self.end_offset, self.first_timestamp = decoded
-        return True
 
     def _rebuild_index(self) -> None:
         index = SparseIndex(self.interval)
@@ -196,6 +202,7 @@ class Segment:
             first_timestamp=self.first_timestamp,
         )
         write_cache(self._files, self.index_path, content)
+        self.indexed_size = self.size
 
     def adopt(self, file: File, index: SparseIndex, size: int, end_offset: int, first: int) -> None:
         """Take over what a recovery scan found out."""
