@@ -1,0 +1,165 @@
+"""What a start after a crash reads, what it takes from caches, and what it must not believe."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from headrace.core.log import partition_log
+from headrace.core.log.config import LogConfig
+from headrace.core.log.partition_log import PartitionLog
+from headrace.records.batch import check_batch
+from headrace.storage.memory_files import MemoryFileSystem
+from tests.fixtures.logs import DIRECTORY, append, batch_of, open_log, raw_batches, sync
+
+CONFIG = LogConfig(index_interval_bytes=300)
+PATH = f"{DIRECTORY}/{0:020d}"
+
+
+@pytest.fixture(autouse=True)
+def _caches_are_written_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_log, "CACHES_AFTER_BYTES", 1)
+
+
+def fill(log: PartitionLog, batches: int, *, epoch: int = 0, first: int = 0, size: int = 0) -> None:
+    for number in range(first, first + batches):
+        batch = batch_of(
+            size=size, producer_id=7 + epoch, producer_epoch=0, base_sequence=number - first
+        )
+        append(log, batch, leader_epoch=epoch)
+
+
+def state(log: PartitionLog) -> tuple[object, ...]:
+    """Everything that a recovery finds out."""
+    index = log.segments.active.index
+    entries = list(zip(index.offsets, index.positions, index.timestamps, strict=True))
+    producers = {
+        producer: list(entry.batches)
+        for producer in range(30)
+        if (entry := log.producers.get(producer)) is not None
+    }
+    return (
+        log.log_end_offset,
+        log.segments.active.first_timestamp,
+        entries,
+        log.epochs.entries,
+        producers,
+        raw_batches(log),
+    )
+
+
+def without_caches(files: MemoryFileSystem) -> MemoryFileSystem:
+    """A copy of the log in which a recovery has to find out everything by itself."""
+    copy = MemoryFileSystem()
+    copy.make_directory(DIRECTORY)
+    for name in files.list(DIRECTORY):
+        if name.endswith(".log"):
+            copy.write_file(f"{DIRECTORY}/{name}", files.read_file(f"{DIRECTORY}/{name}") or b"")
+    return copy
+
+
+def test_only_what_lies_above_the_recovery_point_is_read() -> None:
+    files = MemoryFileSystem()
+    log = open_log(files, CONFIG)
+    fill(log, 50)
+    sync(log)
+    log.maybe_write_caches()
+    cached, durable = log.segments.active.size, log.synced_offset
+    fill(log, 3, epoch=1)
+    recovered = open_log(files, CONFIG, clean=False, recovery_point=durable)
+    assert recovered.recovery.scanned_bytes == log.segments.active.size - cached
+    assert recovered.recovery.truncated_bytes == 0
+    assert state(recovered) == state(log)
+
+
+def test_caches_that_know_more_than_is_safe_are_believed_up_to_there() -> None:
+    files = MemoryFileSystem()
+    log = open_log(files, CONFIG)
+    fill(log, 30)
+    log.maybe_write_caches()
+    fill(log, 20, epoch=1)
+    sync(log)
+    log.maybe_write_caches()
+    files.remove(f"{DIRECTORY}/{50:020d}.snapshot")
+    recovered = open_log(files, CONFIG, clean=False, recovery_point=40)
+    size = log.segments.active.size
+    assert size * 0.3 < recovered.recovery.scanned_bytes < size * 0.5
+    assert state(recovered) == state(log)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_caches_save_reading_and_change_nothing(seed: int) -> None:
+    chance = random.Random(seed)
+    config = LogConfig(
+        index_interval_bytes=chance.choice([1, 300, 2000]),
+        segment_bytes=chance.choice([3000, 1 << 20]),
+    )
+    files = MemoryFileSystem()
+    log = open_log(files, config)
+    for epoch in range(chance.randint(1, 5)):
+        fill(log, chance.randint(1, 25), epoch=epoch, size=chance.choice([0, 200]))
+        if chance.random() < 0.6:
+            log.maybe_write_caches()
+    recovery_point = chance.choice([0, *raw_batches(log), log.log_end_offset])
+    expected = open_log(without_caches(files), config, clean=False, recovery_point=recovery_point)
+    if chance.random() < 0.3:
+        files.remove(
+            f"{DIRECTORY}/{chance.choice(files.list(DIRECTORY))}".replace(".log", ".index")
+        )
+    assert state(open_log(files, config, clean=False, recovery_point=recovery_point)) == state(
+        expected
+    )
+
+
+def test_caches_of_a_tail_that_was_lost_are_not_believed_once_others_lie_there() -> None:
+    files = MemoryFileSystem()
+    log = open_log(files, CONFIG)
+    fill(log, 10)
+    sync(log)
+    ten = log.segments.active.size
+    fill(log, 20, epoch=1)
+    log.maybe_write_caches()
+    # The power fails: caches reached the disk, and the records that they describe did not.
+    files.write_file(f"{PATH}.log", (files.read_file(f"{PATH}.log") or b"")[:ten])
+    log = open_log(files, CONFIG, clean=False, recovery_point=10)
+    assert log.log_end_offset == 10
+    fill(log, 40, epoch=2, size=50)
+    sync(log)
+    expected = state(log)
+    recovered = open_log(files, CONFIG, clean=False, recovery_point=50)
+    assert state(recovered) == expected
+    assert recovered.epochs.entries == [(0, 0), (2, 10)]
+
+
+def test_damage_to_records_below_the_recovery_point_is_left_to_whoever_reads_them() -> None:
+    files = MemoryFileSystem()
+    log = open_log(files, CONFIG)
+    fill(log, 10)
+    content = bytearray(files.read_file(f"{PATH}.log") or b"")
+    content[len(content) // 2 + 65] ^= 1
+    files.write_file(f"{PATH}.log", bytes(content))
+    recovered = open_log(files, CONFIG, clean=False, recovery_point=10)
+    assert recovered.log_end_offset == 10
+    with pytest.raises(ValueError, match="CRC"):
+        for batch in raw_batches(recovered).values():
+            check_batch(batch)
+
+
+def test_a_wrong_base_offset_is_not_taken_for_compaction_where_the_segment_is_torn() -> None:
+    files = MemoryFileSystem()
+    log = open_log(files, LogConfig(segment_bytes=500))
+    fill(log, 20)
+    names = [name for name in files.list(DIRECTORY) if name.endswith(".log")]
+    following = int(names[1][:20])
+    content = bytearray(files.read_file(f"{PATH}.log") or b"")
+    size = len(content) // following
+    content[2 * size + 7] += 1  # the base offset of the third batch
+    content[3 * size + 70] ^= 1  # the records of the fourth
+    files.write_file(f"{PATH}.log", bytes(content))
+    log = open_log(files, clean=False)
+    assert log.log_end_offset == 2
+    assert list(raw_batches(log)) == [0, 1]
+    assert log.recovery.removed_segments == len(names) - 1
+    again = open_log(files, clean=False, recovery_point=2)
+    assert (again.log_end_offset, again.recovery.truncated_bytes) == (2, 0)
