@@ -40,7 +40,9 @@ DEFAULT_MAX_FRAME_BYTES: Final = 128 << 20
 HANDSHAKE_MAX_FRAME_BYTES: Final = 1 << 20
 """Nothing before the end of the handshake is this large, unless the other side does not speak Kafka."""
 
-_LENGTH_BYTES = 4
+_LENGTH_BYTES: Final = 4
+_CHUNK_BYTES: Final = 16 << 10
+"""What is received at once between frames: most responses are smaller, and then one read takes in several."""
 
 
 class Completed(NamedTuple, Generic[K]):
@@ -79,7 +81,9 @@ class Connection(Generic[K]):
         self._waiting: deque[tuple[Message, K, bool]] = deque()
         self._output: list[Payload] = []
         self._completed: list[Completed[K]] = []
-        self._length = bytearray(_LENGTH_BYTES)
+        self._chunk = bytearray(_CHUNK_BYTES)
+        self._held = 0
+        """Bytes at the start of the chunk that belong to a length which is not complete."""
         self._frame: bytearray | None = None
         self._filled = 0
         self._handshake(CLIENT_MAX_VERSIONS[ApiKey.API_VERSIONS])
@@ -115,10 +119,10 @@ class Connection(Generic[K]):
                 self.versions.get(api_key),
                 peer=self.peer,
             )
-        except ApiError as error:
+            self._encode(request, version, token if answered else None, answered=answered)
+        except (ApiError, ProtocolError) as error:
             self._completed.append(Completed(token, error))
             return
-        self._encode(request, version, token if answered else None, answered=answered)
         if not answered:
             self._completed.append(Completed(token, None))
 
@@ -130,10 +134,12 @@ class Connection(Generic[K]):
     def get_buffer(self) -> memoryview:
         """Return where the next received bytes belong; never empty.
 
-        A frame's bytes land in a buffer of their own, so records in a response can refer to it without a copy.
+        Every frame ends up in a buffer of its own, so records in a response can refer to it; of a large one only the
+        beginning is copied there, the rest is received into it.
         """
-        target = self._length if self._frame is None else self._frame
-        return memoryview(target)[self._filled :]
+        if self._frame is not None:
+            return memoryview(self._frame)[self._filled :]
+        return memoryview(self._chunk)[self._held :]
 
     def bytes_received(self, count: int) -> None:
         """Take note of `count` bytes written into the buffer.
@@ -141,14 +147,13 @@ class Connection(Generic[K]):
         Raises:
             ProtocolError: The broker broke the protocol; close the connection and fail what it carried.
         """
+        frame = self._frame
+        if frame is None:
+            self._split(self._held + count)
+            return
         self._filled += count
-        if self._frame is None:
-            if self._filled < _LENGTH_BYTES:
-                return
-            self._frame = bytearray(self._checked_length())
-            self._filled = 0
-        if self._filled == len(self._frame):
-            frame, self._frame, self._filled = self._frame, None, 0
+        if self._filled == len(frame):
+            self._frame = None
             self._frame_received(memoryview(frame))
 
     def take_completed(self) -> list[Completed[K]]:
@@ -165,15 +170,33 @@ class Connection(Generic[K]):
         self._output.clear()
         return self.take_completed() + [Completed(token, error) for token in tokens]
 
-    def _checked_length(self) -> int:
-        length = int.from_bytes(self._length, "big", signed=True)
+    def _split(self, end: int) -> None:
+        """Take the frames out of the chunk's first `end` bytes."""
+        chunk = self._chunk
+        position = 0
+        while end - position >= _LENGTH_BYTES:
+            start = position + _LENGTH_BYTES
+            length = self._checked_length(chunk[position:start])
+            position = start + length
+            if position > end:
+                self._held = 0
+                self._filled = end - start
+                self._frame = bytearray(length)
+                self._frame[: self._filled] = memoryview(chunk)[start:end]
+                return
+            self._frame_received(memoryview(chunk[start:position]))
+        self._held = end - position
+        chunk[: self._held] = chunk[position:end]
+
+    def _checked_length(self, prefix: bytearray) -> int:
+        length = int.from_bytes(prefix, "big", signed=True)
         limit = self._max_frame_bytes if self.ready else HANDSHAKE_MAX_FRAME_BYTES
         if _LENGTH_BYTES <= length <= limit:
             return length
         if not self.ready:
             raise ProtocolError(
                 f"{self.peer} does not answer in the Kafka protocol "
-                f"(first bytes {bytes(self._length)!r}); is it a TLS or an HTTP port?"
+                f"(first bytes {bytes(prefix)!r}); is it a TLS or an HTTP port?"
             )
         raise ProtocolError(f"{self.peer} announces a response of {length} bytes, limit {limit}")
 

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 from headrace.broker.client_quotas import ClientQuotas
 from headrace.broker.context import CloseConnection, RequestContext
 from headrace.broker.throttling import Throttled, pause_in
+from headrace.clock import SteadyClock
 from headrace.config.broker import BrokerConfig
 from headrace.core.deferred import Deferred
 from headrace.errors import ProtocolError
@@ -29,7 +30,6 @@ from headrace.protocol.frame import (
 )
 from headrace.server.admission import Admission, longest_list
 from headrace.server.budget import MemoryBudget
-from headrace.server.clock import ServerClock
 from headrace.server.compactor import Compactor, Step
 from headrace.server.connection import CloseConnectionError, Connection, Slot
 from headrace.server.limits import ServerLimits
@@ -131,7 +131,7 @@ class BrokerHub:
         loop: asyncio.AbstractEventLoop,
         broker: ServedBroker,
         *,
-        clock: ServerClock,
+        clock: SteadyClock,
         limits: ServerLimits,
         journal: RateLimited,
         on_failure: Callable[[BaseException], object],

@@ -21,10 +21,10 @@ from typing import Any, Final
 
 from headrace import __version__
 from headrace.broker.broker import Broker
+from headrace.clock import SteadyClock
 from headrace.config.broker import BrokerConfig
 from headrace.errors import ConfigError, StorageError
 from headrace.ports import FileSystem, Journal, MetadataStore
-from headrace.server.clock import ServerClock
 from headrace.server.connection import Connection
 from headrace.server.entropy import OsEntropy
 from headrace.server.hub import BrokerHub
@@ -161,7 +161,7 @@ class _Process:
         self._options = options
         self._sockets = sockets
         self._journal: Journal = LoggingJournal()
-        self._clock = ServerClock()
+        self._clock = SteadyClock()
         self._stop = asyncio.Event()
         self._exit_code = EXIT_OK
         self._signals = 0

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from headrace.clock import SteadyClock
 from headrace.errors import ConfigError
 from headrace.server.budget import MemoryBudget
-from headrace.server.clock import ServerClock
 from headrace.server.listen import ListenAddress, bind, check_exposure, parse_listen_address
 from headrace.server.log import LoggingJournal, RateLimited, configure_logging
 from headrace.server.timers import BrokerTimer
@@ -31,8 +31,8 @@ class Times:
         self.wall_ns += nanoseconds
         self.monotonic_ns += nanoseconds
 
-    def clock(self) -> ServerClock:
-        return ServerClock(lambda: self.wall_ns, lambda: self.monotonic_ns)
+    def clock(self) -> SteadyClock:
+        return SteadyClock(lambda: self.wall_ns, lambda: self.monotonic_ns)
 
 
 def test_the_clock_starts_at_wall_time_and_advances() -> None:

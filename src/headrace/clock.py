@@ -1,4 +1,4 @@
-"""The one clock of a broker process: milliseconds since 1970 that never go back and never jump.
+"""The clock of a process: milliseconds since 1970 that never go back and never jump.
 
 The broker takes a single `now_ms` for two purposes: it stamps records and compares them with retention (wall
 time), and it measures sessions and waits (monotonic time). Plain wall time would expire every session when an
@@ -17,7 +17,7 @@ _NANOSECONDS_PER_MILLISECOND: Final = 1_000_000
 _SLEW_DIVISOR: Final = 20
 
 
-class ServerClock:
+class SteadyClock:
     """Milliseconds since 1970, monotonic, slewed towards wall time by calls of `slew`."""
 
     __slots__ = ("_monotonic_ns", "_offset_ns", "_slewed_at_ns", "_wall_ns")

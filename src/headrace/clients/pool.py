@@ -1,0 +1,379 @@
+"""The connections of one client: which there are, which call goes where, and what is given up when.
+
+A pool decides and does no I/O. Its shell opens and closes sockets and moves bytes, and reports what happened
+(`connected`, `received`, `lost`). Calls may be submitted at any time: they wait in the connection until it is open
+and has shaken hands.
+
+A call that runs out of time fails alone. Its connection goes only when the broker has been silent for as long as a
+broker may take: answers come in order, so behind one that is missing no other can be believed to arrive.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, Protocol
+
+from headrace.clients.config import ClientConfig, parse_bootstrap
+from headrace.clients.connection import Completed, Connection
+from headrace.clients.engine import ANY_NODE_SHARE, Outcome
+from headrace.clients.flows.effects import ANY_NODE, Call, ClientState
+from headrace.errors import HeadraceError, TransportError
+
+Address = tuple[str, int]
+OnDone = Callable[[Outcome], object]
+
+CLOSED: Final = "the client is closed"
+
+
+class Pending:
+    """One call under way."""
+
+    __slots__ = ("call", "deadline_ms", "done", "limit_ms", "on_done", "settled", "silent_from_ms")
+
+    def __init__(self, call: Call | None, deadline_ms: int, limit_ms: int, on_done: OnDone) -> None:
+        self.call = call
+        """None asks for nothing but a connection."""
+        self.deadline_ms = deadline_ms
+        """When its caller will wait no longer."""
+        self.limit_ms = limit_ms
+        """How long a broker may take."""
+        self.silent_from_ms = 0
+        """When a broker that has not answered by then is given up; set when the call is given to a connection."""
+        self.on_done = on_done
+        self.done = False
+        """Whether its caller has been told."""
+        self.settled = False
+        """Whether its connection is through with it."""
+
+
+class Link:
+    """One connection and what its shell needs to know of it."""
+
+    __slots__ = (
+        "address",
+        "channel",
+        "connection",
+        "lost",
+        "pending",
+        "ready",
+        "setup_until_ms",
+        "socket",
+    )
+
+    def __init__(
+        self, address: Address, channel: str, connection: Connection[Pending], setup_until_ms: int
+    ) -> None:
+        self.address = address
+        self.channel = channel
+        self.connection = connection
+        self.setup_until_ms = setup_until_ms
+        """When it must have shaken hands."""
+        self.ready = False
+        self.lost: TransportError | None = None
+        """Why it is of no more use; None while it is."""
+        self.pending: deque[Pending] = deque()
+        """Calls that it carries, oldest first; those settled are dropped lazily."""
+        self.socket: object = None
+        """The shell's own."""
+
+    @property
+    def peer(self) -> str:
+        """HOST:PORT, an IPv6 address in brackets."""
+        return peer_name(self.address)
+
+
+class Shell(Protocol):
+    """Acts for a pool. No method blocks; each may report a loss before it returns."""
+
+    def open(self, link: Link) -> None:
+        """Begin to connect; then call `Pool.connected`, or `Pool.lost`."""
+
+    def flush(self, link: Link) -> None:
+        """Write the connection's output, now or as soon as the socket takes it."""
+
+    def close(self, link: Link) -> None:
+        """Close what was opened for the link; reports nothing."""
+
+
+class Walk:
+    """The search for any broker, on one channel: address after address, until one shakes hands."""
+
+    __slots__ = ("addresses", "failures", "link", "waiting")
+
+    def __init__(self, addresses: Iterable[Address]) -> None:
+        self.addresses = deque(addresses)
+        self.link: Link | None = None
+        """What is being tried."""
+        self.failures: list[str] = []
+        self.waiting: list[Pending] = []
+
+
+class Pool:
+    """The connections of one client, by address and channel."""
+
+    def __init__(
+        self,
+        state: ClientState,
+        config: ClientConfig,
+        shell: Shell,
+        *,
+        now_ms: Callable[[], int],
+        shuffle: Callable[[list[Address]], None],
+        on_error: Callable[[Exception], object],
+    ) -> None:
+        """Prepare a pool.
+
+        Args:
+            state: What the client knows; the addresses of brokers.
+            config: Bootstrap servers, limits.
+            shell: What acts.
+            now_ms: Returns the time.
+            shuffle: Puts the known brokers in some order, so that clients spread over them.
+            on_error: Told what a call's `on_done` raised; the others are told their outcomes all the same.
+        """
+        self.links: dict[tuple[Address, str], Link] = {}
+        self.lost_connections = 0
+        """How many connections that had shaken hands ended so far, for whatever reason."""
+        self._state = state
+        self._config = config
+        self._shell = shell
+        self._now_ms = now_ms
+        self._shuffle = shuffle
+        self._on_error = on_error
+        self._bootstrap = parse_bootstrap(config.bootstrap_servers)
+        self._walks: dict[str, Walk] = {}
+        self._failed_ms: dict[Address, int] = {}
+        """When an address failed last: it is tried after those that did not."""
+        self._closed: TransportError | None = None
+
+    # What the engine asks for
+
+    def submit(self, call: Call, deadline_ms: int, on_done: OnDone) -> None:
+        """Send a request as soon as may be; `on_done` is told its outcome, at the deadline at the latest."""
+        limit_ms = self._config.request_timeout_ms
+        if call.timeout_ms is not None:
+            limit_ms = call.timeout_ms
+        elif call.node == ANY_NODE:
+            limit_ms //= ANY_NODE_SHARE
+        pending = Pending(call, deadline_ms, limit_ms, on_done)
+        if self._closed is not None:
+            self._complete(pending, self._closed)
+        elif call.node == ANY_NODE:
+            self._submit_anywhere(pending, call.channel)
+        elif (broker := self._state.metadata.brokers.get(call.node)) is None:
+            error = TransportError(f"the address of broker {call.node} is not known")
+            self._complete(pending, error)
+        else:
+            self._carry(self._link((broker.host, broker.port), call.channel), pending)
+
+    def connect(self, deadline_ms: int, on_done: OnDone) -> None:
+        """Find a broker that answers, trying each address once; `on_done` is told None or the error."""
+        pending = Pending(None, deadline_ms, 0, on_done)
+        if self._closed is not None:
+            self._complete(pending, self._closed)
+        else:
+            self._submit_anywhere(pending, "")
+
+    @property
+    def busy(self) -> bool:
+        """Whether the pool waits for something to happen on a socket."""
+        if self._walks:
+            return True
+        return any(not link.ready or not link.connection.idle for link in self.links.values())
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When `expire` should be called at the latest; None when nothing depends on the time."""
+        moments = [pending.deadline_ms for walk in self._walks.values() for pending in walk.waiting]
+        for link in self.links.values():
+            if not link.ready:
+                moments.append(link.setup_until_ms)
+            for pending in _unsettled(link):
+                if not pending.done:
+                    moments.append(pending.deadline_ms)
+                if link.ready:
+                    moments.append(pending.silent_from_ms)
+        return min(moments, default=None)
+
+    def expire(self, now_ms: int) -> None:
+        """Give up what has run out of time: calls, and connections that are silent."""
+        for link in list(self.links.values()):
+            if not link.ready and link.setup_until_ms <= now_ms:
+                self.lost(link, "does not answer the handshake")
+            elif link.ready and any(p.silent_from_ms <= now_ms for p in _unsettled(link)):
+                self.lost(link, "did not answer in time")
+            else:
+                late = [pending for pending in link.pending if pending.deadline_ms <= now_ms]
+                self._fail(late, TransportError(f"{link.peer} did not answer in time"))
+        for walk in list(self._walks.values()):
+            late = [pending for pending in walk.waiting if pending.deadline_ms <= now_ms]
+            walk.waiting = [pending for pending in walk.waiting if pending not in late]
+            tried = [] if walk.link is None else [f"{walk.link.peer} did not answer in time"]
+            self._fail(late, TransportError("; ".join(walk.failures + tried)))
+
+    def close(self, reason: str = CLOSED) -> None:
+        """Give up every connection and every call, and take no more."""
+        self._closed = TransportError(reason)
+        walks, self._walks = self._walks, {}
+        for walk in walks.values():
+            self._fail(walk.waiting, self._closed)
+        for link in list(self.links.values()):
+            self._drop(link, self._closed)
+
+    # What the shell reports
+
+    def connected(self, link: Link) -> None:
+        """Take note that a socket is open."""
+        if link.lost is None:
+            self._shell.flush(link)
+
+    def received(self, link: Link) -> None:
+        """Take in what the connection made of received bytes."""
+        if link.lost is not None:
+            return
+        if not link.ready:
+            self._shake_hands(link)
+        self._settle(link.connection.take_completed())
+
+    def lost(self, link: Link, reason: str) -> None:
+        """Give up a connection: its calls fail with an error that names the peer.
+
+        Args:
+            link: The connection.
+            reason: What happened, to be read after the peer's name.
+        """
+        self._give_up(link, TransportError(f"{link.peer} {reason}"))
+
+    def refused(self, link: Link, reason: str) -> None:
+        """Give up a connection that could not be opened."""
+        self._give_up(link, TransportError(f"cannot connect to {link.peer}: {reason}"))
+
+    # Links
+
+    def _give_up(self, link: Link, error: TransportError) -> None:
+        if link.lost is not None:
+            return
+        if not link.ready:
+            self._failed_ms[link.address] = self._now_ms()
+        self._drop(link, error)
+        walk = self._walks.get(link.channel)
+        if walk is not None and walk.link is link:
+            walk.failures.append(str(error))
+            self._step(link.channel, walk)
+
+    def _link(self, address: Address, channel: str) -> Link:
+        link = self.links.get((address, channel))
+        if link is None:
+            connection: Connection[Pending] = Connection(
+                client_id=self._config.client_id,
+                peer=peer_name(address),
+                max_frame_bytes=self._config.receive_message_max_bytes,
+            )
+            until_ms = self._now_ms() + self._config.socket_connection_setup_timeout_ms
+            link = Link(address, channel, connection, until_ms)
+            self.links[address, channel] = link
+            self._shell.open(link)
+        return link
+
+    def _shake_hands(self, link: Link) -> None:
+        if link.connection.ready:
+            link.ready = True
+            self._failed_ms.pop(link.address, None)
+            now_ms = self._now_ms()
+            for pending in link.pending:
+                pending.silent_from_ms = now_ms + pending.limit_ms
+        # What waited for the handshake goes out now; or the handshake goes on, in an older version.
+        self._shell.flush(link)
+        walk = self._walks.pop(link.channel, None) if link.ready else None
+        for pending in walk.waiting if walk is not None else ():
+            self._carry(link, pending)
+
+    def _carry(self, link: Link, pending: Pending) -> None:
+        if link.lost is not None:
+            self._complete(pending, link.lost)
+            return
+        call = pending.call
+        if call is None:
+            self._complete(pending, None)
+            return
+        pending.silent_from_ms = self._now_ms() + pending.limit_ms
+        connection = link.connection
+        connection.send(call.request, pending, answered=call.answered)
+        link.pending.append(pending)
+        if link.ready:
+            self._shell.flush(link)
+            if link.lost is None:
+                self._settle(connection.take_completed())
+
+    def _drop(self, link: Link, error: TransportError) -> None:
+        link.lost = error
+        self.lost_connections += link.ready
+        del self.links[link.address, link.channel]
+        self._shell.close(link)
+        self._settle(link.connection.abandon(error))
+        link.pending.clear()
+
+    # Any broker will do
+
+    def _submit_anywhere(self, pending: Pending, channel: str) -> None:
+        ready = [link for link in self.links.values() if link.channel == channel and link.ready]
+        if ready:
+            self._carry(min(ready, key=lambda link: len(link.pending)), pending)
+            return
+        walk = self._walks.get(channel)
+        if walk is not None:
+            walk.waiting.append(pending)
+            return
+        self._walks[channel] = walk = Walk(self._addresses())
+        walk.waiting.append(pending)
+        self._step(channel, walk)
+
+    def _addresses(self) -> Sequence[Address]:
+        """Return where a broker may be found: known brokers, then bootstrap servers, those that failed last."""
+        known = [(broker.host, broker.port) for broker in self._state.metadata.brokers.values()]
+        self._shuffle(known)
+        every = dict.fromkeys(known + self._bootstrap)
+        return sorted(every, key=lambda address: self._failed_ms.get(address, 0))
+
+    def _step(self, channel: str, walk: Walk) -> None:
+        """Try the next address; when there is none, or nobody waits any more, the search is over."""
+        while walk.waiting and walk.addresses:
+            walk.link = link = self._link(walk.addresses.popleft(), channel)
+            if link.lost is None:
+                return
+            walk.failures.append(str(link.lost))
+        self._walks.pop(channel, None)
+        self._fail(walk.waiting, TransportError("; ".join(walk.failures)))
+
+    # Outcomes
+
+    def _settle(self, completed: Iterable[Completed[Pending]]) -> None:
+        for pending, outcome in completed:
+            pending.settled = True
+            self._complete(pending, outcome)
+
+    def _fail(self, pendings: Iterable[Pending], error: HeadraceError) -> None:
+        for pending in pendings:
+            self._complete(pending, error)
+
+    def _complete(self, pending: Pending, outcome: Outcome) -> None:
+        if pending.done:
+            return
+        pending.done = True
+        try:
+            pending.on_done(outcome)
+        except Exception as error:  # noqa: BLE001 - one caller's fault must not leave the others waiting
+            self._on_error(error)
+
+
+def _unsettled(link: Link) -> Iterator[Pending]:
+    while link.pending and link.pending[0].settled:
+        link.pending.popleft()
+    return (pending for pending in link.pending if not pending.settled)
+
+
+def peer_name(address: Address) -> str:
+    """Return HOST:PORT, an IPv6 address in brackets."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
