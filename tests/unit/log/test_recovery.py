@@ -8,11 +8,23 @@ import pytest
 
 from headrace.core.log import partition_log
 from headrace.core.log.config import LogConfig
+from headrace.core.log.log_manager import LogManager, PartitionSpec
 from headrace.core.log.partition_log import PartitionLog
+from headrace.core.log.upkeep import RETENTION_INTERVAL_MS
 from headrace.errors import CorruptRecordError
 from headrace.records.batch import check_batch
 from headrace.storage.memory_files import MemoryFileSystem
-from tests.fixtures.logs import DIRECTORY, append, batch_of, open_log, raw_batches, sync
+from tests.fixtures.logs import (
+    DIRECTORY,
+    NOW_MS,
+    PARTITION,
+    RecordingJournal,
+    append,
+    batch_of,
+    open_log,
+    raw_batches,
+    sync,
+)
 
 CONFIG = LogConfig(index_interval_bytes=300)
 PATH = f"{DIRECTORY}/{0:020d}"
@@ -164,3 +176,20 @@ def test_a_wrong_base_offset_is_not_taken_for_compaction_where_the_segment_is_to
     assert log.recovery.removed_segments == len(names) - 1
     again = open_log(files, clean=False, recovery_point=2)
     assert (again.log_end_offset, again.recovery.truncated_bytes) == (2, 0)
+
+
+def test_upkeep_writes_the_caches_of_segments_that_have_grown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(partition_log, "CACHES_AFTER_BYTES", 1000)
+    files = MemoryFileSystem()
+    manager = LogManager.open(files, cluster_id="c", node_id=1, journal=RecordingJournal())
+    manager.load([PartitionSpec(PARTITION, b"1" * 16, CONFIG)], NOW_MS)
+    log = manager.get(PARTITION)
+    assert log is not None
+    written = []
+    for now_ms, size in ((NOW_MS, 800), (NOW_MS + RETENTION_INTERVAL_MS, 400)):
+        append(log, batch_of(size=size))
+        manager.tick(now_ms)
+        written.append(files.read_file(f"{PATH}.index") is not None)
+    assert written == [False, True]

@@ -118,6 +118,7 @@ class Upkeep:
                 log.expire_producers(now_ms)
                 self._delete_old_segments(log, now_ms)
                 log.maybe_roll(now_ms)
+                log.maybe_write_caches()
             except StorageError as error:
                 self._journal.error(
                     "retention_not_applied", partition=str(log.topic_partition), reason=str(error)
