@@ -12,7 +12,7 @@ the delivery to the outer one.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from headrace.broker.background_sync import warn_of_losses
@@ -22,7 +22,9 @@ from headrace.broker.context import CloseConnection, Endpoint, RequestContext, V
 from headrace.broker.delayed import Purgatory
 from headrace.broker.endpoints import adaptive_endpoint, parse_advertised_listeners
 from headrace.broker.fetch_sessions import FetchSessions
+from headrace.broker.group_commit import FailedSync, GroupCommit
 from headrace.broker.handlers import REGISTRY, api_versions
+from headrace.broker.log_dirs import UnusableDirectory, open_log_dirs
 from headrace.broker.metadata_records import (
     BROKER_EPOCHS,
     CLUSTER_ID_KEY,
@@ -33,7 +35,7 @@ from headrace.broker.metadata_records import (
 )
 from headrace.broker.offsets_log import OffsetsLog
 from headrace.broker.producer_ids import ProducerIds
-from headrace.broker.replica_manager import FailedSync, ReplicaManager
+from headrace.broker.replica_manager import ReplicaManager
 from headrace.broker.throttling import Throttled, Throttling
 from headrace.broker.topic_names import OFFSETS_TOPIC
 from headrace.broker.topics import Topic, Topics
@@ -42,7 +44,6 @@ from headrace.core.coordinator.group.config import GroupConfig
 from headrace.core.coordinator.group.coordinator import GroupCoordinator
 from headrace.core.deferred import Deferred
 from headrace.core.log.compaction import Compaction
-from headrace.core.log.log_manager import SyncBatch
 from headrace.core.log.sync import RunTasks, run_in_turn
 from headrace.core.quota import Windows
 from headrace.errors import StorageError
@@ -76,6 +77,7 @@ class Broker:
         config: BrokerConfig,
         *,
         files: FileSystem,
+        further: Sequence[FileSystem | UnusableDirectory] = (),
         metadata: MetadataStore,
         entropy: Entropy,
         journal: Journal,
@@ -83,7 +85,14 @@ class Broker:
     ) -> None:
         """Take over what the broker works with; the caller keeps ownership of files and metadata.
 
-        `run_tasks` runs the syncs of a recovery, in parallel if it can.
+        Args:
+            config: Its configuration.
+            files: The log directory, or the first one if there are several.
+            further: The other log directories.
+            metadata: The metadata.
+            entropy: Randomness.
+            journal: Where log lines go.
+            run_tasks: Runs the syncs of a recovery, in parallel if it can.
 
         Raises:
             ConfigError: `advertised.listeners` cannot be read.
@@ -105,6 +114,7 @@ class Broker:
         self.groups: GroupCoordinator
         self._advertised = parse_advertised_listeners(config.advertised_listeners)
         self._files = files
+        self._further = further
         self._metadata = metadata
         self._entropy = entropy
         self._run_tasks = run_tasks
@@ -126,13 +136,17 @@ class Broker:
             self.config.max_incremental_fetch_session_cache_slots, self._entropy
         )
         self.cluster_id = self._load_cluster_id()
-        self.replicas = ReplicaManager(
-            self.config,
+        dirs = open_log_dirs(
             self._files,
-            self.journal,
+            self._further,
+            self.config,
+            metadata=self._metadata,
+            entropy=self._entropy,
+            journal=self.journal,
             cluster_id=self.cluster_id,
             run_tasks=self._run_tasks,
         )
+        self.replicas = ReplicaManager(self.config, dirs, self.journal)
         self.topics = Topics(
             self.config, self._metadata, self.replicas, self._entropy, self.journal
         )
@@ -183,7 +197,7 @@ class Broker:
                 self.journal.error("group_partition_not_loaded", partition=index, error=str(error))
 
     def _unload_groups(self) -> None:
-        """After the data directory has failed: whoever waits for a commit is told that it may be lost."""
+        """After the first log directory has failed: whoever waits for a commit is told that it may be lost."""
         self._groups_are_served = False
         topic = self.topics.get(OFFSETS_TOPIC)
         for index in range(0 if topic is None else len(topic.partitions)):
@@ -199,7 +213,7 @@ class Broker:
 
     @property
     def failed(self) -> bool:
-        """Whether the data directory has failed; the process should end, with an error."""
+        """Whether the first log directory has failed; the process should end, with an error."""
         return self.replicas.failure is not None
 
     # Requests
@@ -321,18 +335,21 @@ class Broker:
         """Whether `start_sync` would return something; cheap enough to be asked after every request."""
         return self.replicas.sync_due
 
-    def start_sync(self) -> SyncBatch | FailedSync | None:
+    def start_sync(self) -> GroupCommit | FailedSync | None:
         """Return what has to be synced, None if nothing has or a sync is under way.
 
-        The shell calls `run()` of the batch, in any thread, and then `finish_sync`. After a failure of the data
-        directory it gets a batch whose `run` raises, so that it learns of it.
+        The shell calls `run()` of it, in any thread, and then `finish_sync`. When the broker has `failed` it gets one
+        whose `run` raises, so that it learns of it.
         """
         return self.replicas.start_sync()
 
     def finish_sync(
-        self, batch: SyncBatch | FailedSync, error: OSError | None, now_ms: int
+        self, batch: GroupCommit | FailedSync, error: OSError | None, now_ms: int
     ) -> None:
-        """Take note of a sync's outcome: answer who waited, with success or KAFKA_STORAGE_ERROR."""
+        """Take note of a sync's outcome: answer who waited, with success or KAFKA_STORAGE_ERROR.
+
+        `error` is that of the whole; what went wrong in one log directory the batch knows itself.
+        """
         self.throttling.now_ms = now_ms
         self.replicas.finish_sync(batch, error)
         self._settle()

@@ -162,7 +162,7 @@ class DelayedFetch:
         """Complete if the partition now has what is missing, or is gone."""
         if self._done:
             return
-        if not partition.deleted:
+        if not partition.gone:
             now = self._watched[partition]()
             self._missing_bytes -= now - self._available[partition]
             self._available[partition] = now

@@ -1,17 +1,20 @@
 """The values under the keys of the metadata store: JSON with a format number, checked when read.
 
 meta/cluster_id         the cluster's id
-topics/<name>           topic id and replicas of each partition; that the key exists is what makes the topic exist
+topics/<name>           topic id, replicas and log directory of each partition; that the key exists is what makes the
+                        topic exist
 config/topic/<name>     the settings that the topic has of its own
 config/broker/<id>      the settings of one broker that were changed while it ran; "default" stands for all brokers
 quota/<entity>          the quotas of a user, of a client id, or of both together
 deleted/<topic id>      a deleted topic whose directories may still be there
 brokers/epoch/<id>      the leader epoch of this broker's partitions
+brokers/directories/<id>  the log directories of this broker, if it ever had several: where each was seen last
 pid_block               see `headrace.broker.producer_ids`
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, TypeVar
 
 import msgspec
@@ -26,7 +29,9 @@ BROKER_CONFIGS: Final = "config/broker/"
 CLIENT_QUOTAS: Final = "quota/"
 DELETED: Final = "deleted/"
 BROKER_EPOCHS: Final = "brokers/epoch/"
+LOG_DIRECTORIES: Final = "brokers/directories/"
 FORMAT: Final = 1
+FORMAT_WITH_DIRECTORIES: Final = 2
 
 
 class ClusterIdRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -37,11 +42,32 @@ class ClusterIdRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TopicRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A topic: its id in hexadecimal, and the brokers that hold each partition."""
+    """A topic: its id in hexadecimal, and of each partition the brokers and the log directory that hold it.
+
+    Format 1 has no directories: all partitions lie in the first one, where the metadata are. A broker that has only one
+    goes on writing it.
+    """
 
     topic_id: str
     partitions: list[list[int]]
     format: int = FORMAT
+    directories: list[str] | msgspec.UnsetType = msgspec.UNSET
+
+    @classmethod
+    def of(
+        cls, topic_id: bytes, replicas: list[list[int]], directory_ids: Sequence[str]
+    ) -> TopicRecord:
+        """Return a record in the oldest format that can express it; "" as a directory is the first one."""
+        if not any(directory_ids):
+            return cls(topic_id.hex(), replicas)
+        return cls(topic_id.hex(), replicas, FORMAT_WITH_DIRECTORIES, list(directory_ids))
+
+    @property
+    def directory_ids(self) -> list[str]:
+        """The directory of each partition; "" is the first one."""
+        return (
+            [""] * len(self.partitions) if self.directories is msgspec.UNSET else self.directories
+        )
 
 
 class TopicConfigRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,6 +100,13 @@ class TombstoneRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: int = FORMAT
 
 
+class LogDirectoriesRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The log directories of a broker: by id, what each was called when it was seen last."""
+
+    names: dict[str, str]
+    format: int = FORMAT
+
+
 class LeaderEpochRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The leader epoch of a broker's partitions."""
 
@@ -89,8 +122,10 @@ R = TypeVar(
     BrokerConfigRecord,
     ClientQuotaRecord,
     TombstoneRecord,
+    LogDirectoriesRecord,
     LeaderEpochRecord,
 )
+_NEWEST: Final[dict[type[msgspec.Struct], int]] = {TopicRecord: FORMAT_WITH_DIRECTORIES}
 
 
 class _FormatOnly(msgspec.Struct, frozen=True):
@@ -110,9 +145,10 @@ def decode(entry: Entry, record_type: type[R]) -> R:
     """
     try:
         found = msgspec.json.decode(entry.value, type=_FormatOnly).format
-        if found != FORMAT:
+        newest = _NEWEST.get(record_type, FORMAT)
+        if not FORMAT <= found <= newest:
             raise StorageError(
-                f"{entry.key}: written in format {found}, this version reads {FORMAT}"
+                f"{entry.key}: written in format {found}, this version reads up to {newest}"
             )
         return msgspec.json.decode(entry.value, type=record_type)
     except msgspec.MsgspecError as error:

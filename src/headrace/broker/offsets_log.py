@@ -51,13 +51,15 @@ class OffsetsLog:
         return self._partition(partition).high_watermark
 
     def read_from_start(self, partition: int) -> Iterator[Buffer]:
-        """Yield all record batches of the partition, in order, in pieces that hold whole batches."""
+        """Yield all record batches of the partition, in order, in pieces that hold whole batches.
+
+        Up to the log end: what lies above the high watermark was written by whoever coordinated before, and may be
+        committed yet. A coordinator without it would contradict its own log.
+        """
         replica = self._partition(partition)
-        offset = replica.log_start_offset
-        while offset < replica.high_watermark:
-            found = replica.read(
-                offset, max_bytes=_READ_BYTES, up_to=replica.high_watermark, minimum_one=True
-            )
+        offset, end = replica.log_start_offset, replica.log.log_end_offset
+        while offset < end:
+            found = replica.read(offset, max_bytes=_READ_BYTES, up_to=end, minimum_one=True)
             if found is None:
                 return
             data = found.read()

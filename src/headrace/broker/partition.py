@@ -17,6 +17,7 @@ from headrace.types import FileRange, TopicPartition
 
 if TYPE_CHECKING:
     from headrace.broker.delayed import DelayedFetch
+    from headrace.broker.log_dir import LogDir
 
 Waiter = Callable[[ErrorCode], None]
 READ_COMMITTED: Final = 1
@@ -27,10 +28,11 @@ class Partition:
 
     __slots__ = (
         "_waiters",
-        "deleted",
+        "gone",
         "is_internal",
         "leader_epoch",
         "log",
+        "log_dir",
         "sync_interval_ms",
         "topic_partition",
         "watchers",
@@ -40,6 +42,7 @@ class Partition:
         self,
         topic_partition: TopicPartition,
         log: PartitionLog,
+        log_dir: LogDir,
         leader_epoch: int,
         *,
         is_internal: bool,
@@ -47,12 +50,14 @@ class Partition:
     ) -> None:
         self.topic_partition = topic_partition
         self.log = log
+        self.log_dir = log_dir
         self.leader_epoch = leader_epoch
         self.is_internal = is_internal
         """Whether its records are the broker's own, which are synced whatever the durability of topics is."""
         self.sync_interval_ms = sync_interval_ms
         """How long after the acknowledgement records are synced; 0 when they are synced before it."""
-        self.deleted = False
+        self.gone = False
+        """Whether its topic was deleted, or its log directory has failed."""
         self.watchers: dict[DelayedFetch, None] = {}
         """Fetches to tell when the high watermark moves, or the partition goes."""
         self._waiters: deque[tuple[int, Waiter]] = deque()
@@ -147,8 +152,8 @@ class Partition:
         for watcher in list(self.watchers):
             watcher.partition_changed(self)
 
-    def mark_deleted(self) -> None:
-        """Answer everybody who waits: the partition is gone."""
-        self.deleted = True
-        self.fail_waiters(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    def mark_gone(self, error: ErrorCode) -> None:
+        """Answer everybody who waits: the partition is not served any more."""
+        self.gone = True
+        self.fail_waiters(error)
         self.notify_watchers()

@@ -10,49 +10,34 @@ The life of an append with `fsync`:
     2. `start_sync` takes all logs that were written to; the shell runs the batch in a thread, appends go on
     3. `finish_sync` moves the high watermarks; the broker answers produces, fetches and the group coordinator
 
-After the first I/O error nothing is acknowledged any more: the kernel may have dropped what it could not write.
-Whoever waits is answered with KAFKA_STORAGE_ERROR and the shell ends the process. A full disk is no such error: what
-did not fit was not written, and everything else is as it was (`disk_space`).
+After the first I/O error of a log directory nothing in it is acknowledged any more: the kernel may have dropped what it
+could not write. Whoever waits is answered with KAFKA_STORAGE_ERROR. The partitions of the other directories go on, unless
+it is the first directory, which holds the broker's own topics and the metadata: then the shell ends the process. A full
+disk is no such error: what did not fit was not written, and everything else is as it was (`disk_space`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
-from headrace.broker.background_sync import OS_INTERVAL_MS, BackgroundSync
-from headrace.broker.disk_space import DiskSpace
+from headrace.broker.background_sync import OS_INTERVAL_MS
+from headrace.broker.group_commit import CommitPart, FailedSync, GroupCommit
+from headrace.broker.log_dir import LogDir
+from headrace.broker.log_dirs import LogDirs
 from headrace.broker.partition import Partition
 from headrace.config.broker import BrokerConfig
 from headrace.config.topic import TopicConfig, parse_topic_config
-from headrace.core.log.cleaner import LogCleaner
 from headrace.core.log.compaction import Compaction
 from headrace.core.log.config import LogConfig
 from headrace.core.log.disk_errors import NO_SPACE, is_passing
-from headrace.core.log.log_manager import LogManager, PartitionSpec, SyncBatch
+from headrace.core.log.log_manager import PartitionSpec
 from headrace.core.log.partition_log import AppendInfo, PartitionLog
-from headrace.core.log.sync import RunTasks, run_in_turn
 from headrace.errors import ApiError, ErrorCode, StorageError, StorageUnavailableError
-from headrace.ports import FileSystem, Journal, LogDirectory
+from headrace.ports import Journal
 from headrace.records.batch import TimestampType
 from headrace.types import Buffer, TopicPartition
-
-
-class FailedSync:
-    """Stands for a sync after the data directory has failed, so that the shell learns of it in the usual way."""
-
-    __slots__ = ("error",)
-
-    def __init__(self, error: OSError) -> None:
-        self.error = error
-
-    @property
-    def tasks(self) -> list[FailedSync]:
-        """Itself, for a shell that runs the tasks of a batch one by one."""
-        return [self]
-
-    def run(self) -> None:
-        """Raise the error that made the directory fail."""
-        raise self.error
 
 
 def log_config(config: TopicConfig, broker_config: BrokerConfig) -> LogConfig:
@@ -84,41 +69,21 @@ def log_config(config: TopicConfig, broker_config: BrokerConfig) -> LogConfig:
 class ReplicaManager:
     """All partitions that this broker holds."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        files: FileSystem,
-        journal: Journal,
-        *,
-        cluster_id: str,
-        run_tasks: RunTasks = run_in_turn,
-    ) -> None:
-        """Claim the data directory; `load` opens the logs.
-
-        Raises:
-            StorageError: It belongs to another broker.
-        """
+    def __init__(self, config: BrokerConfig, dirs: LogDirs, journal: Journal) -> None:
+        """Work with these log directories; `load` opens the logs."""
+        self.dirs = dirs
         self._config = config
-        self._files = files
         self._journal = journal
-        self._logs = LogManager.open(
-            files,
-            cluster_id=cluster_id,
-            node_id=config.broker_id,
-            journal=journal,
-            run_tasks=run_tasks,
-        )
-        self._logs.upkeep.retention_interval_ms = config.log_retention_check_interval_ms
-        self._cleaner = LogCleaner(
-            self._logs, files, journal, backoff_ms=config.log_cleaner_backoff_ms
-        )
         self._partitions: dict[TopicPartition, Partition] = {}
-        self._in_memory = files.describe().in_memory
-        self._background = BackgroundSync()
-        self._space = DiskSpace(files, config.headrace_log_dir_min_free_bytes, journal)
+        self._commit: GroupCommit | None = None
+        self._compacting: LogDir | None = None
+        self._turns = deque(dirs)
+        """The directories in the order in which they may compact: the one that did goes to the end."""
         self._leader_epoch = 0
         self.advanced: dict[Partition, None] = {}
         """Partitions whose high watermark has moved since the broker last settled."""
+        self.on_offline: Callable[[Partition], object] = lambda _: None
+        """Told at once of a partition that is not served any more because its log directory has failed."""
 
     @property
     def partitions_count(self) -> int:
@@ -127,32 +92,56 @@ class ReplicaManager:
 
     @property
     def failure(self) -> OSError | None:
-        """What took the data directory out of service, None while it serves."""
-        return self._logs.failure
-
-    @property
-    def log_directory(self) -> LogDirectory:
-        """The data directory, and the space in it."""
-        return self._files.describe()
+        """What took the first log directory out of service, and the broker with it; None while it serves."""
+        return self.dirs.first.failure
 
     # Life of a partition
 
     def load(
         self,
-        specs: Iterable[tuple[TopicPartition, bytes, TopicConfig]],
+        specs: Iterable[tuple[TopicPartition, bytes, TopicConfig, str]],
         leader_epoch: int,
         now_ms: int,
     ) -> None:
-        """Open the logs of all partitions that the metadata know, recovering them if need be."""
+        """Open the logs of all partitions that the metadata know, recovering them if need be.
+
+        Args:
+            specs: Of each partition its name, topic id, configuration, and the id of its log directory.
+            leader_epoch: The epoch in which they are led from now on.
+            now_ms: The time.
+
+        Raises:
+            OSError: The first directory cannot be read, or the process may not open enough files.
+        """
         self._leader_epoch = leader_epoch
-        self._logs.load(
-            [
-                PartitionSpec(partition, topic_id, log_config(config, self._config))
-                for partition, topic_id, config in specs
-            ],
-            now_ms,
-        )
-        self._space.check(now_ms)
+        specs_of: dict[LogDir, list[PartitionSpec]] = {log_dir: [] for log_dir in self.dirs}
+        offline: Counter[str] = Counter()
+        for topic_partition, topic_id, config, directory_id in specs:
+            log_dir = self.dirs.find(directory_id)
+            if log_dir is None:
+                offline[directory_id] += 1
+            else:
+                spec = PartitionSpec(topic_partition, topic_id, log_config(config, self._config))
+                specs_of[log_dir].append(spec)
+        for directory_id, count in offline.items():
+            self._journal.error(
+                "partitions_offline",
+                directory=self.dirs.name_of(directory_id),
+                directory_id=directory_id,
+                partitions=count,
+            )
+        for log_dir, of_this in specs_of.items():
+            self._load(log_dir, of_this, now_ms)
+
+    def _load(self, log_dir: LogDir, specs: Sequence[PartitionSpec], now_ms: int) -> None:
+        try:
+            log_dir.logs.load(specs, now_ms)
+        except OSError as error:
+            if log_dir is self.dirs.first or is_passing(error):
+                raise
+            log_dir.logs.fail(error)
+        else:
+            log_dir.space.check(now_ms)
 
     def add(
         self,
@@ -162,30 +151,35 @@ class ReplicaManager:
         *,
         is_internal: bool,
         now_ms: int,
+        directory_id: str = "",
     ) -> Partition | None:
         """Lead a partition: one that was loaded, or a new one.
 
         Returns:
-            The partition, or None when its data is damaged and it cannot be served.
+            The partition, or None when it cannot be served: its data is damaged, or its log directory out of service.
         """
-        log = self._logs.get(topic_partition)
+        log_dir = self.dirs.find(directory_id)
+        if log_dir is None:
+            return None
+        log = log_dir.logs.get(topic_partition)
         if log is None:
-            if topic_partition in self._logs.failed:
+            if topic_partition in log_dir.logs.failed:
                 return None
             spec = PartitionSpec(topic_partition, topic_id, log_config(config, self._config))
             try:
-                log = self._logs.open_log(spec, now_ms)
+                log = log_dir.logs.open_log(spec, now_ms)
             except (StorageError, OSError) as error:
                 self._journal.error(
                     "partition_not_served", partition=str(topic_partition), error=str(error)
                 )
                 return None
-        return self._lead(topic_partition, log, config, is_internal=is_internal)
+        return self._lead(topic_partition, log, log_dir, config, is_internal=is_internal)
 
     def _lead(
         self,
         topic_partition: TopicPartition,
         log: PartitionLog,
+        log_dir: LogDir,
         config: TopicConfig,
         *,
         is_internal: bool,
@@ -195,28 +189,28 @@ class ReplicaManager:
         log.become_leader(leader_epoch)
         # What was recovered has been synced by the recovery; there is no other replica to wait for.
         log.advance_high_watermark(log.log_end_offset)
-        partition = Partition(topic_partition, log, leader_epoch, is_internal=is_internal)
-        self._set_sync_interval(partition, self._sync_interval_ms(config, is_internal=is_internal))
+        partition = Partition(topic_partition, log, log_dir, leader_epoch, is_internal=is_internal)
+        self._set_sync_interval(partition, self._sync_interval_ms(partition, config))
         self._partitions[topic_partition] = partition
         return partition
 
-    def _sync_interval_ms(self, config: TopicConfig, *, is_internal: bool) -> int:
-        if is_internal:
+    def _sync_interval_ms(self, partition: Partition, config: TopicConfig) -> int:
+        if partition.is_internal:
             # In memory a sync has nothing to do and only costs time, unless the broker is to behave as on a disk.
-            if not self._in_memory:
+            if not partition.log_dir.in_memory:
                 return 0
             config = parse_topic_config({}, self._config)
         interval_ms = config.sync_interval_ms
         return OS_INTERVAL_MS if interval_ms is None else interval_ms
 
     def _set_sync_interval(self, partition: Partition, interval_ms: int) -> None:
-        log = partition.log
+        log, log_dir = partition.log, partition.log_dir
         partition.sync_interval_ms = interval_ms
-        log.on_dirty = None if interval_ms else self._logs.mark_dirty
-        self._background.forget(log)
+        log.on_dirty = None if interval_ms else log_dir.logs.mark_dirty
+        log_dir.background.forget(log)
         if log.synced_offset < log.log_end_offset:
             # Written under the old setting: synced now, which is early enough for any.
-            self._logs.mark_dirty(log)
+            log_dir.logs.mark_dirty(log)
             if interval_ms and log.advance_high_watermark(log.log_end_offset):
                 self.advanced[partition] = None
 
@@ -226,58 +220,88 @@ class ReplicaManager:
         for partition in partitions:
             if partition is not None:
                 partition.log.config = for_logs
-                interval_ms = self._sync_interval_ms(config, is_internal=partition.is_internal)
+                interval_ms = self._sync_interval_ms(partition, config)
                 if interval_ms != partition.sync_interval_ms:
                     self._set_sync_interval(partition, interval_ms)
 
     def broker_config_changed(self, config: BrokerConfig) -> None:
         """Use another configuration of the broker; logs get it by `configure`."""
         self._config = config
-        self._cleaner.backoff_ms = config.log_cleaner_backoff_ms
-        self._space.minimum_bytes = config.headrace_log_dir_min_free_bytes
-        if self._space.next_check_ms is None:
-            self._space.next_check_ms = 0
+        for log_dir in self.dirs:
+            log_dir.configure(config)
 
-    def delete_records(self, offsets: Mapping[Partition, int], now_ms: int) -> None:
+    def delete_records(self, offsets: Mapping[Partition, int], now_ms: int) -> set[Partition]:
         """Move the log start of partitions up to an offset each; that is durable when this returns.
 
-        Raises:
-            ApiError: KAFKA_STORAGE_ERROR; the data directory has failed.
+        Returns:
+            The partitions for which it is not: their disk is full, or their log directory has failed.
         """
+        by_dir: dict[LogDir, list[Partition]] = {}
         for partition, offset in offsets.items():
             partition.log.advance_log_start_offset(offset)
-        try:
-            self._logs.delete_below_start([partition.log for partition in offsets], now_ms)
-        except OSError as error:
-            raise self._failed(error, now_ms) from error
+            by_dir.setdefault(partition.log_dir, []).append(partition)
+        refused: set[Partition] = set()
+        for log_dir, partitions in by_dir.items():
+            try:
+                log_dir.logs.delete_below_start([each.log for each in partitions], now_ms)
+            except OSError as error:
+                self._failed(log_dir, error, now_ms)
+                refused.update(partitions)
         for partition in offsets:
             partition.notify_watchers()
+        return refused
 
-    def delete(self, topic_partitions: Sequence[TopicPartition]) -> None:
+    def delete(self, topic_partitions: Sequence[TopicPartition]) -> bool:
         """Delete partitions and their data durably; whoever waits for them is answered.
 
+        Returns:
+            Whether all is gone; otherwise some may lie in a directory that is out of service.
+
         Raises:
-            ApiError: KAFKA_STORAGE_ERROR; the data directory has failed.
+            ApiError: KAFKA_STORAGE_ERROR; a log directory has failed.
         """
         for topic_partition in topic_partitions:
             partition = self._partitions.pop(topic_partition, None)
             if partition is not None:
                 self.advanced.pop(partition, None)
-                self._background.forget(partition.log)
-                partition.mark_deleted()
-        for topic_partition in topic_partitions:
-            self.delete_log(topic_partition)
+                partition.log_dir.background.forget(partition.log)
+                partition.mark_gone(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        for log_dir in self.dirs:
+            if log_dir.failure is None or log_dir is self.dirs.first:
+                for topic_partition in topic_partitions:
+                    if log_dir.logs.has(topic_partition):
+                        self._delete(log_dir, log_dir.logs.delete_log, topic_partition)
+        return self.dirs.complete
 
-    def delete_log(self, topic_partition: TopicPartition) -> None:
-        """Delete what is on disk of a partition; no error if there is nothing.
+    def delete_left_over(
+        self, topic_partitions: Sequence[TopicPartition], topic_id: bytes, *, name_is_free: bool
+    ) -> bool:
+        """Delete what an earlier life of the broker has left of a deleted topic; before `load`.
+
+        Returns:
+            Whether all is gone; otherwise some may lie in a directory that is missing.
 
         Raises:
-            ApiError: KAFKA_STORAGE_ERROR; the data directory has failed.
+            ApiError: KAFKA_STORAGE_ERROR; a log directory has failed.
         """
+        for log_dir in self.dirs:
+            remove = partial(
+                log_dir.logs.delete_left_over, topic_id=topic_id, name_is_free=name_is_free
+            )
+            for topic_partition in topic_partitions:
+                self._delete(log_dir, remove, topic_partition)
+        return self.dirs.complete
+
+    def _delete(
+        self,
+        log_dir: LogDir,
+        remove: Callable[[TopicPartition], object],
+        topic_partition: TopicPartition,
+    ) -> None:
         try:
-            self._logs.delete_log(topic_partition)
+            remove(topic_partition)
         except OSError as error:
-            raise self._failed(error, None) from error
+            raise self._failed(log_dir, error, None) from error
 
     # Appends
 
@@ -285,11 +309,11 @@ class ReplicaManager:
         """Append one batch. It is durable when the high watermark has passed it.
 
         Raises:
-            ApiError: The batch is refused, or the data directory has failed.
+            ApiError: The batch is refused, or the log directory has failed.
         """
-        log = partition.log
+        log, log_dir = partition.log, partition.log_dir
         if not partition.is_internal:
-            self._space.require()
+            log_dir.space.require()
         try:
             info = log.append(
                 records,
@@ -298,22 +322,24 @@ class ReplicaManager:
                 validate=not partition.is_internal,
             )
         except OSError as error:
-            raise self._failed(error, now_ms, len(records)) from error
-        self._space.appended(len(records), now_ms)
+            raise self._failed(log_dir, error, now_ms, len(records)) from error
+        log_dir.space.appended(len(records), now_ms)
         if partition.sync_interval_ms:
-            self._background.written(log, partition.sync_interval_ms, now_ms)
+            log_dir.background.written(log, partition.sync_interval_ms, now_ms)
             if log.advance_high_watermark(log.log_end_offset):
                 self.advanced[partition] = None
         return info
 
-    def _failed(self, error: OSError, now_ms: int | None, size: int = 0) -> ApiError:
+    def _failed(
+        self, log_dir: LogDir, error: OSError, now_ms: int | None, size: int = 0
+    ) -> ApiError:
         if not is_passing(error):
-            self.fail(error)
+            self.fail(log_dir, error)
         elif error.errno not in NO_SPACE:
             # A segment could not be created, and the log is as it was. It may work the next time.
             self._journal.error("too_many_open_files", error=str(error))
         elif now_ms is not None:
-            self._space.ran_out(error, size, now_ms)
+            log_dir.space.ran_out(error, size, now_ms)
         return StorageUnavailableError(str(error))
 
     # Group commit
@@ -321,58 +347,104 @@ class ReplicaManager:
     @property
     def sync_due(self) -> bool:
         """Whether `start_sync` would return something."""
-        return self._logs.sync_due or self.failure is not None
+        if self.failure is not None:
+            return True
+        return self._commit is None and any(log_dir.logs.sync_due for log_dir in self.dirs)
 
-    def start_sync(self) -> SyncBatch | FailedSync | None:
+    def start_sync(self) -> GroupCommit | FailedSync | None:
         """Return what has to be synced, None if nothing has or a sync is under way."""
         if self.failure is not None:
             return FailedSync(self.failure)
-        return self._logs.start_sync()
+        if self._commit is not None:
+            return None
+        parts = [
+            CommitPart(log_dir, batch)
+            for log_dir in self.dirs
+            if (batch := log_dir.logs.start_sync()) is not None
+        ]
+        if parts:
+            self._commit = GroupCommit(parts)
+        return self._commit
 
-    def finish_sync(self, batch: SyncBatch | FailedSync, error: OSError | None) -> None:
-        """Take note of a sync's outcome: high watermarks move, or everybody who waits fails."""
-        if isinstance(batch, FailedSync):
+    def finish_sync(self, commit: GroupCommit | FailedSync, error: OSError | None) -> None:
+        """Take note of a sync's outcome: high watermarks move, or who waits for a directory that failed is told.
+
+        Args:
+            commit: What `start_sync` returned.
+            error: Why it failed as a whole, if it did; what failed of one directory stands in its part.
+        """
+        if isinstance(commit, FailedSync):
             return
-        logs = self._logs.finish_sync(batch, error)
-        if error is not None:
-            self.fail(error)
-        for log in logs:
-            partition = self._partitions.get(log.topic_partition)
-            # The topic may have been deleted, and created again, while its log was synced.
-            if (
-                partition is not None
-                and partition.log is log
-                and log.advance_high_watermark(log.synced_offset)
-            ):
-                self.advanced[partition] = None
+        self._commit = None
+        for part in commit.parts:
+            failure = error or part.error
+            logs = part.log_dir.logs.finish_sync(part.batch, failure)
+            if failure is not None:
+                self.fail(part.log_dir, failure)
+            for log in logs:
+                partition = self._partitions.get(log.topic_partition)
+                # The topic may have been deleted, and created again, while its log was synced.
+                if (
+                    partition is not None
+                    and partition.log is log
+                    and log.advance_high_watermark(log.synced_offset)
+                ):
+                    self.advanced[partition] = None
 
-    def fail(self, error: OSError) -> None:
-        """Take the data directory out of service: all produces that wait, and all that come, fail."""
-        self._logs.fail(error)
-        for partition in self._partitions.values():
-            partition.fail_waiters(ErrorCode.KAFKA_STORAGE_ERROR)
+    def fail(self, log_dir: LogDir, error: OSError) -> None:
+        """Take a log directory out of service: all produces to it that wait, and all that come, fail."""
+        log_dir.logs.fail(error)
+        if log_dir is self.dirs.first:  # the broker ends
+            for partition in self._partitions.values():
+                partition.fail_waiters(ErrorCode.KAFKA_STORAGE_ERROR)
+            return
+        for partition in [each for each in self._partitions.values() if each.log_dir is log_dir]:
+            del self._partitions[partition.topic_partition]
+            self.advanced.pop(partition, None)
+            self.on_offline(partition)
+            partition.mark_gone(ErrorCode.KAFKA_STORAGE_ERROR)
 
     # Compaction
 
     @property
     def compaction_due(self) -> bool:
         """Whether `start_compaction` would return something, to be run in a thread."""
-        return self._cleaner.due and not self._in_memory and self.failure is None
+        return self._compacting is None and any(map(self._may_compact, self._turns))
+
+    def _may_compact(self, log_dir: LogDir) -> bool:
+        return (
+            log_dir.cleaner.due
+            and not log_dir.in_memory
+            and log_dir.failure is None
+            and self.failure is None
+        )
 
     def start_compaction(self) -> Compaction | None:
         """Return a round of compaction of which a step is to be run, None if there is none."""
-        return self._cleaner.start() if self.compaction_due else None
+        if self.compaction_due:
+            self._compacting = next(filter(self._may_compact, self._turns))
+            return self._compacting.cleaner.start()
+        return None
 
     def finish_compaction(self, task: Compaction, error: Exception | None, now_ms: int) -> None:
         """Take note of a step's outcome: rewritten segments take the place of the old ones."""
-        try:
-            self._cleaner.finish(task, error, now_ms)
-        except OSError as failure:
-            self.fail(failure)
+        log_dir, self._compacting = self._compacting, None
+        assert log_dir is not None, "no step is under way"
+        self._turns.remove(log_dir)
+        self._turns.append(log_dir)
+        self._finish_compaction(log_dir, task, error, now_ms)
 
-    def _compact_in_memory(self, now_ms: int) -> None:
+    def _finish_compaction(
+        self, log_dir: LogDir, task: Compaction, error: Exception | None, now_ms: int
+    ) -> None:
+        try:
+            log_dir.cleaner.finish(task, error, now_ms)
+        except OSError as failure:
+            self.fail(log_dir, failure)
+
+    def _compact_in_memory(self, log_dir: LogDir, now_ms: int) -> None:
         """Run one step at once: with files in memory it waits for nothing, and they are not for two threads."""
-        task = self._cleaner.start()
+        task = log_dir.cleaner.start()
         if task is None:
             return
         error: Exception | None = None
@@ -380,7 +452,7 @@ class ReplicaManager:
             task.run()
         except (OSError, StorageError) as raised:
             error = raised
-        self.finish_compaction(task, error, now_ms)
+        self._finish_compaction(log_dir, task, error, now_ms)
 
     # Time
 
@@ -389,29 +461,37 @@ class ReplicaManager:
         """When `tick` has something to do next."""
         if self.failure is not None:
             return None
-        deadlines = (
-            self._logs.upkeep.next_deadline_ms,
-            self._background.next_deadline_ms,
-            self._space.next_check_ms,
-            self._cleaner.next_deadline_ms,
-            # With files in memory a step of compaction is done by the tick itself.
-            0 if self._in_memory and self._cleaner.due else None,
-        )
-        return min((at for at in deadlines if at is not None), default=None)
+        earliest: int | None = None
+        for log_dir in self.dirs:
+            at = log_dir.next_deadline_ms if log_dir.failure is None else None
+            if at is not None and (earliest is None or at < earliest):
+                earliest = at
+        return earliest
 
     def tick(self, now_ms: int) -> None:
-        """Apply retention, write checkpoints, sync, look at the space and what to compact; each when it is due."""
-        try:
-            self._logs.tick(now_ms)
-            self._cleaner.tick(now_ms)
-        except OSError as error:
-            self.fail(error)
-        self._space.tick(now_ms)
-        if self._in_memory:
-            self._compact_in_memory(now_ms)
-        for log in self._background.due(now_ms):
-            self._logs.mark_dirty(log)
+        """Do what is due in each directory."""
+        for log_dir in self.dirs:
+            if log_dir.failure is not None:
+                continue
+            try:
+                log_dir.tick(now_ms)
+            except OSError as error:
+                self.fail(log_dir, error)
+            if log_dir.in_memory:
+                self._compact_in_memory(log_dir, now_ms)
 
     def close(self, now_ms: int) -> None:
-        """Sync and close all logs, and mark the shutdown as clean unless the directory has failed."""
-        self._logs.close(now_ms)
+        """Sync and close all logs, and mark the shutdown as clean in each directory that has not failed.
+
+        Raises:
+            OSError: The first directory could not be closed clean.
+        """
+        for log_dir in self.dirs:
+            if log_dir is not self.dirs.first:
+                try:
+                    log_dir.logs.close(now_ms)
+                except OSError as error:
+                    self._journal.error(
+                        "log_directory_not_closed_clean", directory=log_dir.name, error=str(error)
+                    )
+        self.dirs.first.logs.close(now_ms)

@@ -5,9 +5,9 @@ Deletion, with its crash windows:
 
     1. one commit removes the topic's keys and writes a tombstone `deleted/<topic id>`; from here on the topic is gone
     2. whoever waits on a partition is answered; logs are closed, directories removed
-    3. the tombstone is removed
+    3. the tombstone is removed, unless a log directory is out of service
 
-A crash between 1 and 3 is finished at the next start. A directory is never removed without a tombstone: one that no
+A crash between 1 and 3 is finished at the next start; so is what a log directory holds that was missing. A directory is never removed without a tombstone: one that no
 topic claims is left alone, and the journal says so.
 """
 
@@ -52,10 +52,23 @@ _ID_ATTEMPTS: Final = 100
 class Topic:
     """One topic."""
 
-    __slots__ = ("config", "is_internal", "name", "partitions", "settings", "topic_id")
+    __slots__ = (
+        "config",
+        "directory_ids",
+        "is_internal",
+        "name",
+        "partitions",
+        "settings",
+        "topic_id",
+    )
 
     def __init__(
-        self, name: str, topic_id: bytes, settings: Mapping[str, str], config: TopicConfig
+        self,
+        name: str,
+        topic_id: bytes,
+        settings: Mapping[str, str],
+        config: TopicConfig,
+        directory_ids: list[str],
     ) -> None:
         self.name = name
         self.topic_id = topic_id
@@ -64,19 +77,24 @@ class Topic:
         self.config = config
         self.is_internal = name in INTERNAL_TOPICS
         self.partitions: list[Partition | None] = []
-        """By number; None where the data is damaged and cannot be served."""
+        """By number; None where it cannot be served: the data is damaged, or the log directory out of service."""
+        self.directory_ids = directory_ids
+        """The log directory of each partition; "" for the first one."""
 
     def partition(self, index: int) -> Partition:
         """Return one partition.
 
         Raises:
-            ApiError: UNKNOWN_TOPIC_OR_PARTITION, or KAFKA_STORAGE_ERROR when its data is damaged.
+            ApiError: UNKNOWN_TOPIC_OR_PARTITION, or KAFKA_STORAGE_ERROR when it cannot be served.
         """
         if not 0 <= index < len(self.partitions):
             raise UnknownTopicOrPartitionError(f"{self.name} has no partition {index}")
         partition = self.partitions[index]
         if partition is None:
-            raise StorageUnavailableError(f"the data of {self.name}-{index} is damaged")
+            raise StorageUnavailableError(
+                f"{self.name}-{index} is not served: its data is damaged, or its log directory out of service; "
+                "the broker's log says which"
+            )
         return partition
 
 
@@ -110,6 +128,7 @@ class Topics:
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
         self._by_metric_name: dict[str, str] = {}
+        replicas.on_offline = self._take_offline
 
     def __iter__(self) -> Iterator[Topic]:
         return iter([self._by_name[name] for name in sorted(self._by_name)])
@@ -155,23 +174,21 @@ class Topics:
             entry.key.removeprefix(TOPIC_CONFIGS): decode(entry, TopicConfigRecord).settings
             for entry in self._metadata.list(TOPIC_CONFIGS)
         }
-        topics: list[tuple[Topic, int]] = []
+        topics: list[Topic] = []
         for entry in self._metadata.list(TOPICS):
             name = entry.key.removeprefix(TOPICS)
             topics.append(self._read_topic(name, entry, settings.get(name, {})))
-        self._finish_deletions({topic.name for topic, _ in topics})
+        self._finish_deletions({topic.name for topic in topics})
         specs = [
-            (TopicPartition(topic.name, index), topic.topic_id, topic.config)
-            for topic, count in topics
-            for index in range(count)
+            (TopicPartition(topic.name, index), topic.topic_id, topic.config, directory_id)
+            for topic in topics
+            for index, directory_id in enumerate(topic.directory_ids)
         ]
         self._replicas.load(specs, leader_epoch, now_ms)
-        for topic, count in topics:
-            self._add(topic, count, now_ms)
+        for topic in topics:
+            self._add(topic, now_ms)
 
-    def _read_topic(
-        self, name: str, entry: Entry, settings: Mapping[str, str]
-    ) -> tuple[Topic, int]:
+    def _read_topic(self, name: str, entry: Entry, settings: Mapping[str, str]) -> Topic:
         record = decode(entry, TopicRecord)
         try:
             check_topic_name(name)
@@ -181,36 +198,48 @@ class Topics:
             raise StorageError(f"{entry.key}: {error}") from error
         if len(topic_id) != 16 or not record.partitions:
             raise StorageError(f"{entry.key}: topic id {record.topic_id!r} or its partitions")
-        return Topic(name, topic_id, settings, config), len(record.partitions)
+        directory_ids = record.directory_ids
+        if len(directory_ids) != len(record.partitions):
+            raise StorageError(f"{entry.key}: {len(directory_ids)} directories of its partitions")
+        return Topic(name, topic_id, settings, config, directory_ids)
 
-    def _add(self, topic: Topic, partitions_count: int, now_ms: int) -> None:
-        self._open_partitions(topic, partitions_count, now_ms)
+    def _add(self, topic: Topic, now_ms: int) -> None:
+        self._open_partitions(topic, now_ms)
         self._by_name[topic.name] = topic
         self._by_id[topic.topic_id] = topic
         self._by_metric_name[metric_name(topic.name)] = topic.name
 
-    def _open_partitions(self, topic: Topic, partitions_count: int, now_ms: int) -> None:
-        """Open what is missing of the first `partitions_count` partitions."""
-        for index in range(len(topic.partitions), partitions_count):
+    def _open_partitions(self, topic: Topic, now_ms: int) -> None:
+        """Open the partitions that are missing."""
+        for index in range(len(topic.partitions), len(topic.directory_ids)):
             partition = self._replicas.add(
                 TopicPartition(topic.name, index),
                 topic.topic_id,
                 topic.config,
                 is_internal=topic.is_internal,
                 now_ms=now_ms,
+                directory_id=topic.directory_ids[index],
             )
             topic.partitions.append(partition)
+
+    def _take_offline(self, partition: Partition) -> None:
+        name, index = partition.topic_partition
+        topic = self._by_name.get(name)
+        if topic is not None and topic.partitions[index] is partition:
+            topic.partitions[index] = None
 
     def _finish_deletions(self, names: Container[str]) -> None:
         """Remove what deletions left behind that a crash cut short."""
         for entry in self._metadata.list(DELETED):
             record = decode(entry, TombstoneRecord)
-            # A topic of this name can only have been created after the directories of the old one were gone.
-            if record.name not in names:
-                for index in range(record.partitions_count):
-                    self._replicas.delete_log(TopicPartition(record.name, index))
-            self._metadata.commit([], [Delete(entry.key)])
-            self._journal.info("topic_deletion_finished", topic=record.name)
+            all_gone = self._replicas.delete_left_over(
+                [TopicPartition(record.name, index) for index in range(record.partitions_count)],
+                bytes.fromhex(entry.key.removeprefix(DELETED)),
+                name_is_free=record.name not in names,
+            )
+            if all_gone:
+                self._metadata.commit([], [Delete(entry.key)])
+                self._journal.info("topic_deletion_finished", topic=record.name)
 
     def validate_new(
         self, name: str, partitions_count: int, settings: Mapping[str, str | None]
@@ -276,13 +305,15 @@ class Topics:
         count = self._config.num_partitions if partitions_count is None else partitions_count
         config = self.validate_new(name, count, settings or {})
         own = {key: text for key, text in (settings or {}).items() if text is not None}
-        topic = Topic(name, self._new_topic_id(), own, config)
-        record = TopicRecord(topic.topic_id.hex(), [[self._config.broker_id]] * count)
+        directory_ids = self._replicas.dirs.place(count, is_internal=name in INTERNAL_TOPICS)
+        topic = Topic(name, self._new_topic_id(), own, config, directory_ids)
+        replicas = [[self._config.broker_id]] * count
+        record = TopicRecord.of(topic.topic_id, replicas, directory_ids)
         operations: list[Put | Delete] = [Put(TOPICS + name, encode(record))]
         if own:
             operations.append(Put(TOPIC_CONFIGS + name, encode(TopicConfigRecord(own))))
         self._commit(Check(TOPICS + name, "absent"), operations)
-        self._add(topic, count, now_ms)
+        self._add(topic, now_ms)
         self._journal.info("topic_created", topic=name, partitions=count, topic_id=record.topic_id)
         return topic
 
@@ -311,12 +342,16 @@ class Topics:
         if entry is None:
             raise UnknownTopicOrPartitionError(f"{topic.name} is being deleted")
         replicas = decode(entry, TopicRecord).partitions
-        replicas += [[self._config.broker_id]] * (partitions_count - len(replicas))
-        self._commit(
-            Check(entry.key, entry.version),
-            [Put(entry.key, encode(TopicRecord(topic.topic_id.hex(), replicas)))],
-        )
-        self._open_partitions(topic, partitions_count, now_ms)
+        added = partitions_count - len(replicas)
+        replicas += [[self._config.broker_id]] * added
+        directory_ids = [
+            *topic.directory_ids,
+            *self._replicas.dirs.place(added, is_internal=topic.is_internal),
+        ]
+        record = TopicRecord.of(topic.topic_id, replicas, directory_ids)
+        self._commit(Check(entry.key, entry.version), [Put(entry.key, encode(record))])
+        topic.directory_ids = directory_ids
+        self._open_partitions(topic, now_ms)
         self._journal.info("topic_grown", topic=topic.name, partitions=partitions_count)
 
     def configure(self, topic: Topic, settings: Mapping[str, str]) -> None:
@@ -379,8 +414,9 @@ class Topics:
         )
         del self._by_name[name], self._by_id[topic.topic_id]
         del self._by_metric_name[metric_name(name)]
-        self._replicas.delete([TopicPartition(name, i) for i in range(len(topic.partitions))])
-        self._commit(None, [Delete(tombstone)])
+        partitions = [TopicPartition(name, index) for index in range(len(topic.partitions))]
+        if self._replicas.delete(partitions):
+            self._commit(None, [Delete(tombstone)])
         self._journal.info("topic_deleted", topic=name, topic_id=topic.topic_id.hex())
 
     def _commit(self, check: Check | None, operations: list[Put | Delete]) -> None:

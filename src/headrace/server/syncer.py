@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Final, Protocol
 
 _PARALLEL_FROM: Final = 5
-"""From so many files on they are synced in parallel; with fewer, handing them over costs more than it saves."""
+"""From so many files on one disk they are synced in parallel; with fewer, handing them over costs more than it saves."""
 _PARALLEL: Final = 8
 
 
@@ -32,6 +32,10 @@ class Batch(Protocol):
     @property
     def tasks(self) -> Sequence[Task]:
         """The files one by one; they may be run in any order, and at the same time in several threads."""
+
+    @property
+    def disks(self) -> int:
+        """How many disks they lie on, each of which can sync while the others do."""
 
 
 def run_in_parallel(tasks: Sequence[Task]) -> None:
@@ -129,7 +133,7 @@ class Syncer:
         while (batch := self._jobs.get()) is not None:
             failure: BaseException | None = None
             try:
-                self._run(batch.tasks)
+                self._run(batch)
             except BaseException as error:  # noqa: BLE001 - whatever it is, the broker has to learn of it
                 failure = error
             try:
@@ -137,9 +141,10 @@ class Syncer:
             except RuntimeError:  # the loop was closed: nobody waits any more
                 return
 
-    def _run(self, tasks: Sequence[Task]) -> None:
+    def _run(self, batch: Batch) -> None:
         """Run the tasks; when it returns or raises, none of them is running any more."""
-        if len(tasks) < _PARALLEL_FROM:
+        tasks = batch.tasks
+        if len(tasks) < _PARALLEL_FROM and batch.disks == 1:
             for task in tasks:
                 task.run()
             return

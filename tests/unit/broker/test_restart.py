@@ -100,7 +100,11 @@ def test_a_data_directory_of_another_cluster_is_refused():
         ("topics/t", b"{"),
         ("topics/t", b'{"topic_id":"zz","partitions":[[1]],"format":1}'),
         ("topics/t", b'{"topic_id":"%s","partitions":[],"format":1}' % (b"11" * 16)),
-        ("topics/t", b'{"topic_id":"%s","partitions":[[1]],"format":2}' % (b"11" * 16)),
+        ("topics/t", b'{"topic_id":"%s","partitions":[[1]],"format":3}' % (b"11" * 16)),
+        (
+            "topics/t",
+            b'{"topic_id":"%s","partitions":[[1]],"format":2,"directories":[]}' % (b"11" * 16),
+        ),
         ("topics/../t", b'{"topic_id":"%s","partitions":[[1]],"format":1}' % (b"11" * 16)),
         ("config/topic/t", b'{"settings":{"retention.ms":5},"format":1}'),
         ("meta/cluster_id", b'{"format":1}'),

@@ -13,6 +13,8 @@ from tests.unit.server.loops import on_loop
 
 
 class FakeBatch:
+    disks = 1
+
     def __init__(self, items: list[str], error: BaseException | None) -> None:
         self.items = items
         self.error = error
@@ -192,10 +194,14 @@ class ManyFiles(FakeBatch):
 
 
 @pytest.mark.parametrize("error", [None, OSError(5, "Input/output error")])
+@pytest.mark.parametrize(("files", "disks"), [(8, 1), (3, 2)])
 @on_loop
-async def test_many_files_are_synced_in_parallel(error: OSError | None) -> None:
+async def test_many_files_and_many_disks_are_synced_in_parallel(
+    error: OSError | None, files: int, disks: int
+) -> None:
     setup = Setup()
-    batch = ManyFiles(8, error)
+    batch = ManyFiles(files, error)
+    batch.disks = disks
     setup.broker.dirty.append("a")
     setup.broker.make_batch = lambda items: batch
     setup.syncer.kick()

@@ -97,15 +97,11 @@ class _Deletion:
 
     def run(self, now_ms: int) -> None:
         """Delete, and complete the results."""
-        error = ErrorCode.NONE
-        try:
-            if self._offsets:
-                self._broker.replicas.delete_records(self._offsets, now_ms)
-        except ApiError as raised:
-            error = raised.code
+        refused = self._broker.replicas.delete_records(self._offsets, now_ms)
         for partition, result in self._results:
-            result.error_code = error
-            if error is ErrorCode.NONE:
+            if partition in refused:
+                result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+            else:
                 result.low_watermark = partition.log_start_offset
 
 

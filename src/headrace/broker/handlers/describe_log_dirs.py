@@ -1,18 +1,19 @@
 """DescribeLogDirs (API key 35), versions 1-4.
 
-Behaviour: the one log directory of this broker with the size of every partition, or of those that were asked for;
-what does not exist is left out. A directory that has failed is KAFKA_STORAGE_ERROR and lists nothing. A broker in
-memory has a directory of this name too, whose total and usable bytes are not known (-1).
+Behaviour: every log directory of this broker, with the size of each partition in it, or of those that were asked for;
+what does not exist is left out. A directory that has failed, or was missing at the start, is KAFKA_STORAGE_ERROR and
+lists nothing. A broker in memory has a directory of this name too, whose total and usable bytes are not known (-1).
 Versions: v2 flexible; v3 error code of the whole; v4 total and usable bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.topics import Topic
+from headrace.broker.log_dir import LogDir
+from headrace.broker.partition import Partition
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.describe_log_dirs import (
@@ -35,38 +36,49 @@ def handle(
     context: RequestContext,  # noqa: ARG001 - every handler has the same three arguments
     request: DescribeLogDirsRequest,
 ) -> DescribeLogDirsResponse:
-    """Describe the log directory."""
-    directory = broker.replicas.log_directory
-    result = DescribeLogDirsResult(log_dir=directory.name)
-    if broker.failed:
-        result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
-    else:
-        result.total_bytes, result.usable_bytes = directory.total_bytes, directory.usable_bytes
-        result.topics = list(_topics(broker, request))
-    return DescribeLogDirsResponse(results=[result])
+    """Describe the log directories."""
+    partitions = list(_wanted(broker, request))
+    return DescribeLogDirsResponse(
+        results=[
+            _describe(name, log_dir, partitions) for name, log_dir in broker.replicas.dirs.named
+        ]
+    )
 
 
-def _topics(broker: Broker, request: DescribeLogDirsRequest) -> Iterator[DescribeLogDirsTopic]:
+def _wanted(broker: Broker, request: DescribeLogDirsRequest) -> Iterator[Partition]:
+    """Yield the partitions that are served of those that were asked for, each once."""
     if request.topics is None:
         for topic in broker.topics:
-            yield _described(topic, range(len(topic.partitions)))
+            yield from filter(None, topic.partitions)
         return
     wanted: dict[str, dict[int, None]] = {}
     for asked in request.topics:
         wanted.setdefault(asked.topic, {}).update(dict.fromkeys(asked.partitions))
     for name, indexes in wanted.items():
         found = broker.topics.get(name)
-        if found is not None:
-            count = len(found.partitions)
-            yield _described(found, [index for index in indexes if 0 <= index < count])
+        served = [] if found is None else found.partitions
+        yield from filter(None, (served[index] for index in indexes if 0 <= index < len(served)))
 
 
-def _described(topic: Topic, indexes: range | list[int]) -> DescribeLogDirsTopic:
-    return DescribeLogDirsTopic(
-        name=topic.name,
-        partitions=[
-            DescribeLogDirsPartition(partition_index=index, partition_size=partition.log.size_bytes)
-            for index in indexes
-            if (partition := topic.partitions[index]) is not None
-        ],
+def _describe(
+    name: str, log_dir: LogDir | None, partitions: Iterable[Partition]
+) -> DescribeLogDirsResult:
+    if log_dir is None or log_dir.failure is not None:
+        return DescribeLogDirsResult(log_dir=name, error_code=ErrorCode.KAFKA_STORAGE_ERROR)
+    topics: dict[str, DescribeLogDirsTopic] = {}
+    for partition in partitions:
+        if partition.log_dir is log_dir:
+            topic, index = partition.topic_partition
+            described = topics.setdefault(topic, DescribeLogDirsTopic(name=topic))
+            described.partitions.append(
+                DescribeLogDirsPartition(
+                    partition_index=index, partition_size=partition.log.size_bytes
+                )
+            )
+    directory = log_dir.describe()
+    return DescribeLogDirsResult(
+        log_dir=name,
+        topics=list(topics.values()),
+        total_bytes=directory.total_bytes,
+        usable_bytes=directory.usable_bytes,
     )

@@ -226,6 +226,11 @@ class LogManager:
         return self._logs
 
     @property
+    def partitions_count(self) -> int:
+        """How many partitions lie here, also those whose logs could not be opened."""
+        return len(self._logs) + len(self._failed)
+
+    @property
     def failed(self) -> Mapping[TopicPartition, StorageError]:
         """Partitions whose logs could not be opened, and why."""
         return self._failed
@@ -238,6 +243,10 @@ class LogManager:
     def get(self, topic_partition: TopicPartition) -> PartitionLog | None:
         """Return a partition's log, None if it is not open."""
         return self._logs.get(topic_partition)
+
+    def has(self, topic_partition: TopicPartition) -> bool:
+        """Tell whether a partition lies here, also if its log could not be opened."""
+        return topic_partition in self._logs or topic_partition in self._failed
 
     def checkpoint_key(self, topic_partition: TopicPartition) -> str:
         """Return what stands for an open log in checkpoints: topic, partition, topic id."""

@@ -1,0 +1,110 @@
+"""One log directory at work: its logs, when they are synced and compacted, and the space on its disk.
+
+A broker has one or several, each usually a disk of its own. What goes wrong with a disk goes wrong here: an I/O error
+takes the directory out of service, a full disk stops produces to its partitions, and the others go on.
+"""
+
+from __future__ import annotations
+
+from headrace.broker.background_sync import BackgroundSync
+from headrace.broker.disk_space import DiskSpace
+from headrace.config.broker import BrokerConfig
+from headrace.core.log.cleaner import LogCleaner
+from headrace.core.log.log_manager import LogManager
+from headrace.core.log.sync import RunTasks, run_in_turn
+from headrace.ports import FileSystem, Journal, LogDirectory
+
+
+class LogDir:
+    """One log directory."""
+
+    __slots__ = ("_files", "background", "cleaner", "in_memory", "logs", "name", "space")
+
+    def __init__(
+        self,
+        files: FileSystem,
+        config: BrokerConfig,
+        journal: Journal,
+        *,
+        cluster_id: str,
+        new_id: str,
+        run_tasks: RunTasks = run_in_turn,
+    ) -> None:
+        """Claim the directory; `logs.load` opens what lies in it.
+
+        Args:
+            files: The directory.
+            config: The broker's configuration.
+            journal: Told about repairs and failures.
+            cluster_id: Of the cluster to which it has to belong.
+            new_id: The id that the directory gets if it has none.
+            run_tasks: Runs the syncs of a recovery.
+
+        Raises:
+            StorageError: It belongs to another broker.
+            OSError: The disk refuses.
+        """
+        directory = files.describe()
+        self._files = files
+        self.name = directory.name
+        self.in_memory = directory.in_memory
+        self.logs = LogManager.open(
+            files,
+            cluster_id=cluster_id,
+            node_id=config.broker_id,
+            journal=journal,
+            run_tasks=run_tasks,
+            new_id=new_id,
+        )
+        self.cleaner = LogCleaner(
+            self.logs, files, journal, backoff_ms=config.log_cleaner_backoff_ms
+        )
+        self.background = BackgroundSync()
+        self.space = DiskSpace(files, config.headrace_log_dir_min_free_bytes, journal)
+        self.logs.upkeep.retention_interval_ms = config.log_retention_check_interval_ms
+
+    @property
+    def directory_id(self) -> str:
+        """What the metadata call it by."""
+        return self.logs.directory_id
+
+    @property
+    def failure(self) -> OSError | None:
+        """What took it out of service, None while it serves."""
+        return self.logs.failure
+
+    def describe(self) -> LogDirectory:
+        """Return its name, and the space in it."""
+        return self._files.describe()
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Use another configuration of the broker."""
+        self.cleaner.backoff_ms = config.log_cleaner_backoff_ms
+        self.space.minimum_bytes = config.headrace_log_dir_min_free_bytes
+        if self.space.next_check_ms is None:
+            self.space.next_check_ms = 0
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` has something to do next."""
+        deadlines = (
+            self.logs.upkeep.next_deadline_ms,
+            self.background.next_deadline_ms,
+            self.space.next_check_ms,
+            self.cleaner.next_deadline_ms,
+            # With files in memory a step of compaction is done by the tick itself.
+            0 if self.in_memory and self.cleaner.due else None,
+        )
+        return min((at for at in deadlines if at is not None), default=None)
+
+    def tick(self, now_ms: int) -> None:
+        """Apply retention, write checkpoints, sync, look at the space and what to compact; each when it is due.
+
+        Raises:
+            OSError: The disk refuses; the directory is to be taken out of service.
+        """
+        self.logs.tick(now_ms)
+        self.cleaner.tick(now_ms)
+        self.space.tick(now_ms)
+        for log in self.background.due(now_ms):
+            self.logs.mark_dirty(log)
