@@ -20,6 +20,7 @@ from pathlib import Path
 
 import psutil
 
+from headrace.core.log.log_manager import RECOVERY_FILE
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.produce import (
     PartitionProduceData,
@@ -101,12 +102,40 @@ def start(server: ServerProcess, case: str) -> Start:
     return found
 
 
+def small_files(data: Path) -> dict[Path, bytes]:
+    """Everything but segments and the lock: checkpoints, caches, metadata."""
+    return {
+        path: path.read_bytes()
+        for path in data.rglob("*")
+        if path.is_file() and path.suffix not in {".log", ".lock"}
+    }
+
+
+def restore(data: Path, files: dict[Path, bytes]) -> None:
+    """Puts the small files back as they were."""
+    for path in small_files(data):
+        if path not in files:
+            path.unlink()
+    for path, content in files.items():
+        path.write_bytes(content)
+
+
 def measure(directory: Path, partitions: int, gigabytes: float, rounds: int) -> list[Start]:
     """Fills a directory and starts the broker on it."""
-    server = ServerProcess(directory / "data", log_path=directory / "log")
+    data = directory / "data"
+    server = ServerProcess(data, log_path=directory / "log")
     starts = [start(server, "empty directory")]
     try:
         fill(server, partitions, gigabytes)
+        server.kill()
+        killed = small_files(data)
+        for _ in range(rounds):
+            restore(data, killed)
+            starts.append(start(server, "after kill -9 under load"))
+            server.kill()
+        restore(data, killed)
+        (data / RECOVERY_FILE).unlink()
+        starts.append(start(server, "the same, recovery points lost"))
         server.stop(STOP_TIMEOUT_S)
         for _ in range(rounds):
             starts.append(start(server, "after a clean stop"))

@@ -8,8 +8,10 @@ import pytest
 
 from headrace.core.log import partition_log
 from headrace.core.log.config import LogConfig
+from headrace.core.log.leader_epochs import LeaderEpochCache
 from headrace.core.log.log_manager import LogManager, PartitionSpec
 from headrace.core.log.partition_log import PartitionLog
+from headrace.core.log.recovery import EPOCHS_FILE
 from headrace.core.log.upkeep import RETENTION_INTERVAL_MS
 from headrace.errors import CorruptRecordError
 from headrace.records.batch import check_batch
@@ -60,6 +62,11 @@ def state(log: PartitionLog) -> tuple[object, ...]:
         producers,
         raw_batches(log),
     )
+
+
+def raw_position(log: PartitionLog, offset: int) -> int:
+    batches = raw_batches(log)
+    return sum(len(batch) for base_offset, batch in batches.items() if base_offset < offset)
 
 
 def without_caches(files: MemoryFileSystem) -> MemoryFileSystem:
@@ -137,12 +144,29 @@ def test_caches_of_a_tail_that_was_lost_are_not_believed_once_others_lie_there()
     files.write_file(f"{PATH}.log", (files.read_file(f"{PATH}.log") or b"")[:ten])
     log = open_log(files, CONFIG, clean=False, recovery_point=10)
     assert log.log_end_offset == 10
+    assert files.read_file(f"{PATH}.index") is None
+    assert LeaderEpochCache.decode(files.read_file(f"{DIRECTORY}/{EPOCHS_FILE}"))[1] == 10
+    assert [name for name in files.list(DIRECTORY) if name.endswith(".snapshot")] == []
     fill(log, 40, epoch=2, size=50)
     sync(log)
     expected = state(log)
     recovered = open_log(files, CONFIG, clean=False, recovery_point=50)
     assert state(recovered) == expected
     assert recovered.epochs.entries == [(0, 0), (2, 10)]
+
+
+def test_caches_do_not_vouch_for_what_is_not_safe() -> None:
+    files = MemoryFileSystem()
+    log = open_log(files, CONFIG)
+    fill(log, 30)
+    log.maybe_write_caches()
+    content = bytearray(files.read_file(f"{PATH}.log") or b"")
+    position = raw_position(log, 20)
+    content[position + 65] ^= 1
+    files.write_file(f"{PATH}.log", bytes(content))
+    recovered = open_log(files, CONFIG, clean=False, recovery_point=10)
+    assert recovered.log_end_offset == 20
+    assert files.read_file(f"{PATH}.log") == bytes(content[:position])
 
 
 def test_damage_to_records_below_the_recovery_point_is_left_to_whoever_reads_them() -> None:
