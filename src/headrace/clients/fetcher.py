@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from headrace.clients.config import ConsumerConfig
-from headrace.clients.drivers.blocking import BlockingDriver, Reply
+from headrace.clients.drivers.polling import PollingDriver, Reply
 from headrace.clients.flows import metadata
 from headrace.clients.flows.cluster import NO_LEADER
 from headrace.clients.flows.effects import Call, ClientState
@@ -120,7 +120,7 @@ class PartitionCursor:
 class Fetcher:
     """Reads ahead for the partitions of one consumer."""
 
-    def __init__(self, state: ClientState, driver: BlockingDriver, config: ConsumerConfig) -> None:
+    def __init__(self, state: ClientState, driver: PollingDriver, config: ConsumerConfig) -> None:
         self.cursors: dict[TopicPartition, PartitionCursor] = {}
         self.out_of_range: set[TopicPartition] = set()
         """Partitions whose offset no longer exists; the consumer decides where they go on."""

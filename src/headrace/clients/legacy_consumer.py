@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 from headrace.clients.blocking import client_state
 from headrace.clients.config import ConsumerConfig, parse_config
-from headrace.clients.drivers.blocking import BlockingDriver
+from headrace.clients.drivers.polling import PollingDriver
 from headrace.clients.fetcher import ConsumedRecord, Fetcher
 from headrace.clients.flows import membership, metadata, offsets
 from headrace.clients.flows.assignors import assign_range
@@ -75,7 +75,7 @@ class BlockingConsumer:
             group_id=group,
         )
         self._state = client_state(self.config)
-        self._driver = BlockingDriver(self._state, self.config)
+        self._driver = PollingDriver(self._state, self.config)
         self._fetcher = Fetcher(self._state, self._driver, self.config)
         self._topics: frozenset[str] = frozenset()
         self._member: Membership | None = None

@@ -12,18 +12,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 from headrace.clients.config import ClientConfig, parse_bootstrap
 from headrace.clients.connection import Completed, Connection
 from headrace.clients.engine import ANY_NODE_SHARE, Outcome
 from headrace.clients.flows.effects import ANY_NODE, Call, ClientState
-from headrace.errors import HeadraceError, TransportError
+from headrace.errors import ClosedError, HeadraceError, TransportError
 
 Address = tuple[str, int]
 OnDone = Callable[[Outcome], object]
-
-CLOSED: Final = "the client is closed"
 
 
 class Pending:
@@ -70,7 +68,7 @@ class Link:
         self.setup_until_ms = setup_until_ms
         """When it must have shaken hands."""
         self.ready = False
-        self.lost: TransportError | None = None
+        self.lost: HeadraceError | None = None
         """Why it is of no more use; None while it is."""
         self.pending: deque[Pending] = deque()
         """Calls that it carries, oldest first; those settled are dropped lazily."""
@@ -145,7 +143,7 @@ class Pool:
         self._walks: dict[str, Walk] = {}
         self._failed_ms: dict[Address, int] = {}
         """When an address failed last: it is tried after those that did not."""
-        self._closed: TransportError | None = None
+        self._closed: ClosedError | None = None
 
     # What the engine asks for
 
@@ -212,9 +210,9 @@ class Pool:
             tried = [] if walk.link is None else [f"{walk.link.peer} did not answer in time"]
             self._fail(late, TransportError("; ".join(walk.failures + tried)))
 
-    def close(self, reason: str = CLOSED) -> None:
+    def close(self) -> None:
         """Give up every connection and every call, and take no more."""
-        self._closed = TransportError(reason)
+        self._closed = ClosedError("the client was closed")
         walks, self._walks = self._walks, {}
         for walk in walks.values():
             self._fail(walk.waiting, self._closed)
@@ -306,7 +304,7 @@ class Pool:
             if link.lost is None:
                 self._settle(connection.take_completed())
 
-    def _drop(self, link: Link, error: TransportError) -> None:
+    def _drop(self, link: Link, error: HeadraceError) -> None:
         link.lost = error
         self.lost_connections += link.ready
         del self.links[link.address, link.channel]

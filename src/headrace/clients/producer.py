@@ -21,7 +21,7 @@ from headrace.clients.accumulator import (
 )
 from headrace.clients.blocking import client_state
 from headrace.clients.config import ProducerConfig, parse_config
-from headrace.clients.drivers.blocking import BlockingDriver
+from headrace.clients.drivers.polling import PollingDriver
 from headrace.clients.flows import metadata
 from headrace.clients.partitioner import StickyPartitioner, partition_for_key
 from headrace.clients.sender import Sender
@@ -80,7 +80,7 @@ class BlockingProducer:
         )
         self._compression = Compression[self.config.compression_type.upper()]
         self._state = client_state(self.config)
-        self._driver = BlockingDriver(self._state, self.config)
+        self._driver = PollingDriver(self._state, self.config)
         self._random = random.Random()  # noqa: S311 - spreads records, guards nothing
         self._sticky = StickyPartitioner(self._random.randrange)
         self._partitions_count: dict[str, int] = {}

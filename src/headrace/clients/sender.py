@@ -13,7 +13,7 @@ from typing import Final
 
 from headrace.clients.accumulator import Batch, PartitionQueue, split
 from headrace.clients.config import ProducerConfig
-from headrace.clients.drivers.blocking import BlockingDriver, Reply
+from headrace.clients.drivers.polling import PollingDriver, Reply
 from headrace.clients.flows import metadata
 from headrace.clients.flows.cluster import NO_LEADER
 from headrace.clients.flows.effects import Call, ClientState
@@ -48,7 +48,7 @@ class Sender:
     def __init__(
         self,
         state: ClientState,
-        driver: BlockingDriver,
+        driver: PollingDriver,
         config: ProducerConfig,
         *,
         on_batch_closed: Callable[[TopicPartition], None],

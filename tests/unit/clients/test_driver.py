@@ -9,7 +9,7 @@ import time
 import pytest
 
 from headrace.clients.blocking import LATEST, BlockingClient, FetchPosition
-from headrace.errors import ErrorCode, TransportError
+from headrace.errors import ClosedError, ErrorCode, TransportError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.records.builder import build_batch
@@ -194,7 +194,7 @@ def test_a_closed_client_says_so() -> None:
         closed = client(cluster)
         closed.connect()
         closed.close()
-        with pytest.raises(TransportError, match="closed"):
+        with pytest.raises(ClosedError, match="closed"):
             closed.metadata()
 
 

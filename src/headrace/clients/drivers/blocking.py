@@ -1,95 +1,126 @@
-"""Runs flows over blocking calls: non-blocking sockets behind one selector, deadlines, reconnects.
+"""Runs a client's engine over TCP for a program that waits.
 
-One driver belongs to one client and is used by one thread at a time; a lock makes callers from several threads wait
-for each other. Nothing happens in the background: bytes move while somebody waits in `run`, `wait` or `poll`.
+A program inside a call moves the client's bytes itself, so no call pays for a hop between threads. While it is not
+inside one, `start_background` has a thread see to what cannot wait: it looks when the engine is due, and every few
+milliseconds while an answer is on its way.
+
+One lock guards engine, pool and sockets. It is free while somebody waits for bytes and while the program's own code
+runs. Of several threads inside calls, one waits for bytes and serves the others.
 """
 
 from __future__ import annotations
 
+import logging
 import random
-import selectors
-import socket
 import threading
-import time
-from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Final, TypeVar
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Final, TypeVar
 
-from headrace.clients.config import ClientConfig, parse_bootstrap
-from headrace.clients.connection import Connection
-from headrace.clients.flows.effects import ANY_NODE, Call, ClientState, Effect, Flow, Sleep
-from headrace.errors import HeadraceError, ProtocolError, TransportError
-from headrace.protocol.codec import Message
-from headrace.types import Buffer, FileRange
+from headrace.clients.config import ClientConfig
+from headrace.clients.drivers.sockets import Sockets
+from headrace.clients.engine import Engine, Outcome, Task
+from headrace.clients.flows.effects import ClientState, Flow
+from headrace.clients.pool import Pool
+from headrace.clock import SteadyClock
+from headrace.errors import ClosedError
 
 T = TypeVar("T")
-Address = tuple[str, int]
 
-ANY_NODE_SHARE: Final = 3
-MAX_BUFFERS_PER_WRITE: Final = 512
-"""Below every system's IOV_MAX."""
+LOOK_EVERY_MS: Final = 20
+"""How often the thread looks for answers while the program is not inside a call."""
+SERVE_EVERY_MS: Final = 5
+"""How often a program that only makes short calls (`enter`) serves its connections in passing."""
+LONGEST_WAIT_MS: Final = 60_000
+NEVER_MS: Final = 1 << 62
+SLEW_EVERY_MS: Final = 1000
+
+_log = logging.getLogger("headrace.clients")
 
 
-class Reply:
-    """The outcome of one call, once there is one."""
+def report(error: Exception) -> None:
+    """Tell of an exception that a callback raised and that nobody waits for."""
+    _log.error("a callback of a client failed", exc_info=error)
 
-    __slots__ = ("deadline", "done", "node", "on_done", "outcome")
 
-    def __init__(
-        self, node: int, deadline: float, on_done: Callable[[Reply], None] | None = None
+def jitter() -> float:
+    """Return a factor for a pause, so that clients that fail together do not come back together."""
+    return random.uniform(0.8, 1.2)  # noqa: S311 - spreads retries, guards nothing
+
+
+class Entry:
+    """The context of a driver's `enter`."""
+
+    __slots__ = ("_enter", "_leave")
+
+    def __init__(self, enter: Callable[[], Engine], leave: Callable[[], None]) -> None:
+        self._enter = enter
+        self._leave = leave
+
+    def __enter__(self) -> Engine:
+        return self._enter()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
-        self.node = node
-        self.deadline = deadline
-        self.done = False
-        self.outcome: Message | HeadraceError | None = None
-        self.on_done = on_done
-
-    def complete(self, outcome: Message | HeadraceError | None) -> None:
-        """Set the outcome."""
-        self.outcome = outcome
-        self.done = True
-        if self.on_done is not None:
-            self.on_done(self)
-
-
-class Link:
-    """One socket with its connection."""
-
-    __slots__ = ("address", "connection", "lost", "output", "pending", "sock")
-
-    def __init__(
-        self, sock: socket.socket, connection: Connection[Reply], address: Address
-    ) -> None:
-        self.sock = sock
-        self.connection = connection
-        self.address = address
-        self.lost: TransportError | None = None
-        """Why the link is of no more use; None while it is."""
-        self.output: deque[memoryview] = deque()
-        self.pending: deque[Reply] = deque()
-        """Replies that are waited for, oldest first; those done are dropped lazily."""
-
-    def next_deadline(self) -> float | None:
-        """Return when the oldest open request runs out of time."""
-        while self.pending and self.pending[0].done:
-            self.pending.popleft()
-        return min((reply.deadline for reply in self.pending if not reply.done), default=None)
+        self._leave()
 
 
 class BlockingDriver:
-    """Carries out what flows ask for."""
+    """Runs the engine of one client."""
 
     def __init__(self, state: ClientState, config: ClientConfig) -> None:
         self.state = state
         self._config = config
-        self._bootstrap = parse_bootstrap(config.bootstrap_servers)
-        self._links: dict[tuple[Address, str], Link] = {}
-        self._selector = selectors.DefaultSelector()
+        self._clock = SteadyClock()
+        self._slew_at_ms = 0
         self._lock = threading.RLock()
-        self._random = random.Random()  # noqa: S311 - spreads retries, guards nothing
+        self._depth = 0
+        """How many times the thread that holds the lock has entered."""
+        self._sockets = Sockets()
+        self.pool = Pool(
+            state,
+            config,
+            self._sockets,
+            now_ms=self._clock.now_ms,
+            shuffle=random.shuffle,
+            on_error=report,
+        )
+        self._sockets.pool = self.pool
+        self.engine = Engine(
+            state,
+            self.pool,
+            now_ms=self._clock.now_ms(),
+            request_timeout_ms=config.request_timeout_ms,
+            jitter=jitter,
+        )
+        self._entry = Entry(self._enter, self._leave)
+        self._calls = 0
+        """Threads that are inside `run` and not in the program's own code."""
+        self._served = threading.Condition(self._lock)
+        """Notified after bytes have been served: for the threads inside calls that do not wait for bytes themselves."""
+        self._selecting_until_ms = 0
+        """How long the thread that waits for bytes will do so at most; 0 when none does."""
+        self._changed = False
+        """Whether a task of the foreground has ended, or wants the program's code to run."""
+        self._serve_at_ms = NEVER_MS
+        """When connections are to be served in passing."""
+        self._thread: threading.Thread | None = None
+        self._attention = threading.Condition(self._lock)
+        """Notified when the thread has to look earlier than it thinks."""
+        self._looks_at_ms = 0
+        """When the thread will look next; 0 while it is awake."""
         self._closed = False
-        self.lost_connections = 0
+
+    # What a client uses
+
+    @property
+    def lost_connections(self) -> int:
         """How many connections ended so far, for whatever reason."""
+        return self.pool.lost_connections
 
     def run(self, flow: Flow[T], timeout_ms: int | None = None) -> T:
         """Run a flow to its end and return its result.
@@ -101,99 +132,49 @@ class BlockingDriver:
         Raises:
             ApiError: A broker said no.
             TransportError: No broker answered in time.
+            ClosedError: The client is closed.
         """
         limit_ms = self._config.request_timeout_ms if timeout_ms is None else timeout_ms
-        deadline = time.monotonic() + limit_ms / 1000
-        with self._lock:
-            if self._links:
-                self.poll(0.0)  # notices connections that brokers closed while they were idle
-            try:
-                effect = next(flow)
-                while True:
-                    effect = self._step(flow, effect, deadline)
-            except StopIteration as stop:
-                result: T = stop.value
-                return result
-            finally:
+        with self._entry as engine:
+            if self._depth > 1:
                 flow.close()
-
-    def _step(self, flow: Flow[T], effect: Effect, deadline: float) -> Effect:
-        if isinstance(effect, Sleep):
-            pause = effect.duration_ms / 1000 * self._random.uniform(0.8, 1.2)
-            if time.monotonic() + pause >= deadline:
-                raise effect.cause
-            self._pause(pause)
-            return flow.send(None)
-        if isinstance(effect, tuple):
-            replies = [self.submit(call, deadline=deadline) for call in effect]
-            self.wait(replies)
-            return flow.send(tuple(reply.outcome for reply in replies))
-        assert isinstance(effect, Call), "this driver runs no flows that wait for changes"
-        if effect.node == ANY_NODE and effect.timeout_ms is None:
-            # Where any broker will do, one that hangs may take only a part of the time.
-            share = self._config.request_timeout_ms / 1000 / ANY_NODE_SHARE
-            reply = self.submit(effect, deadline=min(deadline, time.monotonic() + share))
-        else:
-            reply = self.submit(effect, deadline=deadline)
-        self.wait([reply])
-        if isinstance(reply.outcome, HeadraceError):
-            return flow.throw(reply.outcome)
-        return flow.send(reply.outcome)
-
-    def submit(
-        self,
-        call: Call,
-        *,
-        deadline: float | None = None,
-        on_done: Callable[[Reply], None] | None = None,
-    ) -> Reply:
-        """Send a request without waiting for its response.
-
-        Args:
-            call: The request and its broker.
-            deadline: When to give up, by the monotonic clock; None leaves it to the call's own limit.
-            on_done: Called with the reply as soon as it has an outcome, also before this returns.
-
-        Returns:
-            The reply, done at once when the broker cannot be reached.
-        """
-        self._check_open()
-        limit_ms = self._config.request_timeout_ms if call.timeout_ms is None else call.timeout_ms
-        until = time.monotonic() + limit_ms / 1000
-        reply = Reply(call.node, until if deadline is None else min(until, deadline), on_done)
-        with self._lock:
+                raise RuntimeError(
+                    "a callback that runs inside the client cannot wait for it; call from another place"
+                )
+            if self.pool.links:
+                self._look()  # notices connections that brokers closed while they were idle
+            self._calls += 1
+            task = engine.spawn(
+                flow, timeout_ms=limit_ms, on_done=self._task_changed, on_invoke=self._task_changed
+            )
             try:
-                link = self._link(call, reply.deadline)
-            except TransportError as error:
-                reply.complete(error)
-                return reply
-            link.pending.append(reply)
-            link.connection.send(call.request, reply, answered=call.answered)
-            self._settle(link.connection.take_completed())
-            self._flush(link)
-        return reply
+                while not task.done:
+                    if self._closed:
+                        raise ClosedError("the client was closed")
+                    if task.invocation is not None:
+                        self._invoke(task)
+                    else:
+                        self._round()
+            finally:
+                self._calls -= 1
+                engine.cancel(task)
+            return task.result()
 
-    def wait(self, replies: Iterable[Reply]) -> None:
-        """Return when all replies are done; each is, at its deadline at the latest."""
-        for reply in replies:
-            while not reply.done:
-                self.poll(max(0.0, reply.deadline - time.monotonic()))
+    def enter(self) -> Entry:
+        """Return a context in which the engine may be used at once: `with driver.enter() as engine`.
 
-    def poll(self, timeout: float) -> None:
-        """Move bytes: wait up to `timeout` seconds for the first, then return when there are no more at hand."""
-        with self._lock:
-            now = time.monotonic()
-            deadlines = [
-                at for at in map(Link.next_deadline, self._links.values()) if at is not None
-            ]
-            timeout = min([timeout, *(at - now for at in deadlines)])
-            if self._links:
-                for key, events in self._selector.select(max(0.0, timeout)):
-                    self._serve(key.data, events)
-            elif timeout > 0:
-                time.sleep(timeout)
-            if deadlines:
-                self._expire(time.monotonic())
+        Raises:
+            ClosedError: On entry: the client is closed.
+        """
+        return self._entry
+
+    def start_background(self) -> None:
+        """From now on do what is due also while the program is not inside a call."""
+        with self._entry:
+            if self._thread is None:
+                name = f"{self._config.client_id}-background"
+                self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+                self._thread.start()
 
     def connect(self) -> None:
         """Make sure that some broker answers, trying each address once.
@@ -201,184 +182,185 @@ class BlockingDriver:
         Raises:
             TransportError: None does.
         """
-        with self._lock:
-            deadline = time.monotonic() + self._config.request_timeout_ms / 1000
-            self._any_link("", deadline)
+        outcomes: list[Outcome] = []
+        with self._entry as engine:
+            self.pool.connect(engine.now_ms + self._config.request_timeout_ms, outcomes.append)
+            self._calls += 1
+            try:
+                while not outcomes:
+                    self._round()
+            finally:
+                self._calls -= 1
+        if isinstance(outcomes[0], Exception):
+            raise outcomes[0]
 
     def close(self) -> None:
-        """Close every connection; requests without an outcome fail."""
+        """Close every connection; calls under way fail. Does not wait for what a broker was not asked yet."""
         with self._lock:
+            if self._closed:
+                return
             self._closed = True
-            for link in list(self._links.values()):
-                self._drop(link, TransportError("the client was closed"))
-            self._selector.close()
+            self.pool.close()
+            self._attention.notify_all()
+            self._served.notify_all()
+            depth, self._depth = self._depth, 0
+            while self._selecting_until_ms:
+                self._sockets.wake()
+                self._served.wait()
+            self._depth = depth
+            self._sockets.end()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
 
-    def _check_open(self) -> None:
+    # Entering and leaving
+
+    def _enter(self) -> Engine:
+        self._lock.acquire()
         if self._closed:
-            raise TransportError("the client is closed")
+            self._lock.release()
+            raise ClosedError("the client is closed")
+        self._depth += 1
+        self._refresh()
+        return self.engine
 
-    def _pause(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while (rest := until - time.monotonic()) > 0:
-            self.poll(rest)
+    def _leave(self) -> None:
+        try:
+            if self._depth == 1 and not self._closed:
+                self._pass_by()
+        finally:
+            self._depth -= 1
+            self._lock.release()
 
-    def _link(self, call: Call, deadline: float) -> Link:
-        if call.node == ANY_NODE:
-            return self._any_link(call.channel, deadline)
-        broker = self.state.metadata.brokers.get(call.node)
-        if broker is None:
-            raise TransportError(f"the address of broker {call.node} is not known")
-        return self._open((broker.host, broker.port), call.channel, deadline)
+    def _refresh(self) -> int:
+        """Read the clock."""
+        engine = self.engine
+        now_ms = self._clock.now_ms()
+        if now_ms >= self._slew_at_ms:
+            self._slew_at_ms = now_ms + SLEW_EVERY_MS
+            self._clock.slew()
+        engine.now_ms = max(engine.now_ms, now_ms)
+        return engine.now_ms
 
-    def _any_link(self, channel: str, deadline: float) -> Link:
-        ready = [
-            link
-            for (_, other), link in self._links.items()
-            if other == channel and link.connection.ready
+    def _pass_by(self) -> None:
+        """Do what is due, or see to it that somebody will."""
+        sockets = self._sockets
+        now_ms = self.engine.now_ms
+        if self._selecting_until_ms:
+            # A thread inside a call serves; it has to know of what has changed.
+            if self._changed or sockets.stirred or self._due_ms(now_ms) < self._selecting_until_ms:
+                self._changed = sockets.stirred = False
+                sockets.wake()
+            return
+        if sockets.stirred:
+            sockets.stirred = False
+            self._serve_at_ms = min(self._serve_at_ms, now_ms + SERVE_EVERY_MS)
+        engine_due_ms = self.engine.next_deadline_ms
+        due_ms = NEVER_MS if engine_due_ms is None else engine_due_ms
+        if min(due_ms, self._serve_at_ms) <= now_ms:
+            self._look()
+            due_ms = self._due_ms(now_ms)
+        elif self._serve_at_ms < NEVER_MS:
+            due_ms = min(due_ms, now_ms + LOOK_EVERY_MS)
+        if due_ms < self._looks_at_ms and not self._calls:
+            self._attention.notify()
+
+    # Serving
+
+    def _due_ms(self, now_ms: int) -> int:
+        """Return when somebody must look again, if nobody waits for bytes."""
+        moments = [
+            at
+            for at in (self.engine.next_deadline_ms, self.pool.next_deadline_ms)
+            if at is not None
         ]
-        if ready:
-            return min(ready, key=lambda link: len(link.pending))
-        known = [(broker.host, broker.port) for broker in self.state.metadata.brokers.values()]
-        self._random.shuffle(known)
-        failures = []
-        for address in dict.fromkeys(known + self._bootstrap):
-            try:
-                return self._open(address, channel, deadline)
-            except TransportError as error:
-                failures.append(str(error))
-        raise TransportError("; ".join(failures))
+        if self.pool.busy:
+            moments.append(now_ms + LOOK_EVERY_MS)
+        return min(moments, default=NEVER_MS)
 
-    def _open(self, address: Address, channel: str, deadline: float) -> Link:
-        """Return the link to an address, connected and shaken hands."""
-        link = self._links.get((address, channel))
-        if link is None:
-            link = self._connect(address, channel, deadline)
-        limit = time.monotonic() + self._config.socket_connection_setup_timeout_ms / 1000
-        until = min(limit, deadline)
-        self._flush(link)
-        while not link.connection.ready:
-            if link.lost is not None:
-                raise link.lost
-            if time.monotonic() >= until:
-                self._drop(link, link_error(link, "does not answer the handshake"))
-                continue
-            for key, events in self._selector.select(max(0.0, until - time.monotonic())):
-                self._serve(key.data, events)
-        return link
-
-    def _connect(self, address: Address, channel: str, deadline: float) -> Link:
-        timeout = min(
-            self._config.socket_connection_setup_timeout_ms / 1000, deadline - time.monotonic()
-        )
-        peer = peer_name(address)
-        try:
-            sock = socket.create_connection(address, timeout=max(0.001, timeout))
-        except OSError as error:
-            raise TransportError(f"cannot connect to {peer}: {os_reason(error)}") from error
-        sock.settimeout(0)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection: Connection[Reply] = Connection(
-            client_id=self._config.client_id,
-            peer=peer,
-            max_frame_bytes=self._config.receive_message_max_bytes,
-        )
-        link = Link(sock, connection, address)
-        self._links[address, channel] = link
-        self._selector.register(sock, selectors.EVENT_READ, link)
-        return link
-
-    def _serve(self, link: Link, events: int) -> None:
-        if events & selectors.EVENT_READ and link.lost is None:
-            self._receive(link)
-        if events & selectors.EVENT_WRITE:
-            self._flush(link)
-
-    def _receive(self, link: Link) -> None:
-        connection = link.connection
-        try:
-            while True:
-                count = link.sock.recv_into(connection.get_buffer())
-                if count == 0:
-                    self._drop(link, link_error(link, "closed the connection"))
-                    return
-                connection.bytes_received(count)
-        except BlockingIOError:
-            self._settle(connection.take_completed())
-            self._flush(link)
-        except (OSError, ProtocolError) as error:
-            text = os_reason(error) if isinstance(error, OSError) else str(error)
-            self._drop(link, link_error(link, f"lost: {text}"))
-
-    def _flush(self, link: Link) -> None:
-        """Write as much as the socket takes; the rest goes when the selector says so."""
-        if link.lost is not None:
+    def _round(self, until_ms: int = NEVER_MS) -> None:
+        """Wait until something can be served, or `until_ms`; serve it."""
+        now_ms = self._refresh()
+        for due_ms in (self.engine.next_deadline_ms, self.pool.next_deadline_ms):
+            if due_ms is not None and due_ms < until_ms:
+                until_ms = due_ms
+        wait_ms = max(0, min(until_ms - now_ms, LONGEST_WAIT_MS))
+        if self._selecting_until_ms:
+            if self._changed or self._sockets.stirred or until_ms < self._selecting_until_ms:
+                self._changed = self._sockets.stirred = False
+                self._sockets.wake()
+            self._depth = 0
+            self._served.wait(wait_ms / 1000)
+            self._depth = 1
             return
-        output = link.output
-        output.extend(map(_view, link.connection.take_output()))
+        self._sockets.stirred = self._changed = False
+        self._selecting_until_ms = now_ms + wait_ms + 1
+        self._depth = 0
+        self._lock.release()
         try:
-            while output:
-                sent = link.sock.sendmsg(_head(output))
-                while sent:
-                    first = output.popleft()
-                    if sent < len(first):
-                        output.appendleft(first[sent:])
-                        break
-                    sent -= len(first)
-        except BlockingIOError:
-            pass
-        except OSError as error:
-            self._drop(link, link_error(link, f"lost: {os_reason(error)}"))
+            ready = self._sockets.wait(wait_ms / 1000)
+        finally:
+            self._lock.acquire()
+            self._depth = 1
+            self._selecting_until_ms = 0
+            self._served.notify_all()
+        self._serve(ready)
+
+    def _look(self) -> None:
+        """Serve what is ready, without waiting."""
+        self._serve(self._sockets.wait(0.0))
+
+    def _serve(self, ready: Any) -> None:
+        if self._closed:
             return
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if output else 0)
-        if self._selector.get_key(link.sock).events != wanted:
-            self._selector.modify(link.sock, wanted, link)
+        self._sockets.serve(ready)
+        now_ms = self._refresh()
+        due_ms = self.pool.next_deadline_ms
+        if due_ms is not None and due_ms <= now_ms:
+            self.pool.expire(now_ms)
+        try:
+            self.engine.advance(now_ms)
+        except Exception as error:  # noqa: BLE001 - one callback's fault must not stop the others
+            report(error)
+        self._serve_at_ms = now_ms + SERVE_EVERY_MS if self.pool.busy else NEVER_MS
+        self._sockets.stirred = False
 
-    def _expire(self, now: float) -> None:
-        for link in list(self._links.values()):
-            deadline = link.next_deadline()
-            if deadline is not None and deadline <= now:
-                # Answers come in order: behind one that is missing no other can be believed to arrive.
-                self._drop(link, link_error(link, "did not answer in time"))
+    def _task_changed(self, _: Task[Any]) -> None:
+        self._changed = True
 
-    def _drop(self, link: Link, error: TransportError) -> None:
-        link.lost = error
-        self.lost_connections += 1
-        self._links = {key: other for key, other in self._links.items() if other is not link}
-        self._selector.unregister(link.sock)
-        link.sock.close()
-        self._settle(link.connection.take_completed())
-        self._settle(link.connection.abandon(error))
+    def _invoke(self, task: Task[Any]) -> None:
+        """Run the program's code for a task, with the lock free."""
+        assert task.invocation is not None, "a task asks before it is answered"
+        invocation = task.invocation
+        self._calls -= 1
+        if self._due_ms(self.engine.now_ms) < self._looks_at_ms:
+            self._attention.notify()
+        self._depth = 0
+        self._lock.release()
+        value: object
+        try:
+            value = invocation.function(*invocation.arguments)
+        except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised there
+            value = error
+        finally:
+            self._lock.acquire()
+            self._depth = 1
+            self._calls += 1
+        self._refresh()
+        self.engine.resume(task, value)
 
-    @staticmethod
-    def _settle(completed: Iterable[tuple[Reply, Message | HeadraceError | None]]) -> None:
-        for reply, outcome in completed:
-            reply.complete(outcome)
+    # The background
 
-
-def _view(payload: Buffer | FileRange) -> memoryview:
-    assert not isinstance(payload, FileRange), "a client sends bytes, never ranges of files"
-    return memoryview(payload)
-
-
-def _head(output: deque[memoryview]) -> list[memoryview]:
-    if len(output) <= MAX_BUFFERS_PER_WRITE:
-        return list(output)
-    return [output[index] for index in range(MAX_BUFFERS_PER_WRITE)]
-
-
-def peer_name(address: Address) -> str:
-    """Return HOST:PORT, an IPv6 address in brackets."""
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def os_reason(error: OSError) -> str:
-    """Return why a system call failed, in words."""
-    if isinstance(error, TimeoutError):
-        return "timed out"
-    return error.strerror or str(error) or type(error).__name__
-
-
-def link_error(link: Link, what: str) -> TransportError:
-    """Return the error of one connection."""
-    return TransportError(f"{peer_name(link.address)} {what}")
+    def _work(self) -> None:
+        with self._lock:
+            while not self._closed:
+                self._depth = 1
+                if not self._calls:
+                    self._look()
+                now_ms = self._refresh()
+                due_ms = self._due_ms(now_ms)
+                if self._calls:
+                    due_ms = max(due_ms, now_ms + LOOK_EVERY_MS)
+                self._looks_at_ms = due_ms
+                self._depth = 0
+                self._attention.wait(max(0, min(due_ms - now_ms, LONGEST_WAIT_MS)) / 1000)
+                self._looks_at_ms = 0
