@@ -1,75 +1,135 @@
-"""Measurements to a table of medians, extremes and ratios."""
+"""What was measured, as JSON and as a table of medians, extremes and ratios."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, Self
 
-from benchmarks.macro.servers import HEADRACE, KAFKA, median
+HEADRACE, KAFKA = "headrace", "kafka"
+NAMES = {HEADRACE: "Headrace", KAFKA: "Kafka", "nats": "NATS", "redis": "Redis"}
+
+# What is aimed at where it is not 1, as the ratio of the medians: at most for costs, at least for rates.
+WANTED = {"s to the first acknowledgement": 0.1, "MB resident": 0.2}
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """One value of one round."""
+@dataclass(frozen=True, order=True)
+class Row:
+    """What is measured."""
 
     preset: str
     case: str
     metric: str
-    target: str
-    value: float
+
+    @property
+    def more_is_better(self) -> bool:
+        """Whether the metric is a rate."""
+        return self.metric.endswith("/s")
+
+    @property
+    def wanted(self) -> float:
+        """The ratio to Kafka that is wanted: at least for a rate, at most for a cost."""
+        return next((x for name, x in WANTED.items() if self.metric.startswith(name)), 1.0)
+
+    def missed(self, ratio: float) -> bool:
+        """Whether a ratio is not what is wanted, at the two digits that are shown."""
+        shown = round(ratio, 2)
+        return shown < self.wanted if self.more_is_better else shown > self.wanted
 
 
-Results = list[Measurement]
+@dataclass
+class Results:
+    """All values of a run, in the order of the rows' first appearance."""
+
+    rows: dict[Row, dict[str, list[float]]] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    def note(self, row: Row, target: str, value: float) -> None:
+        """Keeps the value of one round."""
+        self.rows.setdefault(row, {}).setdefault(target, []).append(value)
+
+    def fail(self, what: str) -> None:
+        """Keeps why a value is missing."""
+        self.failures.append(what)
+
+    def targets(self, preset: str) -> list[str]:
+        """Who has values in a preset."""
+        found = {
+            name for row, values in self.rows.items() if row.preset == preset for name in values
+        }
+        return [name for name in NAMES if name in found]
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, for a file."""
+        rows = [{**vars(row), "values": values} for row, values in self.rows.items()]
+        return {"failures": self.failures, "rows": rows}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """What `as_json` returned."""
+        results = cls(failures=list(data["failures"]))
+        for each in data["rows"]:
+            row = Row(each["preset"], each["case"], each["metric"])
+            results.rows[row] = {name: list(values) for name, values in each["values"].items()}
+        return results
 
 
-def _number(value: float) -> str:
+def ratio(values: Mapping[str, Sequence[float]]) -> float | None:
+    """Headrace's median to Kafka's, if there are both."""
+    mine, theirs = values.get(HEADRACE), values.get(KAFKA)
+    if not mine or not theirs or not median(theirs):
+        return None
+    return median(mine) / median(theirs)
+
+
+def number(value: float) -> str:
+    """A value with three digits that matter."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.2f}" if value >= 1 else f"{value:.3f}"
 
 
-def _cell(values: list[float]) -> str:
+def _cell(values: Sequence[float]) -> str:
     if not values:
         return "-"
-    middle = _number(median(values))
+    middle = number(median(values))
     if len(values) == 1:
         return middle
-    return f"{middle} ({_number(min(values))} .. {_number(max(values))})"
+    return f"{middle} ({number(min(values))} .. {number(max(values))})"
 
 
-def render(facts: Mapping[str, Any], results: Results) -> str:
-    """A markdown text: one table for each preset; a ratio above 1 means that Headrace's number is the larger one."""
+def header(facts: Mapping[str, Any]) -> list[str]:
+    """Where and how it was measured."""
     host = facts["machine"]
     where = (
         f"{host['cores']} cores ({host['cpu']}), {host['memory_gib']} GiB, Linux {host['kernel']}"
     )
     load = ", ".join(map(str, host["load_before"]))
     rounds = f"{facts['rounds']} round(s) in {facts['minutes']} minutes"
-    lines = [
-        f"# Headrace {facts['commit']} and Apache Kafka {facts['kafka']}, {facts['date']}",
-        "",
+    peers = [f"{NAMES[name]}: {text}" for name, text in facts["peers"].items()]
+    return [
         f"{where}, {host['python']}; load average before: {load}. Clients run on the same cores.",
-        f"{rounds}, the two brokers in turns.",
-        "Cells: median (least .. most). Ratio: Headrace / Kafka.",
+        f"{rounds}, brokers in turns. {'. '.join(peers)}.",
     ]
-    for preset in dict.fromkeys(each.preset for each in results):
+
+
+def render(facts: Mapping[str, Any], results: Results) -> str:
+    """A markdown text: one table for each preset; a ratio above 1 means that Headrace's number is the larger one."""
+    title = f"# Headrace {facts['commit']} and Apache Kafka {facts['kafka']}, {facts['date']}"
+    lines = [title, "", *header(facts)]
+    lines += ["Cells: median (least .. most). Ratio: Headrace / Kafka."]
+    for preset in dict.fromkeys(row.preset for row in results.rows):
         lines += ["", f"## {preset}", "", facts["presets"][preset] + ".", ""]
-        lines += ["| case | metric | Headrace | Kafka | ratio |", "|---|---|---|---|---|"]
-        mine = [each for each in results if each.preset == preset]
-        for case, metric in dict.fromkeys((each.case, each.metric) for each in mine):
-            values = {
-                target: [
-                    each.value
-                    for each in mine
-                    if (each.case, each.metric, each.target) == (case, metric, target)
-                ]
-                for target in (HEADRACE, KAFKA)
-            }
-            ratio = "-"
-            if all(values.values()) and median(values[KAFKA]) > 0:
-                ratio = f"{median(values[HEADRACE]) / median(values[KAFKA]):.2f}"
-            lines.append(
-                f"| {case} | {metric} | {_cell(values[HEADRACE])} | {_cell(values[KAFKA])} | {ratio} |"
-            )
+        targets = results.targets(preset)
+        names = " | ".join(NAMES[name] for name in targets)
+        lines += [f"| case | metric | {names} | ratio |", "|---" * (len(targets) + 3) + "|"]
+        for row, values in results.rows.items():
+            if row.preset == preset:
+                cells = " | ".join(_cell(values.get(name, ())) for name in targets)
+                part = ratio(values)
+                shown = "-" if part is None else f"{part:.2f}"
+                lines.append(f"| {row.case} | {row.metric} | {cells} | {shown} |")
+    if results.failures:
+        lines += ["", "## Without a value", "", *(f"* {each}" for each in results.failures)]
     return "\n".join(lines) + "\n"

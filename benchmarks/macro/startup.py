@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from headrace.core.log.log_manager import RECOVERY_FILE
+from headrace.core.log.log_offsets import RECOVERY_FILE
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.produce import (
     PartitionProduceData,
@@ -134,7 +134,7 @@ def measure(directory: Path, partitions: int, gigabytes: float, rounds: int) -> 
             starts.append(start(server, "after kill -9 under load"))
             server.kill()
         restore(data, killed)
-        (data / RECOVERY_FILE).unlink()
+        (data / RECOVERY_FILE).unlink(missing_ok=True)
         starts.append(start(server, "the same, recovery points lost"))
         server.stop(STOP_TIMEOUT_S)
         for _ in range(rounds):

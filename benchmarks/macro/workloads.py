@@ -7,12 +7,13 @@ import socket
 import subprocess
 import time
 from dataclasses import dataclass
+from statistics import median
 from typing import Any, BinaryIO, cast
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from benchmarks.macro.servers import median, produce_frame, produced_error, read_response
+from benchmarks.macro.servers import produce_frame, produced_error, read_response
 from tools.fetch_java import java_command, kafka_class_path
 
 PARTITIONS = 6
@@ -49,10 +50,20 @@ def _java(main_class: str, *arguments: str) -> str:
     return done.stdout
 
 
-def create_topic(bootstrap: str, topic: str, partitions: int = PARTITIONS) -> None:
-    """Creates a topic and waits for it."""
+def create_topic(bootstrap: str, topic: str, partitions: int = PARTITIONS) -> float:
+    """Creates a topic and waits until all its partitions have a leader; returns how many seconds that took."""
     admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+    admin.list_topics(timeout=10)
+    begun = time.perf_counter()
     admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
+    while True:
+        known = admin.list_topics(topic, timeout=10).topics[topic].partitions.values()
+        elapsed = time.perf_counter() - begun
+        if len(known) == partitions and all(each.leader >= 0 for each in known):
+            return elapsed
+        if elapsed > LEADER_TIMEOUT_S:
+            raise RuntimeError(f"{topic} has no leaders after {elapsed:.0f} s")
+        time.sleep(0.005)
 
 
 def delete_topic(bootstrap: str, topic: str) -> None:
@@ -108,27 +119,39 @@ def _producer(bootstrap: str, acks: str, **settings: Any) -> Producer:
 
 
 def librdkafka_produce(
-    bootstrap: str, topic: str, *, records: int, record_bytes: int, acks: str
+    bootstrap: str,
+    topic: str,
+    *,
+    records: int,
+    record_bytes: int,
+    acks: str,
+    producers: int = 1,
+    partitions: int = PARTITIONS,
+    chunk: int = CHUNK,
 ) -> Run:
-    """Librdkafka at full speed, batches of up to 1 MB; records are handed over thousands at a time."""
+    """Librdkafka at full speed, batches of up to 1 MB.
+
+    Records are handed over `chunk` at a time; producers and partitions take turns with each chunk.
+    """
     settings = {"linger.ms": 5, "batch.num.messages": 100_000, "delivery.report.only.error": True}
-    producer = _producer(bootstrap, acks, **settings)
+    clients = [_producer(bootstrap, acks, **settings) for _ in range(producers)]
     failed: list[str] = []
 
     def not_delivered(error: KafkaError | None, _: Message) -> None:
         failed.append(str(error))
 
-    value = b"x" * record_bytes
-    producer.list_topics(topic, timeout=10)
+    batch = [{"value": b"x" * record_bytes}] * chunk
+    for producer in clients:
+        producer.list_topics(topic, timeout=10)
     begun = time.perf_counter()
-    sent = 0
-    while sent < records:
-        count = min(CHUNK, records - sent)
-        partition = (sent // CHUNK) % PARTITIONS
-        batch = [{"value": value}] * count
-        producer.produce_batch(topic, batch, partition=partition, on_delivery=not_delivered)
-        sent += count
-    left = producer.flush(TOOL_TIMEOUT_S)
+    for turn in range(-(-records // chunk)):
+        # Whoever has all partitions behind it begins with the next one, so that all producers write to all of them.
+        partition = (turn + turn // (producers * partitions)) % partitions
+        part = batch if (turn + 1) * chunk <= records else batch[: records - turn * chunk]
+        clients[turn % producers].produce_batch(
+            topic, part, partition=partition, on_delivery=not_delivered
+        )
+    left = sum(producer.flush(TOOL_TIMEOUT_S) for producer in clients)
     elapsed = time.perf_counter() - begun
     if left or failed:
         raise RuntimeError(
@@ -137,7 +160,9 @@ def librdkafka_produce(
     return Run(records / elapsed, records * record_bytes / 1e6)
 
 
-def librdkafka_consume(bootstrap: str, topic: str, *, records: int, record_bytes: int) -> Run:
+def librdkafka_consume(
+    bootstrap: str, topic: str, *, records: int, record_bytes: int, partitions: int = PARTITIONS
+) -> Run:
     """Librdkafka reading a topic from its start."""
     consumer = Consumer(
         {
@@ -150,7 +175,7 @@ def librdkafka_consume(bootstrap: str, topic: str, *, records: int, record_bytes
             "fetch.queue.backoff.ms": 5,
         }
     )
-    consumer.assign([TopicPartition(topic, p, 0) for p in range(PARTITIONS)])
+    consumer.assign([TopicPartition(topic, p, 0) for p in range(partitions)])
     seen, begun = 0, time.perf_counter()
     while seen < records:
         # Never more than what is left: the call waits until it has as many.
@@ -159,6 +184,8 @@ def librdkafka_consume(bootstrap: str, topic: str, *, records: int, record_bytes
             if message.error():
                 raise RuntimeError(str(message.error()))
         seen += len(messages)
+        if time.perf_counter() - begun > TOOL_TIMEOUT_S:
+            raise RuntimeError(f"{records - seen} of {records} records did not come")
     elapsed = time.perf_counter() - begun
     consumer.close()
     return Run(seen / elapsed, seen * record_bytes / 1e6)
