@@ -16,10 +16,11 @@ _DEV_DEFAULTS = {"durability": "os", "group.initial.rebalance.delay.ms": "0"}
 @click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keep the data in a directory after all.",
+    multiple=True,
+    help="Keep the data in a directory after all; repeatable.",
 )
 @server_options
-def dev(data: Path | None, **options: Any) -> None:
+def dev(data: tuple[Path, ...], **options: Any) -> None:
     """Run a broker in memory, for development and tests: what it holds is gone when it ends.
 
     Consumer groups start without the usual delay, and an acknowledgement does not wait for a disk. Everything else

@@ -64,7 +64,9 @@ def server_options(command: F) -> F:
 @click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Data directory.  [default: ./headrace-data]",
+    multiple=True,
+    help="Data directory; repeatable, for several disks. The first one also holds the metadata.  "
+    "[default: ./headrace-data]",
 )
 @click.option(
     "--durability",
@@ -73,22 +75,20 @@ def server_options(command: F) -> F:
     "milliseconds, or in the page cache.  [default: fsync]",
 )
 @server_options
-def serve(data: Path | None, durability: str | None, **options: Any) -> None:
-    """Run a broker that keeps its data in a directory.
+def serve(data: tuple[Path, ...], durability: str | None, **options: Any) -> None:
+    """Run a broker that keeps its data in a directory, or in several.
 
     It prints one line, `ready kafka=HOST:PORT data=DIR pid=N`, when it accepts connections, and stops on SIGTERM or
     SIGINT. Exit codes: 0 stopped as asked, 1 the data cannot be used or the disk failed, 2 wrong usage or
     configuration.
     """
     settings = {"durability": durability} if durability is not None else {}
-    run_server(
-        data=data or Path("headrace-data"), settings=settings, takes_data=data is None, **options
-    )
+    run_server(data=data, default_data=Path("headrace-data"), settings=settings, **options)
 
 
 def run_server(
     *,
-    data: Path | None,
+    data: tuple[Path, ...],
     listen: str | None,
     assignments: tuple[str, ...],
     config_file: Path | None,
@@ -98,12 +98,12 @@ def run_server(
     loop: str,
     settings: Mapping[str, str] | None = None,
     defaults: Mapping[str, str] | None = None,
-    takes_data: bool = False,
+    default_data: Path | None = None,
 ) -> None:
     """Run a server to its end and leave with its exit code.
 
     Args:
-        data: the data directory, or None for memory.
+        data: the data directories as the user gave them.
         listen: HOST:PORT as the user gave it, or None.
         assignments: KEY=VALUE settings.
         config_file: a file of settings; flags and assignments win over it.
@@ -113,7 +113,8 @@ def run_server(
         loop: "auto", "asyncio" or "uvloop".
         settings: settings of flags of their own; they win over everything.
         defaults: settings that hold unless anything else says otherwise.
-        takes_data: whether `log.dirs` of the file may name the data directory.
+        default_data: the data directory if neither `data` nor `log.dirs` name one; None for memory, whatever
+            `log.dirs` says.
     """
     # Imported here: `headrace serve --help` needs none of it.
     from headrace.config.broker import parse_broker_config  # noqa: PLC0415 - see above
@@ -125,12 +126,12 @@ def run_server(
     try:
         from_file = read_properties(config_file, LoggingJournal()) if config_file else {}
         listeners = from_file.pop("listeners", _DEFAULT_LISTEN)
-        directory = from_file.pop("log.dirs", from_file.pop("log.dir", None))
-        if takes_data and directory:
-            data = _single_directory(directory)
-        config = parse_broker_config(
-            {**(defaults or {}), **from_file, **split_assignments(assignments), **(settings or {})}
-        )
+        values = {**from_file, **split_assignments(assignments)}
+        log_dirs = values.pop("log.dirs", values.pop("log.dir", None))
+        if not data and default_data is not None:
+            data = (default_data,) if log_dirs is None else _directories(log_dirs)
+        values["log.dirs"] = ",".join(str(directory.absolute()) for directory in data)
+        config = parse_broker_config({**(defaults or {}), **values, **(settings or {})})
         address = parse_listen_address(listen or single_listener(listeners))
         check_exposure(address, insecure=insecure)
         options = ServeOptions(listen=address, data=data, config=config, loop=loop)
@@ -141,11 +142,13 @@ def run_server(
         _leave(error, EXIT_FAILED)
 
 
-def _single_directory(directories: str) -> Path:
-    names = [name.strip() for name in directories.split(",") if name.strip()]
-    if len(names) != 1:
-        raise ConfigError(f"log.dirs {directories!r}: expected one directory")
-    return Path(names[0])
+def _directories(log_dirs: str) -> tuple[Path, ...]:
+    names = [name.strip() for name in log_dirs.split(",") if name.strip()]
+    if not names:
+        raise ConfigError(
+            f"log.dirs {log_dirs!r}: expected a directory, or several with commas between"
+        )
+    return tuple(map(Path, names))
 
 
 def _leave(error: Exception, exit_code: int) -> None:

@@ -102,8 +102,8 @@ class BrokerConfig:
     )
     headrace_log_dir_min_free_bytes: int = option(
         16_777_216,
-        "With less free space than this in the log directory produces are refused, with a retriable error, until there "
-        "is more: the rest is for offsets, metadata and checkpoints. 0 refuses them only when the disk is full. "
+        "With less free space than this in a log directory produces to it are refused, with a retriable error, until "
+        "there is more: the rest is for offsets, metadata and checkpoints. 0 refuses them only when the disk is full. "
         "Headrace's own option.",
         minimum=0,
         dynamic=True,
@@ -119,6 +119,12 @@ class BrokerConfig:
     log_cleaner_min_cleanable_ratio: float = _default_of("min.cleanable.dirty.ratio")
     log_cleaner_min_compaction_lag_ms: int = _default_of("min.compaction.lag.ms")
     log_cleanup_policy: str = _default_of("cleanup.policy")
+    log_dirs: str = option(
+        "",
+        "The directories that hold the data, each best on a disk of its own. The first one also holds the metadata and "
+        "the broker's own topics. The flag --data says the same, and wins.",
+        type=OptionType.LIST,
+    )
     log_flush_interval_messages: int = _default_of("flush.messages")
     log_flush_interval_ms: int = _default_of("flush.ms")
     log_index_interval_bytes: int = _default_of("index.interval.bytes")

@@ -14,7 +14,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,14 +23,15 @@ from headrace import __version__
 from headrace.broker.broker import Broker
 from headrace.clock import SteadyClock
 from headrace.config.broker import BrokerConfig
-from headrace.errors import ConfigError, StorageError
-from headrace.ports import FileSystem, Journal, MetadataStore
+from headrace.errors import ConfigError
+from headrace.ports import Journal, MetadataStore
 from headrace.server.connection import Connection
 from headrace.server.entropy import OsEntropy
 from headrace.server.hub import BrokerHub
 from headrace.server.limits import ServerLimits
 from headrace.server.listen import ListenAddress, bind
 from headrace.server.log import LoggingJournal, RateLimited
+from headrace.server.stores import open_stores
 from headrace.server.syncer import run_in_parallel
 
 EXIT_OK: Final = 0
@@ -40,8 +41,6 @@ _BACKLOG: Final = 1024
 _DRAIN_TIMEOUT_S: Final = 2.5
 _DESCRIPTORS_BESIDE_CONNECTIONS: Final = 512
 _ENOUGH_CONNECTIONS: Final = 1_000
-_METADATA_FILE: Final = "metadata.sqlite"
-_LOCK_FILE: Final = ".lock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +49,13 @@ class ServeOptions:
 
     Attributes:
         listen: where to accept connections.
-        data: the data directory, or None to keep everything in memory.
+        data: the data directories, the one with the metadata first; none to keep everything in memory.
         config: the broker's configuration.
         loop: "asyncio", "uvloop", or "auto": uvloop if it is installed.
     """
 
     listen: ListenAddress
-    data: Path | None
+    data: Sequence[Path]
     config: BrokerConfig
     loop: str = "auto"
 
@@ -65,8 +64,8 @@ def run(options: ServeOptions) -> int:
     """Serve until SIGTERM or SIGINT, and return the exit code.
 
     Raises:
-        ConfigError: The address cannot be bound.
-        StorageError: The data directory is in use, or what is in it cannot be read.
+        ConfigError: The address cannot be bound, or a data directory is named twice.
+        StorageError: A data directory is in use, or what is in it cannot be read.
     """
     sockets = bind(options.listen)
     try:
@@ -88,35 +87,6 @@ def _run_on_loop(kind: str, main: Callable[[], Coroutine[Any, Any, int]]) -> int
                 raise
     with asyncio.Runner(loop_factory=factory) as runner:
         return runner.run(main())
-
-
-def open_stores(data: Path | None) -> tuple[FileSystem, MetadataStore]:
-    """Open the log directory and the metadata, on disk or in memory.
-
-    Raises:
-        StorageError: The directory is in use, or its metadata cannot be read.
-    """
-    if data is None:
-        from headrace.coordination.memory import MemoryMetadataStore  # noqa: PLC0415 - only what is used
-        from headrace.storage.memory_files import MemoryFileSystem  # noqa: PLC0415 - only what is used
-
-        return MemoryFileSystem(), MemoryMetadataStore()
-    from headrace.coordination.sqlite import SqliteMetadataStore  # noqa: PLC0415 - only what is used
-    from headrace.storage.os_files import OsFileSystem  # noqa: PLC0415 - only what is used
-
-    try:
-        files = OsFileSystem(data)
-        lock_path = data / _LOCK_FILE
-        try:
-            files.lock()
-        except StorageError as error:
-            with contextlib.suppress(OSError):
-                raise StorageError(f"{error} (held by {lock_path.read_text().strip()})") from None
-            raise
-        lock_path.write_text(f"pid {os.getpid()}\n")
-    except OSError as error:
-        raise StorageError(f"cannot use the data directory {data}: {error}") from error
-    return files, SqliteMetadataStore(data / _METADATA_FILE)
 
 
 def server_limits(config: BrokerConfig, descriptors: int, partitions: int) -> ServerLimits:
@@ -172,11 +142,13 @@ class _Process:
         loop.set_exception_handler(self._loop_exception)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
-        files, metadata = open_stores(self._options.data)
+        stores = open_stores(self._options.data)
+        metadata = stores.metadata
         journal = RateLimited(self._journal, self._clock.now_ms)
         broker = Broker(
             self._options.config,
-            files=files,
+            files=stores.files,
+            further=stores.further,
             metadata=metadata,
             entropy=OsEntropy(),
             journal=journal,
@@ -232,7 +204,7 @@ class _Process:
         """Print the ready line, the only thing that ever goes to standard output."""
         port = self._sockets[0].getsockname()[1]
         address = ListenAddress(self._options.listen.host, port)
-        data = "memory" if self._options.data is None else self._options.data
+        data = ",".join(map(str, self._options.data)) or "memory"
         with contextlib.suppress(OSError):  # nobody reads it
             sys.stdout.write(f"ready kafka={address} data={data} pid={os.getpid()}\n")
             sys.stdout.flush()

@@ -7,12 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from headrace.cli import COMMANDS, main
 from headrace.cli.properties import read_properties, single_listener, split_assignments
 from headrace.config.broker import parse_broker_config
 from headrace.errors import ConfigError
+from headrace.server import process
+from headrace.server.process import ServeOptions
 
 
 class Journal:
@@ -101,13 +103,39 @@ def test_a_broken_file_is_named(tmp_path: Path, name: str, content: str) -> None
         read_properties(path, Journal())
 
 
-@pytest.mark.parametrize("directories", ["one,two", " , "])
-def test_there_is_one_log_directory(tmp_path: Path, directories: str) -> None:
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[ServeOptions]:
+    """What `serve` would have run; it ends at once."""
+    runs: list[ServeOptions] = []
+    monkeypatch.setattr(process, "run", lambda options: runs.append(options) or 0)
+    return runs
+
+
+def serve(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["serve", *arguments])
+
+
+def test_log_directories_are_named_by_flags_or_by_a_setting(
+    tmp_path: Path, served: list[ServeOptions]
+) -> None:
     path = tmp_path / "server.properties"
-    path.write_text(f"log.dirs={directories}\n")
-    result = CliRunner().invoke(main, ["serve", "--config-file", str(path)])
+    path.write_text("log.dirs=/a, /b\nlog.dir=/old\n")
+    serve()
+    serve("--data", "/c", "--data", "/d", "--config-file", str(path))
+    serve("--config-file", str(path))
+    serve("--config-file", str(path), "--config", "log.dirs=/e")
+    data = [[str(directory) for directory in options.data] for options in served]
+    assert data == [["headrace-data"], ["/c", "/d"], ["/a", "/b"], ["/e"]]
+    assert served[2].config.log_dirs == "/a,/b"
+    CliRunner().invoke(main, ["dev", "--config-file", str(path)])
+    assert list(served[-1].data) == [], "development is in memory"
+
+
+def test_a_setting_that_names_no_log_directory_is_refused(served: list[ServeOptions]) -> None:
+    result = serve("--config", "log.dirs= , ")
     assert result.exit_code == 2
-    assert "expected one directory" in result.output
+    assert "expected a directory" in result.output
+    assert not served
 
 
 def test_every_command_of_the_table_exists() -> None:

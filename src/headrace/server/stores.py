@@ -1,0 +1,98 @@
+"""Where a served broker keeps its data: log directories and metadata, on disk or in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from headrace.broker.log_dirs import UnusableDirectory
+from headrace.core.log.meta_properties import META_FILE
+from headrace.errors import ConfigError, StorageError
+from headrace.ports import FileSystem, MetadataStore
+
+_METADATA_FILE: Final = "metadata.sqlite"
+_LOCK_FILE: Final = ".lock"
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """What a broker is opened with.
+
+    Attributes:
+        files: the first log directory.
+        further: the others.
+        metadata: the metadata, which lie in the first directory.
+    """
+
+    files: FileSystem
+    further: Sequence[FileSystem | UnusableDirectory]
+    metadata: MetadataStore
+
+
+def open_stores(data: Sequence[Path]) -> Stores:
+    """Claim the log directories for this process, and open the metadata in the first one.
+
+    Args:
+        data: the directories; none to keep everything in memory.
+
+    Raises:
+        ConfigError: A directory is named twice.
+        StorageError: A directory is in use, or the first one or its metadata cannot be read.
+    """
+    if not data:
+        from headrace.coordination.memory import MemoryMetadataStore  # noqa: PLC0415 - only what is used
+        from headrace.storage.memory_files import MemoryFileSystem  # noqa: PLC0415 - only what is used
+
+        return Stores(MemoryFileSystem(), (), MemoryMetadataStore())
+    from headrace.coordination.sqlite import SqliteMetadataStore  # noqa: PLC0415 - only what is used
+
+    first, *others = data
+    _check_names(data)
+    try:
+        files = _open(first)
+    except OSError as error:
+        raise StorageError(f"cannot use the data directory {first}: {error}") from error
+    further = [_open_further(path) for path in others]
+    return Stores(files, further, SqliteMetadataStore(first / _METADATA_FILE))
+
+
+def _check_names(data: Sequence[Path]) -> None:
+    resolved: dict[Path, Path] = {}
+    for path in data:
+        other = resolved.setdefault(path.resolve(), path)
+        if other is not path:
+            raise ConfigError(f"{path} is named twice as a data directory")
+    first, *others = data
+    if not (first / _METADATA_FILE).exists():
+        for path in others:
+            if (path / META_FILE).exists():
+                raise StorageError(
+                    f"the first data directory, {first}, has no {_METADATA_FILE}, though {path} is in use by a "
+                    "broker already: name the directory with the metadata first, and see that its disk is mounted"
+                )
+
+
+def _open(path: Path) -> FileSystem:
+    from headrace.storage.os_files import OsFileSystem  # noqa: PLC0415 - not with data in memory
+
+    files = OsFileSystem(path)
+    lock_path = path / _LOCK_FILE
+    try:
+        files.lock()
+    except StorageError as error:
+        with contextlib.suppress(OSError):
+            raise StorageError(f"{error} (held by {lock_path.read_text().strip()})") from None
+        raise
+    lock_path.write_text(f"pid {os.getpid()}\n")
+    return files
+
+
+def _open_further(path: Path) -> FileSystem | UnusableDirectory:
+    try:
+        return _open(path)
+    except OSError as error:
+        return UnusableDirectory(str(path.absolute()), error)
