@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from headrace.errors import ConfigError
 from headrace.serdes.plain import BytesSerde, JsonSerde, StringSerde
+from headrace.serdes.typed import serde_of_type
 
 ENTRY_POINTS = "headrace.serdes"
 
@@ -44,14 +45,18 @@ def resolve_serde(given: str | Serde | type[Any]) -> Serde:
     """Return the serde of a name, of a type, or the one given.
 
     Args:
-        given: A registered name, the name of an entry point in the group `headrace.serdes`, or a serde.
+        given: A registered name, the name of an entry point in the group `headrace.serdes`, a serde, or a type: a struct,
+            dataclass or pydantic model is read from and written as JSON.
 
     Raises:
         ConfigError: Nothing has that name, or the object is no serde.
     """
     if isinstance(given, str):
         return _named(given)()
-    if isinstance(given, Serde) and not isinstance(given, type):
+    if isinstance(given, type):
+        serde: Serde = serde_of_type(given)
+        return serde
+    if isinstance(given, Serde):
         return given
     raise ConfigError(f"{given!r} is no serde: it needs serialize(value) and deserialize(data)")
 

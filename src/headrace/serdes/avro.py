@@ -1,0 +1,189 @@
+"""Avro, plain or with a schema registry in Confluent's wire format: a zero byte, the schema's id in four, the data.
+
+Needs the extra `headrace[avro]`, which brings fastavro.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from typing import Any, Final
+
+from headrace.errors import ConfigError
+
+_PREFIX: Final = struct.Struct(">bI")
+_MAGIC: Final = 0
+_CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
+_MAX_ANSWER_BYTES: Final = 4 << 20
+DEFAULT_TIMEOUT_S: Final = 10.0
+
+
+def _fastavro() -> Any:
+    try:
+        import fastavro  # noqa: PLC0415 - an extra, and only for those who use Avro
+    except ImportError:
+        raise ConfigError("Avro needs fastavro: pip install 'headrace[avro]'") from None
+    return fastavro
+
+
+def _parse(schema: str | Mapping[str, Any]) -> Any:
+    fastavro = _fastavro()
+    try:
+        return fastavro.parse_schema(
+            json.loads(schema) if isinstance(schema, str) else dict(schema)
+        )
+    except (ValueError, KeyError, fastavro.schema.SchemaParseException) as error:
+        raise ConfigError(f"the Avro schema cannot be used: {error!r}") from None
+
+
+class AvroSerde:
+    """Avro with a schema that both sides have."""
+
+    def __init__(self, schema: str | Mapping[str, Any]) -> None:
+        """Prepare a serde.
+
+        Args:
+            schema: The schema, as JSON or as what JSON describes.
+
+        Raises:
+            ConfigError: It is no schema, or fastavro is not installed.
+        """
+        self._schema = _parse(schema)
+        self._fastavro = _fastavro()
+
+    def serialize(self, value: Any) -> bytes:
+        """Return the value in the schema."""
+        output = io.BytesIO()
+        self._fastavro.schemaless_writer(output, self._schema, value)
+        return output.getvalue()
+
+    def deserialize(self, data: bytes) -> Any:
+        """Return the value."""
+        return _read_all(self._fastavro, data, self._schema, None)
+
+
+def _read_all(fastavro: Any, data: bytes, written: Any, wanted: Any) -> Any:
+    source = io.BytesIO(data)
+    try:
+        value = fastavro.schemaless_reader(source, written, wanted)
+    except EOFError:
+        raise ValueError("the data ends within the value") from None
+    if rest := len(data) - source.tell():
+        raise ValueError(f"{rest} bytes follow the value: it was written with another schema")
+    return value
+
+
+class SchemaRegistry:
+    """A client of a schema registry with Confluent's HTTP interface; it remembers what it was told."""
+
+    def __init__(self, url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        """Prepare a client.
+
+        Args:
+            url: `http://` or `https://`, host and port.
+            timeout_s: Seconds until a request is given up.
+
+        Raises:
+            ConfigError: It is no such address.
+        """
+        if urllib.parse.urlsplit(url).scheme not in {"http", "https"}:
+            raise ConfigError(f"a schema registry is at http:// or https://, not at {url!r}")
+        self._url = url.rstrip("/")
+        self._timeout_s = timeout_s
+        self._schemas: dict[int, Any] = {}
+        self._ids: dict[tuple[str, str], int] = {}
+
+    def schema(self, schema_id: int) -> Any:
+        """Return the parsed schema of an id.
+
+        Raises:
+            ConfigError: The registry does not have it, or does not answer.
+        """
+        if schema_id not in self._schemas:
+            answer = self._ask(f"/schemas/ids/{schema_id}")
+            self._schemas[schema_id] = _parse(str(answer["schema"]))
+        return self._schemas[schema_id]
+
+    def register(self, subject: str, schema: str) -> int:
+        """Return a schema's id, registering it under a subject unless it is there.
+
+        Raises:
+            ConfigError: The registry refuses it, as incompatible for example, or does not answer.
+        """
+        known = self._ids.get((subject, schema))
+        if known is None:
+            path = f"/subjects/{urllib.parse.quote(subject, safe='')}/versions"
+            known = int(self._ask(path, {"schema": schema})["id"])
+            self._ids[subject, schema] = known
+        return known
+
+    def _ask(self, path: str, body: Mapping[str, str] | None = None) -> Mapping[str, Any]:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(  # noqa: S310 - the scheme was checked
+            self._url + path, data=data, headers={"Content-Type": _CONTENT_TYPE}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=self._timeout_s) as response:  # noqa: S310 - as above
+                answer = json.loads(response.read(_MAX_ANSWER_BYTES))
+        except urllib.error.HTTPError as error:
+            text = error.read(1000).decode(errors="replace")
+            raise ConfigError(f"the schema registry refuses {path}: {error.code} {text}") from None
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"the schema registry at {self._url} does not answer: {error}"
+            ) from None
+        if not isinstance(answer, dict):
+            raise ConfigError(f"the schema registry answers {path} with {type(answer).__name__}")
+        return answer
+
+
+class RegistryAvroSerde:
+    """Avro whose schemas are in a registry: each record names the schema that it was written with."""
+
+    def __init__(
+        self, registry: SchemaRegistry, schema: str | Mapping[str, Any] | None, *, subject: str = ""
+    ) -> None:
+        """Prepare a serde.
+
+        Args:
+            registry: Where the schemas are.
+            schema: What is written, and what records of other schemas are read into (Avro's schema resolution);
+                None reads each record in its own schema, and writes nothing.
+            subject: Under what the schema is registered: `<topic>-value` by custom.
+
+        Raises:
+            ConfigError: It is no schema, it has no subject, or fastavro is not installed.
+        """
+        self._fastavro = _fastavro()
+        self._registry = registry
+        self._subject = subject
+        self._text = ""
+        self._schema = None
+        if schema is not None:
+            self._text = schema if isinstance(schema, str) else json.dumps(schema)
+            self._schema = _parse(self._text)
+            if not subject:
+                raise ConfigError("a schema is registered under a subject: subject='<topic>-value'")
+
+    def serialize(self, value: Any) -> bytes:
+        """Return the value behind the id of its schema."""
+        if self._schema is None:
+            raise TypeError("this serde has no schema to write with")
+        output = io.BytesIO()
+        schema_id = self._registry.register(self._subject, self._text)
+        output.write(_PREFIX.pack(_MAGIC, schema_id))
+        self._fastavro.schemaless_writer(output, self._schema, value)
+        return output.getvalue()
+
+    def deserialize(self, data: bytes) -> Any:
+        """Return the value, read with the schema that it was written with."""
+        if len(data) < _PREFIX.size or data[0] != _MAGIC:
+            raise ValueError("the record does not begin with a zero byte and the id of its schema")
+        _, schema_id = _PREFIX.unpack_from(data)
+        written = self._registry.schema(schema_id)
+        return _read_all(self._fastavro, data[_PREFIX.size :], written, self._schema)
