@@ -39,6 +39,7 @@ def test_nothing_acknowledged_is_lost_when_the_power_fails(tmp_path: Path, seed:
         kept = keep(chain)
         pytest.fail("\n".join([f"recordings: {kept}", *chain.verdicts.lost[:20]]))
     assert chain.verdicts.acknowledgements > ACKNOWLEDGEMENTS, "there was load"
+    assert chain.verdicts.compactions > 0, "logs were compacted under it"
     assert len(chain.verdicts.distinct) > IMAGES, "the images differ"
 
 

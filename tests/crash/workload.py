@@ -41,22 +41,9 @@ SETTINGS = {
     "offsets.topic.num.partitions": "2",
     "offsets.topic.segment.bytes": "3000",
     "group.initial.rebalance.delay.ms": "0",
+    "log.cleaner.backoff.ms": "100",
 }
 _LIFE_TIMEOUT_S = 60.0
-_IMPATIENT = """
-from headrace.core.log import cleaner
-cleaner.BACKOFF_MS = 100
-from headrace.cli import main
-main()
-"""
-
-
-class ImpatientServer(ServerProcess):
-    """A server that looks for logs to compact ten times a second: a life is too short for Kafka's fifteen seconds."""
-
-    def command(self) -> list[str]:
-        python, _, _, *arguments = super().command()
-        return [python, "-c", _IMPATIENT, *arguments]
 
 
 def value_of(number: int, size: int) -> bytes:
@@ -307,7 +294,7 @@ def record_life(
 ) -> None:
     """Run a recorded server over `data` under load, and end it: with SIGKILL, or in order."""
     settings = [f"--config={name}={value}" for name, value in SETTINGS.items()]
-    server = ImpatientServer(
+    server = ServerProcess(
         data,
         log_path=recording.with_suffix(".log"),
         arguments=[*settings, *arguments],
