@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from headrace.errors import StorageError
 from headrace.types import Buffer
 
 
@@ -74,7 +75,7 @@ class FileSystem(Protocol):
         """Return the sorted names in a directory; [] when it does not exist."""
 
     def make_directory(self, path: str) -> None:
-        """Create a directory (and its parents) durably; no error if it exists."""
+        """Create a directory (and its parents); no error if it exists. A sync of its parent makes it durable."""
 
     def remove(self, path: str) -> None:
         """Remove a file; no error if it is gone."""
@@ -123,11 +124,26 @@ class Delete:
 
 
 class Conflict(Exception):  # noqa: N818 - the word of the contract: an outcome, not a fault
-    """The commit was definitely not applied: check number `index` did not hold."""
+    """A check did not hold: nothing was changed, and nothing will be. The first such check is number `index`."""
 
     def __init__(self, index: int) -> None:
         super().__init__(f"check {index} of the commit does not hold")
         self.index = index
+
+
+class Unavailable(StorageError):  # noqa: N818 - as above
+    """The store cannot be asked: nothing was changed, and nothing will be. The same call may succeed later."""
+
+
+class Unknown(StorageError):  # noqa: N818 - as above
+    """Only of `commit`: it was handed over, and nobody answered. It was applied, or will be later, or never."""
+
+
+class SessionLost(StorageError):  # noqa: N818 - as above
+    """The session has ended, and with it its ephemeral entries: nothing was changed, nothing will be.
+
+    Every call raises this until `renew` has begun another session.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,29 +165,67 @@ class MetadataStore(Protocol):
     """Cluster metadata: small values under path-like keys, changed by atomic, checked commits.
 
     Calls are synchronous and come from one thread. A value that `commit` returned for is durable, unless the store is
-    in memory or the entry ephemeral. A session lasts from the store's opening to its closing, or to the end of its
-    process. A commit has at most 100 checks and operations, and values of 512 KB together.
+    in memory or the entry ephemeral. A commit has at most 100 checks and operations, and values of 512 KB together.
+
+    A commit has one of five outcomes: it returns, or raises Conflict, Unavailable, Unknown or SessionLost. The store
+    never repeats one by itself. After Unknown reads may show it or not, and it may yet arrive; it is void for certain when
+    a key that it checks the version of has another one. So whoever must know checks a version in every commit, and after
+    Unknown calls `barrier`, reads that key, and if it is as before writes it (`headrace.broker.metadata_writer`). What
+    was Unknown is not repeated before.
+
+    A session lasts from the store's opening to its closing or the end of its process, and in a store over a network
+    also ends when that has not heard from it in time. Nothing but ephemeral entries belongs to it.
 
     A store over a network may skip states, never versions backwards, and starts the versions of a key anew when it is
     deleted and created again. So keys whose versions are checked are not created again: they carry an id that is not
     used twice, or are never deleted.
     """
 
+    @property
+    def session(self) -> int:
+        """The number of this session; every `renew` that begins another one raises it."""
+
+    def renew(self) -> None:
+        """After SessionLost begin another session, without ephemeral entries; do nothing while there is one.
+
+        Watches go on, with another snapshot.
+
+        Raises:
+            Unavailable: The store cannot be asked.
+        """
+
     def get(self, key: str) -> Entry | None:
-        """Return one entry, or None."""
+        """Return one entry, or None.
+
+        Raises:
+            StorageError: Unavailable or SessionLost.
+        """
 
     def list(self, prefix: str) -> Sequence[Entry]:
-        """Return all entries whose key starts with `prefix`, sorted by key."""
+        """Return all entries whose key starts with `prefix`, sorted by key.
+
+        Raises:
+            StorageError: Unavailable or SessionLost.
+        """
 
     def commit(self, checks: Sequence[Check], operations: Sequence[Put | Delete]) -> dict[str, int]:
         """Apply all operations if all checks hold, else raise Conflict and change nothing.
 
         Returns:
             The new version of every key that was put.
+
+        Raises:
+            Conflict: A check does not hold.
+            StorageError: Unavailable, Unknown or SessionLost.
+            ValueError: A key is malformed, or the commit too large.
         """
 
     def barrier(self) -> None:
-        """Return when reads see every commit that anybody was answered before this call."""
+        """Return when reads see every commit that anybody was answered before this call.
+
+        Raises:
+            StorageError: Unavailable or SessionLost.
+        """
 
     def watch(
         self, prefix: str, callback: Callable[[MetadataBatch], object]

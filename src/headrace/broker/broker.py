@@ -33,6 +33,7 @@ from headrace.broker.metadata_records import (
     decode,
     encode,
 )
+from headrace.broker.metadata_writer import MetadataWriter
 from headrace.broker.offsets_log import OffsetsLog
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.replica_manager import ReplicaManager
@@ -99,12 +100,13 @@ class Broker:
         """
         self.config = config
         """What counts at present; changed as a whole by `configure`."""
-        self.settings = BrokerSettings(config, metadata, journal)
+        self._writer = MetadataWriter(metadata, config.broker_id, entropy.uuid(), journal)
+        self.settings = BrokerSettings(config, self._writer, journal)
         self.journal = journal
         self.apis = APIS
         self.purgatory = Purgatory()
-        self.producer_ids = ProducerIds(metadata)
-        self.quotas = ClientQuotas(metadata, journal)
+        self.producer_ids = ProducerIds(self._writer)
+        self.quotas = ClientQuotas(self._writer, journal)
         windows = Windows(config.quota_window_num, config.quota_window_size_seconds * 1000)
         self.throttling = Throttling(self.quotas, windows)
         self.cluster_id = ""
@@ -129,6 +131,7 @@ class Broker:
         Raises:
             StorageError: Something stored cannot be read, or belongs to another broker.
         """
+        self._writer.begin()
         self.settings.load()
         self.config = self.settings.config
         self.quotas.load()
@@ -147,9 +150,7 @@ class Broker:
             run_tasks=self._run_tasks,
         )
         self.replicas = ReplicaManager(self.config, dirs, self.journal)
-        self.topics = Topics(
-            self.config, self._metadata, self.replicas, self._entropy, self.journal
-        )
+        self.topics = Topics(self.config, self._writer, self.replicas, self._entropy, self.journal)
         self.groups = GroupCoordinator(
             GroupConfig.from_broker(self.config),
             OffsetsLog(self.topics, self.replicas),
@@ -324,9 +325,11 @@ class Broker:
             ApiError: A setting is not acceptable, or they could not be stored.
         """
         self.check_settings(settings, all_brokers=all_brokers)
-        self.settings.change(settings, all_brokers=all_brokers)
-        self.config = self.settings.config
-        self.topics.broker_config_changed(self.config)
+        self.settings.change(settings, self._configured, all_brokers=all_brokers)
+
+    def _configured(self, config: BrokerConfig) -> None:
+        self.config = config
+        self.topics.broker_config_changed(config)
 
     # Group commit
 
@@ -385,11 +388,15 @@ class Broker:
             earliest = groups
         if replicas is not None and (earliest is None or replicas < earliest):
             earliest = replicas
+        writer = self._writer.next_deadline_ms
+        if writer is not None and (earliest is None or writer < earliest):
+            earliest = writer
         return earliest
 
     def tick(self, now_ms: int) -> None:
         """Do what is due."""
         self.throttling.now_ms = now_ms
+        self._writer.tick(now_ms)
         self.purgatory.expire(now_ms)
         self.groups.expire(now_ms)
         self.replicas.tick(now_ms)

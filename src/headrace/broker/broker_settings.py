@@ -7,7 +7,7 @@ started with, the default.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,15 +17,15 @@ from headrace.broker.metadata_records import (
     decode,
     encode,
 )
+from headrace.broker.metadata_writer import MetadataWriter
 from headrace.config.broker import BrokerConfig, with_dynamic_settings
 from headrace.errors import (
     ApiError,
     ConfigError,
     InvalidConfigError,
     StorageError,
-    StorageUnavailableError,
 )
-from headrace.ports import Delete, Journal, MetadataStore, Put
+from headrace.ports import Delete, Journal, Put
 
 ALL_BROKERS: Final = "default"
 """Stands in keys of the metadata store where the id of a broker may stand."""
@@ -64,7 +64,7 @@ class BrokerSettings:
 
     __slots__ = ("_journal", "_metadata", "config", "layers")
 
-    def __init__(self, static: BrokerConfig, metadata: MetadataStore, journal: Journal) -> None:
+    def __init__(self, static: BrokerConfig, metadata: MetadataWriter, journal: Journal) -> None:
         self._metadata = metadata
         self._journal = journal
         self.layers = ConfigLayers(static)
@@ -106,8 +106,14 @@ class BrokerSettings:
         _ = with_dynamic.effective, layers.effective
         return layers
 
-    def change(self, settings: Mapping[str, str], *, all_brokers: bool) -> None:
-        """Keep other settings; they are durable and count when this returns.
+    def change(
+        self,
+        settings: Mapping[str, str],
+        applied: Callable[[BrokerConfig], object],
+        *,
+        all_brokers: bool,
+    ) -> None:
+        """Keep other settings; they are durable and count when `applied` is called, and when this returns.
 
         Raises:
             ApiError: A setting is not acceptable, or they could not be stored.
@@ -118,10 +124,10 @@ class BrokerSettings:
         operation = (
             Put(key, encode(BrokerConfigRecord(dict(settings)))) if settings else Delete(key)
         )
-        try:
-            self._metadata.commit([], [operation])
-        except StorageError as error:
-            self._journal.error("metadata_commit_failed", error=str(error))
-            raise StorageUnavailableError(str(error)) from error
-        self.layers, self.config = layers, layers.effective
-        self._journal.info("broker_settings_changed", scope=scope, settings=dict(settings))
+
+        def count() -> None:
+            self.layers, self.config = layers, layers.effective
+            self._journal.info("broker_settings_changed", scope=scope, settings=dict(settings))
+            applied(self.config)
+
+        self._metadata.commit([], [operation], count)

@@ -18,14 +18,9 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from headrace.broker.metadata_records import CLIENT_QUOTAS, ClientQuotaRecord, decode, encode
-from headrace.errors import (
-    ApiError,
-    ErrorCode,
-    InvalidRequestError,
-    StorageError,
-    StorageUnavailableError,
-)
-from headrace.ports import Delete, Journal, MetadataStore, Put
+from headrace.broker.metadata_writer import MetadataWriter
+from headrace.errors import ApiError, ErrorCode, InvalidRequestError, StorageError
+from headrace.ports import Delete, Journal, Put
 
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"
@@ -128,7 +123,7 @@ class ClientQuotas:
 
     __slots__ = ("_entities", "_journal", "_metadata", "active")
 
-    def __init__(self, metadata: MetadataStore, journal: Journal) -> None:
+    def __init__(self, metadata: MetadataWriter, journal: Journal) -> None:
         self._metadata = metadata
         self._journal = journal
         self._entities: dict[Entity, Mapping[str, float]] = {}
@@ -173,17 +168,19 @@ class ClientQuotas:
             )
         key = _key(entity)
         record = ClientQuotaRecord(dict(entity.parts), dict(quotas))
-        try:
-            self._metadata.commit([], [Put(key, encode(record)) if quotas else Delete(key)])
-        except StorageError as error:
-            self._journal.error("metadata_commit_failed", error=str(error))
-            raise StorageUnavailableError(str(error)) from error
-        if quotas:
-            self._entities[entity] = dict(quotas)
-        else:
-            del self._entities[entity]
-        self.active = bool(self._entities)
-        self._journal.info("client_quotas_changed", entity=str(entity.parts), quotas=dict(quotas))
+
+        def count() -> None:
+            if quotas:
+                self._entities[entity] = dict(quotas)
+            else:
+                del self._entities[entity]
+            self.active = bool(self._entities)
+            self._journal.info(
+                "client_quotas_changed", entity=str(entity.parts), quotas=dict(quotas)
+            )
+
+        operation = Put(key, encode(record)) if quotas else Delete(key)
+        self._metadata.commit([], [operation], count)
 
     def find(self, name: str, user: str, client_id: str) -> Quota | None:
         """Return what counts for a client, None if nothing does."""

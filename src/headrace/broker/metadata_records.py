@@ -8,6 +8,7 @@ config/broker/<id>      the settings of one broker that were changed while it ra
 quota/<entity>          the quotas of a user, of a client id, or of both together
 deleted/<topic id>      a deleted topic whose directories may still be there
 brokers/epoch/<id>      the leader epoch of this broker's partitions
+brokers/commit/<id>     the broker's last commit, see `headrace.broker.metadata_writer`
 brokers/directories/<id>  the log directories of this broker, if it ever had several: where each was seen last
 pid_block               see `headrace.broker.producer_ids`
 """

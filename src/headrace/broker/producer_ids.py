@@ -6,8 +6,9 @@ from typing import Final
 
 import msgspec
 
-from headrace.errors import ApiError, ErrorCode, StorageError, StorageUnavailableError
-from headrace.ports import Check, Conflict, Entry, MetadataStore, Put
+from headrace.broker.metadata_writer import MetadataWriter
+from headrace.errors import ApiError, ErrorCode
+from headrace.ports import Check, Conflict, Entry, Put
 
 KEY: Final = "pid_block"
 BLOCK_SIZE: Final = 1000
@@ -30,7 +31,7 @@ class ProducerIds:
 
     __slots__ = ("_end", "_metadata", "_next")
 
-    def __init__(self, metadata: MetadataStore) -> None:
+    def __init__(self, metadata: MetadataWriter) -> None:
         self._metadata = metadata
         self._next = 0
         self._end = 0
@@ -59,8 +60,6 @@ class ProducerIds:
                 self._metadata.commit([check], [Put(KEY, value)])
             except Conflict:
                 continue
-            except StorageError as error:
-                raise StorageUnavailableError(str(error)) from error
             self._next, self._end = start, start + BLOCK_SIZE
             return
         raise ApiError(

@@ -14,7 +14,7 @@ topic claims is left alone, and the journal says so.
 from __future__ import annotations
 
 import base64
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Final
 
 from headrace.broker.metadata_records import (
@@ -27,6 +27,7 @@ from headrace.broker.metadata_records import (
     decode,
     encode,
 )
+from headrace.broker.metadata_writer import MetadataWriter
 from headrace.broker.partition import Partition
 from headrace.broker.replica_manager import ReplicaManager
 from headrace.broker.topic_names import INTERNAL_TOPICS, check_topic_name, metric_name
@@ -43,7 +44,7 @@ from headrace.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
-from headrace.ports import Check, Conflict, Delete, Entropy, Entry, Journal, MetadataStore, Put
+from headrace.ports import Check, Conflict, Delete, Entropy, Entry, Journal, Put
 from headrace.types import TopicPartition
 
 _ID_ATTEMPTS: Final = 100
@@ -115,7 +116,7 @@ class Topics:
     def __init__(
         self,
         config: BrokerConfig,
-        metadata: MetadataStore,
+        metadata: MetadataWriter,
         replicas: ReplicaManager,
         entropy: Entropy,
         journal: Journal,
@@ -312,9 +313,14 @@ class Topics:
         operations: list[Put | Delete] = [Put(TOPICS + name, encode(record))]
         if own:
             operations.append(Put(TOPIC_CONFIGS + name, encode(TopicConfigRecord(own))))
-        self._commit(Check(TOPICS + name, "absent"), operations)
-        self._add(topic, now_ms)
-        self._journal.info("topic_created", topic=name, partitions=count, topic_id=record.topic_id)
+
+        def applied() -> None:
+            self._add(topic, now_ms)
+            self._journal.info(
+                "topic_created", topic=name, partitions=count, topic_id=record.topic_id
+            )
+
+        self._commit(Check(TOPICS + name, "absent"), operations, applied)
         return topic
 
     def validate_growth(self, topic: Topic, partitions_count: int) -> None:
@@ -349,10 +355,13 @@ class Topics:
             *self._replicas.dirs.place(added, is_internal=topic.is_internal),
         ]
         record = TopicRecord.of(topic.topic_id, replicas, directory_ids)
-        self._commit(Check(entry.key, entry.version), [Put(entry.key, encode(record))])
-        topic.directory_ids = directory_ids
-        self._open_partitions(topic, now_ms)
-        self._journal.info("topic_grown", topic=topic.name, partitions=partitions_count)
+
+        def applied() -> None:
+            topic.directory_ids = directory_ids
+            self._open_partitions(topic, now_ms)
+            self._journal.info("topic_grown", topic=topic.name, partitions=partitions_count)
+
+        self._commit(Check(entry.key, entry.version), [Put(entry.key, encode(record))], applied)
 
     def configure(self, topic: Topic, settings: Mapping[str, str]) -> None:
         """Give a topic other settings of its own; they are durable and count when this returns.
@@ -365,10 +374,13 @@ class Topics:
         operation: Put | Delete = (
             Put(key, encode(TopicConfigRecord(dict(settings)))) if settings else Delete(key)
         )
-        self._commit(Check(TOPICS + topic.name, "exists"), [operation])
-        topic.settings, topic.config = dict(settings), config
-        self._replicas.configure(topic.partitions, config)
-        self._journal.info("topic_configured", topic=topic.name, settings=topic.settings)
+
+        def applied() -> None:
+            topic.settings, topic.config = dict(settings), config
+            self._replicas.configure(topic.partitions, config)
+            self._journal.info("topic_configured", topic=topic.name, settings=topic.settings)
+
+        self._commit(Check(TOPICS + topic.name, "exists"), [operation], applied)
 
     def check_defaults(self, config: BrokerConfig) -> None:
         """Refuse a configuration of the broker that a topic could not inherit from.
@@ -411,24 +423,27 @@ class Topics:
                 Delete(TOPIC_CONFIGS + name),
                 Put(tombstone, encode(TombstoneRecord(name, len(topic.partitions)))),
             ],
+            lambda: self._deleted(topic, tombstone),
         )
+
+    def _deleted(self, topic: Topic, tombstone: str) -> None:
+        name = topic.name
         del self._by_name[name], self._by_id[topic.topic_id]
         del self._by_metric_name[metric_name(name)]
         partitions = [TopicPartition(name, index) for index in range(len(topic.partitions))]
         if self._replicas.delete(partitions):
-            self._commit(None, [Delete(tombstone)])
+            self._metadata.commit([], [Delete(tombstone)])
         self._journal.info("topic_deleted", topic=name, topic_id=topic.topic_id.hex())
 
-    def _commit(self, check: Check | None, operations: list[Put | Delete]) -> None:
+    def _commit(
+        self, check: Check, operations: list[Put | Delete], applied: Callable[[], object]
+    ) -> None:
         try:
-            self._metadata.commit([] if check is None else [check], operations)
+            self._metadata.commit([check], operations, applied)
         except Conflict as conflict:
             raise ApiError(
                 ErrorCode.UNKNOWN_SERVER_ERROR, "the metadata changed meanwhile"
             ) from conflict
-        except StorageError as error:
-            self._journal.error("metadata_commit_failed", error=str(error))
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
     def _new_topic_id(self) -> bytes:
         for _ in range(_ID_ATTEMPTS):

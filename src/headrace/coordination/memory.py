@@ -53,6 +53,14 @@ class MemoryMetadataStore:
         self._watches.committed(operation.key for operation in operations)
         return versions
 
+    @property
+    def session(self) -> int:
+        """Always the first: it cannot be lost."""
+        return 1
+
+    def renew(self) -> None:
+        """Do nothing: the session lives."""
+
     def barrier(self) -> None:
         """Do nothing: there is one copy."""
 

@@ -15,7 +15,7 @@ from typing import Final
 from headrace.coordination.limits import check_commit, holds
 from headrace.coordination.watches import Callback, Watches
 from headrace.errors import StorageError
-from headrace.ports import Check, Conflict, Delete, Entry, Put
+from headrace.ports import Check, Conflict, Delete, Entry, Put, Unavailable, Unknown
 
 APPLICATION_ID: Final = 0x48524D44
 """Written into the file's header ("HRMD"), so that some other database is not taken for ours."""
@@ -95,7 +95,11 @@ class SqliteMetadataStore:
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             yield
-            self._connection.execute("COMMIT")
+            try:
+                self._connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                # Its pages may lie in the WAL, whole: if the process died now, the next one might find them there.
+                raise Unknown(f"{self._path}: {error}") from error
         except BaseException:
             # After some errors SQLite has rolled back already; then there is nothing left to roll back.
             if self._connection.in_transaction:
@@ -109,7 +113,7 @@ class SqliteMetadataStore:
                 "SELECT key, value, version FROM present WHERE key = ?", (key,)
             ).fetchone()
         except sqlite3.Error as error:
-            raise StorageError(f"{self._path}: {error}") from error
+            raise Unavailable(f"{self._path}: {error}") from error
         return Entry(*row) if row is not None else None
 
     def list(self, prefix: str) -> Sequence[Entry]:
@@ -120,14 +124,17 @@ class SqliteMetadataStore:
                 (prefix, prefix + _AFTER_EVERY_KEY),
             ).fetchall()
         except sqlite3.Error as error:
-            raise StorageError(f"{self._path}: {error}") from error
+            raise Unavailable(f"{self._path}: {error}") from error
         return [Entry(*row) for row in rows]
 
     def commit(self, checks: Sequence[Check], operations: Sequence[Put | Delete]) -> dict[str, int]:
         """Apply all operations if all checks hold, else raise Conflict and change nothing.
 
         Raises:
-            StorageError: The file cannot be written; the commit was not applied as far as SQLite can tell.
+            Conflict: A check does not hold.
+            Unavailable: The file cannot be read or written.
+            Unknown: The commit itself failed. Whatever follows sees that it was not applied, and makes it void; but
+                if the process ends first, the next one may find it applied.
         """
         check_commit(checks, operations)
         try:
@@ -138,7 +145,7 @@ class SqliteMetadataStore:
                         raise Conflict(index)
                 versions = self._apply(operations)
         except sqlite3.Error as error:
-            raise StorageError(f"{self._path}: {error}") from error
+            raise Unavailable(f"{self._path}: {error}") from error
         self._watches.committed(operation.key for operation in operations)
         return versions
 
@@ -160,6 +167,14 @@ class SqliteMetadataStore:
             else:
                 versions.pop(key, None)
         return versions
+
+    @property
+    def session(self) -> int:
+        """Always the first: it lives as long as the process has the file."""
+        return 1
+
+    def renew(self) -> None:
+        """Do nothing: the session lives."""
 
     def barrier(self) -> None:
         """Do nothing: this is the only owner."""

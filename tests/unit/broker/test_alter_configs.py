@@ -428,7 +428,7 @@ class RefusingStore:
 @pytest.mark.parametrize(("kind", "name"), [(TOPIC, "t"), (BROKER, "1"), (BROKER, "")])
 def test_what_could_not_be_stored_is_not_in_force(harness, kind, name):
     store = RefusingStore(harness.metadata)
-    harness.broker.topics._metadata = harness.broker.settings._metadata = store
+    harness.broker._writer._store = store
     config = "max.message.bytes" if kind == TOPIC else "message.max.bytes"
     assert change(harness, (config, "5"), kind=kind, name=name) == ErrorCode.KAFKA_STORAGE_ERROR
     assert harness.produce("t", b"a" * 1000).error_code == 0

@@ -13,16 +13,29 @@ import pytest
 from headrace.coordination.memory import MemoryMetadataStore
 from headrace.coordination.sqlite import SqliteMetadataStore
 from headrace.errors import StorageError
-from headrace.ports import Check, Conflict, Delete, Entry, MetadataBatch, MetadataStore, Put
+from headrace.ports import (
+    Check,
+    Conflict,
+    Delete,
+    Entry,
+    MetadataBatch,
+    MetadataStore,
+    Put,
+    SessionLost,
+    Unavailable,
+    Unknown,
+)
+from tests.fixtures.faulty_metadata import FaultyMetadataStore
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "faulty"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MetadataStore]:
-    made: MetadataStore = (
-        MemoryMetadataStore()
-        if request.param == "memory"
-        else SqliteMetadataStore(tmp_path / "metadata.db")
-    )
+    makers: dict[str, Callable[[], MetadataStore]] = {
+        "memory": MemoryMetadataStore,
+        "sqlite": lambda: SqliteMetadataStore(tmp_path / "metadata.db"),
+        "faulty": FaultyMetadataStore,
+    }
+    made = makers[request.param]()
     yield made
     made.close()
 
@@ -272,6 +285,117 @@ def test_a_conflict_undoes_ephemeral_entries_too(store: MetadataStore):
     with pytest.raises(Conflict):
         store.commit([Check("no", "exists")], [Put("live", b"", ephemeral=True)])
     assert store.get("live") is None
+
+
+def test_a_session_that_lives_is_not_renewed(store: MetadataStore):
+    seen, session = Seen(), store.session
+    store.commit([], [Put("live", b"", ephemeral=True)])
+    store.watch("", seen)
+    store.renew()
+    assert store.session == session
+    assert len(seen.batches) == 1
+    assert store.get("live") is not None
+
+
+# Outcomes that are no answer
+
+
+def breaking(store: MetadataStore, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    """Let the next commit meet a fault."""
+    if isinstance(store, FaultyMetadataStore):
+        store.faults = [fault]
+    else:
+        assert isinstance(store, SqliteMetadataStore)
+        monkeypatch.setattr(store, "_connection", BreakingConnection(store._connection, fault))
+
+
+class BreakingConnection:
+    """A connection whose disk fails once."""
+
+    def __init__(self, connection: sqlite3.Connection, fault: str) -> None:
+        self._connection = connection
+        self._fault = fault
+
+    def execute(self, statement: str, *arguments: object) -> sqlite3.Cursor:
+        fault, broken = self._fault, sqlite3.OperationalError("disk I/O error")
+        if fault == "unavailable" and statement.startswith("INSERT"):
+            self._fault = ""
+            raise broken
+        if fault.startswith("unknown") and statement == "COMMIT":
+            self._fault = ""
+            if fault == "unknown and applied":
+                self._connection.execute("COMMIT")
+            raise broken
+        return self._connection.execute(statement, *arguments)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._connection, name)
+
+
+@pytest.mark.parametrize("store", ["sqlite", "faulty"], indirect=True)
+def test_what_is_unavailable_is_not_applied_and_may_be_repeated(store, monkeypatch):
+    seen = Seen()
+    store.watch("", seen)
+    breaking(store, monkeypatch, "unavailable")
+    with pytest.raises(Unavailable):
+        store.commit([], [Put("a", b"1")])
+    assert store.get("a") is None
+    assert len(seen.batches) == 1
+    store.commit([Check("a", "absent")], [Put("a", b"1")])
+    assert [entry.key for entry in store.list("")] == ["a"]
+
+
+@pytest.mark.parametrize("store", ["sqlite", "faulty"], indirect=True)
+@pytest.mark.parametrize(
+    ("fault", "applied"), [("unknown and void", False), ("unknown and applied", True)]
+)
+def test_what_is_unknown_can_be_found_out(store, monkeypatch, fault, applied):
+    before = store.commit([], [Put("fence", b"0")])["fence"]
+    breaking(store, monkeypatch, fault)
+    with pytest.raises(Unknown):
+        store.commit([Check("fence", before)], [Put("fence", b"1"), Put("a", b"")])
+    store.barrier()
+    entry = store.get("fence")
+    assert (entry.version != before, entry.value) == (applied, b"1" if applied else b"0")
+    assert (store.get("a") is not None) == applied
+
+
+def test_what_is_unknown_is_void_when_its_check_does_not_hold_any_more():
+    store = FaultyMetadataStore()
+    before = store.commit([], [Put("fence", b"0")])["fence"]
+    store.faults = ["unknown and late"]
+    with pytest.raises(Unknown):
+        store.commit([Check("fence", before)], [Put("fence", b"1"), Put("a", b"")])
+    store.commit([Check("fence", before)], [Put("fence", b"0")])
+    assert store.land() == 0
+    assert store.get("a") is None
+
+
+def test_a_lost_session_takes_ephemeral_entries_with_it_and_nothing_else():
+    store, seen = FaultyMetadataStore(), Seen()
+    store.commit([], [Put("live", b"", ephemeral=True), Put("stays", b"")])
+    store.watch("", seen)
+    store.lose_session()
+    calls: list[Callable[[], object]] = [
+        lambda: store.get("stays"),
+        lambda: store.list(""),
+        lambda: store.commit([], [Put("stays", b"2")]),
+        store.barrier,
+    ]
+    for call in calls:
+        with pytest.raises(SessionLost):
+            call()
+    store.down = True
+    with pytest.raises(Unavailable):
+        store.renew()
+    store.down = False
+    store.renew()
+    assert store.session == 2
+    assert [(entry.key, entry.value) for entry in store.list("")] == [("stays", b"")]
+    assert seen.batches[-1].snapshot
+    assert set(seen.known) == {"stays"}
+    store.commit([Check("live", "absent")], [Put("live", b"", ephemeral=True)])
+    assert set(seen.known) == {"live", "stays"}
 
 
 @pytest.fixture(params=["memory", "sqlite"])

@@ -1,0 +1,233 @@
+"""How the broker changes metadata: one commit at a time, and none forgotten whose outcome it was not told.
+
+A store over a network may take a commit and lose the answer (`Unknown`); the commit may even arrive later. So every
+commit also counts up this broker's own entry, from the version that the last one gave it. What became of a commit can
+then be read there, and a commit that has not arrived is made void by counting up once more:
+
+1. Commit 7 is sent, and the connection breaks. The entry says 6.
+2. Commit 8, which changes nothing else, is sent: it is applied, and the entry has another version.
+3. Commit 7 arrives, checks the version that the entry had at 6, and is refused.
+
+Until this is settled nothing else is committed, and what the broker knows stays as it was: its caller's `applied` runs
+when the commit is known to be there, however late. A second process of the same broker counts up the entry as well,
+and is thereby the only one that can change anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from headrace.errors import RequestTimedOutError, StorageError, StorageUnavailableError
+from headrace.ports import (
+    Check,
+    Conflict,
+    Delete,
+    Entry,
+    Journal,
+    MetadataStore,
+    Put,
+    SessionLost,
+    Unknown,
+)
+
+BROKER_COMMITS: Final = "brokers/commit/"
+"""With the broker's id: its own entry."""
+RETRY_INTERVAL_MS: Final = 1_000
+_UNKNOWN: Final = (
+    "whether a change of the metadata is stored is not known yet; look before you repeat it"
+)
+
+
+def _nothing() -> None:
+    pass
+
+
+class _Commit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The stored value: which commit was the last one, and of which process."""
+
+    number: int
+    process: str
+    format: int = 1
+
+
+class MetadataWriter:
+    """The metadata store as one broker uses it."""
+
+    __slots__ = (
+        "_applied",
+        "_journal",
+        "_key",
+        "_number",
+        "_process",
+        "_store",
+        "_version",
+        "next_deadline_ms",
+    )
+
+    def __init__(
+        self, store: MetadataStore, broker_id: int, process: bytes, journal: Journal
+    ) -> None:
+        """Write as one process of a broker; `process` tells it from all others."""
+        self._store = store
+        self._process = process.hex()
+        self._journal = journal
+        self._key = f"{BROKER_COMMITS}{broker_id}"
+        self._number = 0
+        self._version = 0
+        self._applied: Callable[[], object] | None = None
+        """Of commit `_number`, while nobody knows what became of it."""
+        self.next_deadline_ms: int | None = None
+        """When `tick` tries to find out."""
+
+    def begin(self) -> None:
+        """Take over from earlier processes of this broker: what they may still have under way is void.
+
+        Raises:
+            StorageError: The store does not answer, or another process was faster.
+        """
+        entry = self._store.get(self._key)
+        check = Check(self._key, "absent" if entry is None else entry.version)
+        try:
+            versions = self._store.commit([check], [self._count(0)])
+        except Conflict as conflict:
+            raise StorageError(
+                f"{self._key}: another process of this broker has begun"
+            ) from conflict
+        self._version = versions[self._key]
+
+    def get(self, key: str) -> Entry | None:
+        """Return one entry, or None.
+
+        Raises:
+            ApiError: KAFKA_STORAGE_ERROR: the store does not answer.
+        """
+        try:
+            return self._store.get(key)
+        except StorageError as error:
+            raise self._failed(error) from error
+
+    def list(self, prefix: str) -> Sequence[Entry]:
+        """Return all entries whose key starts with `prefix`, sorted by key.
+
+        Raises:
+            StorageError: The store does not answer.
+        """
+        return self._store.list(prefix)
+
+    def commit(
+        self,
+        checks: Sequence[Check],
+        operations: Sequence[Put | Delete],
+        applied: Callable[[], object] = _nothing,
+    ) -> None:
+        """Apply all operations if all checks hold, and then call `applied`; both are done when this returns.
+
+        Raises:
+            Conflict: A check does not hold; nothing was changed, nor will be.
+            ApiError: KAFKA_STORAGE_ERROR: the same, because the store cannot be asked or another process of this broker
+                has begun. REQUEST_TIMED_OUT: nobody knows; if it is
+                stored, `applied` will have been called when this broker commits again.
+        """
+        if self._applied is not None:
+            raise RequestTimedOutError(_UNKNOWN)
+        self._number += 1
+        fence = Check(self._key, self._version)
+        try:
+            versions = self._store.commit(
+                [*checks, fence], [*operations, self._count(self._number)]
+            )
+        except Unknown as error:
+            self._journal.warning("metadata_commit_unknown", error=str(error))
+            self._applied = applied
+            self._find_out()
+            return
+        except Conflict as conflict:
+            self._number -= 1
+            if conflict.index < len(checks):
+                raise
+            raise self._failed(
+                StorageError("another process of this broker has begun")
+            ) from conflict
+        except StorageError as error:
+            self._number -= 1
+            raise self._failed(error) from error
+        self._version = versions[self._key]
+        applied()
+
+    def tick(self, now_ms: int) -> None:
+        """Find out what became of a commit, if that is due."""
+        if self.next_deadline_ms is None or now_ms < self.next_deadline_ms:
+            return
+        try:
+            self._find_out()
+        except (RequestTimedOutError, StorageUnavailableError):  # whoever asked for it is long gone
+            if self._applied is not None:
+                self.next_deadline_ms = now_ms + RETRY_INTERVAL_MS
+
+    def _find_out(self) -> None:
+        """Settle commit `_number`: call its `applied`, or make it void.
+
+        Raises:
+            ApiError: KAFKA_STORAGE_ERROR: it is void. REQUEST_TIMED_OUT: nobody knows yet.
+        """
+        self.next_deadline_ms = 0
+        try:
+            number, version = self._settled()
+        except (StorageError, Conflict) as error:
+            if isinstance(error, SessionLost):
+                self._renew()
+            raise RequestTimedOutError(_UNKNOWN) from error
+        applied, is_stored = self._applied, number == self._number
+        self._number, self._version = number, version
+        self._applied = self.next_deadline_ms = None
+        if not is_stored:
+            raise StorageUnavailableError("the metadata store did not take the change")
+        if applied is not None:
+            applied()
+
+    def _settled(self) -> tuple[int, int]:
+        """Return the number of the last commit that is stored, and that version; what is not stored is void.
+
+        Raises:
+            StorageError: The store does not answer.
+            Conflict: Another process of this broker has begun.
+        """
+        self._store.barrier()
+        if (last := self._last()) is None:
+            # Should the answer be lost again, the next attempt finds this number in the place of the other.
+            void = self._number + 1
+            try:
+                check = Check(self._key, self._version)
+                return void, self._store.commit([check], [self._count(void)])[self._key]
+            except Conflict:
+                if (last := self._last()) is None:
+                    raise
+        return last
+
+    def _last(self) -> tuple[int, int] | None:
+        """Return number and version of the commit after the last one known, None while there is none."""
+        entry = self._store.get(self._key)
+        if entry is None or entry.version == self._version:
+            return None
+        record = msgspec.json.decode(entry.value, type=_Commit)
+        if record.process != self._process:
+            raise Conflict(0)
+        return record.number, entry.version
+
+    def _failed(self, error: StorageError) -> StorageUnavailableError:
+        self._journal.error("metadata_store_failed", error=str(error))
+        if isinstance(error, SessionLost):
+            self._renew()
+        return StorageUnavailableError(str(error))
+
+    def _renew(self) -> None:
+        try:
+            self._store.renew()
+        except StorageError as error:
+            self._journal.error("metadata_session_not_renewed", error=str(error))
+
+    def _count(self, number: int) -> Put:
+        return Put(self._key, msgspec.json.encode(_Commit(number, self._process)))

@@ -1,0 +1,293 @@
+"""What the broker makes of a metadata store that fails: an error that clients understand, and nothing half done.
+
+Every change is tried with every fault. Whatever happens, the broker knows in the end exactly what is stored: a process
+that begins over the same store finds the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headrace.broker.client_quotas import Entity
+from headrace.coordination.memory import MemoryMetadataStore
+from headrace.errors import ErrorCode, StorageError
+from headrace.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasRequestEntityData,
+    AlterClientQuotasRequestEntryData,
+    OpData,
+)
+from headrace.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from headrace.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from headrace.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
+from tests.fixtures.broker_harness import BrokerHarness
+from tests.fixtures.faulty_metadata import FaultyMetadataStore
+
+NONE, UNKNOWN = ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT
+NOT_STORED = ErrorCode.KAFKA_STORAGE_ERROR
+
+
+class Harness(BrokerHarness):
+    metadata: FaultyMetadataStore
+
+
+@pytest.fixture
+def harness() -> Harness:
+    made = Harness(metadata=FaultyMetadataStore())
+    made.create_topic("t", partitions=2, retention_ms="1000")
+    made.produce("t", b"a")
+    return made
+
+
+def create(harness: Harness) -> int:
+    topic = CreatableTopic(
+        name="new",
+        num_partitions=3,
+        replication_factor=1,
+        configs=[CreatableTopicConfig(name="retention.ms", value="5")],
+    )
+    return harness.call(CreateTopicsRequest(topics=[topic])).topics[0].error_code
+
+
+def grow(harness: Harness) -> int:
+    row = CreatePartitionsTopic(name="t", count=4, assignments=None)
+    return harness.call(CreatePartitionsRequest(topics=[row])).results[0].error_code
+
+
+def _configure(harness: Harness, kind: int, name: str, config: str) -> int:
+    change = AlterableConfig(name=config, config_operation=0, value="77")
+    row = AlterConfigsResource(resource_type=kind, resource_name=name, configs=[change])
+    request = IncrementalAlterConfigsRequest(resources=[row])
+    return harness.call(request).responses[0].error_code
+
+
+def configure_topic(harness: Harness) -> int:
+    return _configure(harness, 2, "t", "retention.ms")
+
+
+def configure_broker(harness: Harness) -> int:
+    return _configure(harness, 4, "1", "log.retention.bytes")
+
+
+def set_quota(harness: Harness) -> int:
+    row = AlterClientQuotasRequestEntryData(
+        entity=[AlterClientQuotasRequestEntityData(entity_type="client-id", entity_name="c")],
+        ops=[OpData(key="producer_byte_rate", value=9.0)],
+    )
+    return harness.call(AlterClientQuotasRequest(entries=[row])).entries[0].error_code
+
+
+def delete(harness: Harness) -> int:
+    request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")])
+    return harness.call(request).responses[0].error_code
+
+
+CHANGES = (create, grow, configure_topic, configure_broker, set_quota, delete)
+Change = Callable[[Harness], int]
+every_change = pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+
+
+def known(harness: Harness) -> Any:
+    """What the broker knows and serves, of all that the changes change."""
+    return (
+        {
+            topic.name: (topic.topic_id, len(topic.partitions), topic.settings, topic.config)
+            for topic in harness.broker.topics
+        },
+        harness.broker.config,
+        dict(harness.broker.settings.layers.broker),
+        dict(harness.broker.quotas.get(Entity(None, "c"))),
+        sorted(harness.files.list("")) if "t" not in names(harness) else None,
+    )
+
+
+def names(harness: Harness) -> list[str]:
+    return [topic.name for topic in harness.broker.topics]
+
+
+def assert_stored(harness: Harness) -> None:
+    """A process that begins now finds what this one knows."""
+    here = known(harness)
+    harness.restart()
+    there = known(harness)
+    assert there[:4] == here[:4]
+
+
+@every_change
+@pytest.mark.parametrize("fault", ["unavailable", "unknown and void", "unknown and late"])
+def test_what_is_not_stored_is_said_to_be_and_is_not_known(
+    harness: Harness, change: Change, fault: str
+) -> None:
+    before = known(harness)
+    harness.metadata.faults = [fault]
+    assert change(harness) == NOT_STORED
+    assert known(harness) == before
+    assert harness.metadata.land() == 0, "what arrives late is void"
+    assert change(harness) == NONE
+    assert known(harness) != before
+    assert_stored(harness)
+
+
+@every_change
+def test_what_is_stored_without_an_answer_is_a_success(harness: Harness, change: Change) -> None:
+    before = known(harness)
+    harness.metadata.faults = ["unknown and applied"]
+    assert change(harness) == NONE
+    assert known(harness) != before
+    assert_stored(harness)
+
+
+@every_change
+@pytest.mark.parametrize("fault", ["unknown and void", "unknown and late", "unknown and applied"])
+def test_while_nobody_knows_nothing_is_changed_and_then_it_is_found_out(
+    harness: Harness, change: Change, fault: str
+) -> None:
+    store, before = harness.metadata, known(harness)
+    store.faults = [fault]
+    answered = store.commit
+
+    def and_then_down(checks, operations):
+        store.commit = answered  # type: ignore[method-assign] # the first commit takes the store down
+        try:
+            return answered(checks, operations)
+        finally:
+            store.down = True
+
+    store.commit = and_then_down  # type: ignore[method-assign] # as above
+    assert change(harness) == UNKNOWN
+    for other in CHANGES:
+        if other is not grow:  # which looks into the store first
+            assert other(harness) == UNKNOWN
+    harness.advance(5_000)
+    assert known(harness) == before
+    assert harness.produce("t", b"b").error_code == NONE, "what needs no metadata goes on"
+    store.down = False
+    harness.advance(1_000)
+    assert (known(harness) != before) == (fault == "unknown and applied")
+    assert store.land() == 0
+    if fault != "unknown and applied":
+        assert change(harness) == NONE
+    assert_stored(harness)
+
+
+@every_change
+def test_a_late_commit_that_arrives_before_it_is_looked_for_counts(
+    harness: Harness, change: Change
+) -> None:
+    store, before = harness.metadata, known(harness)
+    store.faults = ["unknown and late"]
+    looked = store.barrier
+    store.barrier = lambda: (store.land(), looked())  # type: ignore[method-assign] # just in time
+    assert change(harness) == NONE
+    assert known(harness) != before
+    assert_stored(harness)
+
+
+@every_change
+def test_the_commit_that_makes_another_void_may_be_unknown_as_well(
+    harness: Harness, change: Change
+) -> None:
+    for voiding in ("unknown and applied", "unknown and void", "unknown and late"):
+        before = known(harness)
+        harness.metadata.faults = ["unknown and late", voiding]
+        assert change(harness) == UNKNOWN
+        harness.advance(2_000)
+        assert known(harness) == before
+        assert harness.metadata.land() == 0
+    assert change(harness) == NONE
+    assert_stored(harness)
+
+
+@every_change
+def test_a_lost_session_is_renewed(harness: Harness, change: Change) -> None:
+    before = known(harness)
+    harness.metadata.lose_session()
+    assert change(harness) == NOT_STORED
+    assert known(harness) == before
+    assert harness.metadata.session == 2
+    assert change(harness) == NONE
+    assert_stored(harness)
+
+
+@pytest.mark.parametrize(
+    "fault", ["unavailable", "unknown and void", "unknown and late", "unknown and applied"]
+)
+def test_producer_ids_are_given_once_whatever_the_store_says(harness: Harness, fault: str) -> None:
+    def next_id() -> tuple[int, int]:
+        answer = harness.call(InitProducerIdRequest(transactional_id=None))
+        return answer.error_code, answer.producer_id
+
+    given = []
+    for _ in range(3):
+        harness.metadata.faults = [fault]
+        code, number = next_id()
+        if code != NONE:
+            assert code == NOT_STORED
+            harness.metadata.land()
+            code, number = next_id()
+        assert code == NONE
+        given.append(number)
+        harness.restart()
+    assert len(set(given)) == 3
+    harness.metadata.down = True
+    harness.broker.producer_ids._end = harness.broker.producer_ids._next
+    assert next_id()[0] == NOT_STORED
+
+
+@every_change
+def test_only_the_latest_process_of_a_broker_changes_anything(
+    harness: Harness, change: Change
+) -> None:
+    old = harness.broker
+    harness.crash()
+    new, before = harness.broker, known(harness)
+    harness.broker = old
+    assert change(harness) not in {NONE, UNKNOWN}
+    harness.broker = new
+    assert known(harness) == before
+    assert change(harness) == NONE
+    assert_stored(harness)
+
+
+def test_a_start_without_its_store_says_so() -> None:
+    store = FaultyMetadataStore()
+    store.down = True
+    with pytest.raises(StorageError, match="down"):
+        BrokerHarness(metadata=store)
+
+
+def test_a_start_whose_first_commits_are_unknown_can_be_repeated() -> None:
+    for number in range(3):
+        store = FaultyMetadataStore()
+        store.faults = [""] * number + ["unknown and applied"]
+        with pytest.raises(StorageError):
+            BrokerHarness(metadata=store)
+        assert BrokerHarness(metadata=store).create_topic("t").error_code == NONE
+
+
+def test_a_store_that_never_fails_is_never_asked_twice() -> None:
+    harness = BrokerHarness(metadata=MemoryMetadataStore())
+    harness.create_topic("first")
+    before = harness.metadata.get("brokers/commit/1")
+    harness.create_topic("t")
+    after = harness.metadata.get("brokers/commit/1")
+    assert before is not None
+    assert after is not None
+    assert after.version == before.version + 1
+    assert harness.broker.next_deadline_ms is None or harness.broker.next_deadline_ms > 0
