@@ -71,7 +71,7 @@ class LogDirs:
         return self._known_names.get(directory_id, directory_id)
 
     def place(self, count: int, *, is_internal: bool) -> list[str]:
-        """Choose directories for new partitions: where the fewest are, and not where space is short if it can be helped.
+        """Choose directories for new partitions: where the fewest are, and where space is not short.
 
         Returns:
             The id of each one's directory, "" for the first if there is only one.
