@@ -280,6 +280,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def kill(self) -> None:
         """The process dies; the page cache lives on."""
+        self.files.sync_directory("")  # as the log manager does before it opens a log
         self.log = open_log(
             self.files,
             self.config,

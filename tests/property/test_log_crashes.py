@@ -11,6 +11,7 @@ from headrace.core.log import partition_log
 from headrace.core.log.config import LogConfig
 from headrace.core.log.log_manager import LogManager, PartitionSpec
 from headrace.core.log.partition_log import PartitionLog
+from headrace.core.log.sync import SyncTask
 from headrace.records.batch import check_batch
 from headrace.types import TopicPartition
 from tests.fixtures.crash_files import CrashFileSystem, PowerCut
@@ -237,3 +238,35 @@ def test_acknowledged_batches_survive_any_power_cut(
     world.files = world.files.after_power_cut(seed)
     world.start()
     world.check()
+
+
+@pytest.mark.parametrize("what", ["nothing", "names", "directory", "data"])
+def test_a_sync_that_leaves_something_out_loses_acknowledged_batches(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the first group commit of a log has to sync: its data, its names, and its directory's name."""
+
+    def careless(task: SyncTask) -> None:
+        if what != "data":
+            for file in task._file_list:
+                file.sync()
+        if what != "names" and task._directory is not None:
+            task._files.sync_directory(task._directory)
+        if what != "directory" and task._is_new:
+            task._files.sync_directory("")
+
+    monkeypatch.setattr(SyncTask, "run", careless)
+    lost = 0
+    for seed in range(40):
+        world = World(seed)
+        world.start()
+        world.append()
+        world.sync()
+        world.files = world.files.after_power_cut(seed)
+        world.start()
+        ends = [world.log(partition).log_end_offset for partition in PARTITIONS]
+        lost += any(
+            end <= max(world.histories[partition].acknowledged, default=-1)
+            for partition, end in zip(PARTITIONS, ends, strict=True)
+        )
+    assert (lost > 0) == (what != "nothing")

@@ -56,6 +56,8 @@ def log_config(config: TopicConfig, broker_config: BrokerConfig) -> LogConfig:
         message_timestamp_type=TimestampType.LOG_APPEND_TIME
         if config.message_timestamp_type == "LogAppendTime"
         else TimestampType.CREATE_TIME,
+        message_timestamp_before_max_ms=config.message_timestamp_before_max_ms,
+        message_timestamp_after_max_ms=config.message_timestamp_after_max_ms,
         index_interval_bytes=config.index_interval_bytes,
         producer_id_expiration_ms=broker_config.producer_id_expiration_ms,
         compacts=compacts,

@@ -105,17 +105,15 @@ class TopicConfig:
     )
     message_timestamp_after_max_ms: int = option(
         LONG_MAX,
-        "How far a record's timestamp may lie in the future.",
+        "How far a record's timestamp may lie in the future; only with CreateTime.",
         minimum=0,
         broker_name="log.message.timestamp.after.max.ms",
-        stored_only="records are accepted whatever their timestamp",
     )
     message_timestamp_before_max_ms: int = option(
         LONG_MAX,
-        "How far a record's timestamp may lie in the past.",
+        "How far a record's timestamp may lie in the past; only with CreateTime.",
         minimum=0,
         broker_name="log.message.timestamp.before.max.ms",
-        stored_only="records are accepted whatever their timestamp",
     )
     message_timestamp_type: str = option(
         "CreateTime",

@@ -219,8 +219,8 @@ class OsFileSystem:
             return []
 
     def make_directory(self, path: str) -> None:
-        """Create a directory and its parents durably."""
-        _make_directories(self._resolve(path))
+        """Create a directory and its parents."""
+        self._resolve(path).mkdir(parents=True, exist_ok=True)
 
     def remove(self, path: str) -> None:
         """Remove a file; no error if it is gone."""

@@ -373,3 +373,50 @@ def test_segments_below_the_log_start_are_removed() -> None:
     log = open_log(files, SMALL, recovery_point=20, log_start_offset=bases[2] + 1)
     assert names(files, ".log") == bases[2:]
     assert log.log_start_offset == bases[2] + 1
+
+
+def test_the_first_write_and_a_roll_wait_for_no_sync() -> None:
+    files = CrashFileSystem()
+    log = open_log(files, SMALL, metadata=b"id")
+    seen: list[str] = []
+
+    def note(kind: str, _path: str) -> None:
+        seen.append(kind)
+
+    files.fault = note
+    for _ in range(12):
+        append(log, batch_of(1, size=80))
+    assert log.segment_count > 2
+    log.roll(NOW_MS)
+    assert not {"sync", "sync_directory", "write_file", "rename"} & set(seen)
+    task = log.start_sync()
+    assert task is not None
+    seen.clear()
+    task.run()
+    # The segments and `partition.metadata`, the names of them, and that of the directory.
+    assert seen == ["sync"] * (log.segment_count + 1) + ["sync_directory"] * 2
+    log.finish_sync(task)
+    assert log.start_sync() is None
+
+
+def test_a_close_syncs_the_name_of_an_empty_segment() -> None:
+    files = CrashFileSystem()
+    log = open_log(files, LogConfig(retention_ms=-1))
+    append(log, batch_of(3))
+    sync(log)
+    log.roll(NOW_MS)
+    log.close(NOW_MS)
+    for seed in range(20):
+        assert names(files.after_power_cut(seed), ".log") == [0, 3]
+
+
+def test_metadata_that_a_crash_has_torn_are_written_again() -> None:
+    files = CrashFileSystem()
+    log = open_log(files, metadata=b"topic id")
+    append(log, batch_of())
+    path = f"{DIRECTORY}/partition.metadata"
+    files.open(path).truncate(2)
+    files.sync_directory("")
+    open_log(files, clean=False, metadata=b"topic id")
+    for seed in range(20):
+        assert files.after_power_cut(seed).read_file(path) == b"topic id"

@@ -18,6 +18,8 @@ class LogConfig:
         retention_bytes: Size above which the oldest segments are deleted; -1 for no limit.
         max_message_bytes: Largest batch that is accepted.
         message_timestamp_type: Whether timestamps are the producer's or the time of the append.
+        message_timestamp_before_max_ms: How far the producer's timestamps may lie in the past.
+        message_timestamp_after_max_ms: How far they may lie in the future.
         index_interval_bytes: Bytes of the segment between two index entries.
         producer_id_expiration_ms: Idle time after which a producer's sequences are forgotten.
         max_producer_ids: Most producers remembered; beyond it the longest idle are forgotten.
@@ -34,6 +36,8 @@ class LogConfig:
     retention_bytes: int = -1
     max_message_bytes: int = 1_048_588
     message_timestamp_type: TimestampType = TimestampType.CREATE_TIME
+    message_timestamp_before_max_ms: int = 2**63 - 1
+    message_timestamp_after_max_ms: int = 2**63 - 1
     index_interval_bytes: int = 4096
     producer_id_expiration_ms: int = 24 * 3600 * 1000
     max_producer_ids: int = 20_000

@@ -2,6 +2,7 @@
 
 The log assigns offsets, keeps batches opaque, and knows four positions: log start, high watermark, synced offset (known
 to be on stable storage) and log end. It is single-threaded; only the `run` of a sync task may happen elsewhere.
+How its files come and go is the business of `log_files`.
 
 What a crash may lose is what was appended after the last finished sync, and nothing else: see `recovery`.
 """
@@ -15,23 +16,29 @@ from typing import Final, NamedTuple
 from headrace.core.log.batch_compaction import require_keys
 from headrace.core.log.config import LogConfig
 from headrace.core.log.leader_epochs import LeaderEpochCache
+from headrace.core.log.log_files import LogFiles, repair_metadata
+from headrace.core.log.open_segments import OpenSegments
 from headrace.core.log.producer_state import SEQUENCE_MASK, BatchEntry, ProducerState
-from headrace.core.log.recovery import EPOCHS_FILE, LoadedLog, LogLoader, RecoveryReport
+from headrace.core.log.recovery import LoadedLog, LogLoader, RecoveryReport
 from headrace.core.log.retention import count_deletable
-from headrace.core.log.segment import Segment, write_cache
+from headrace.core.log.segment import Segment
 from headrace.core.log.segments import Segments
 from headrace.core.log.sync import SyncTask
-from headrace.core.log.time_lookup import TimestampOffset, find_in_segment, newest_timestamp
-from headrace.core.log.validation import HeaderFields, validate_batch, with_log_append_time
+from headrace.core.log.time_lookup import TimestampOffset, find, find_newest
+from headrace.core.log.validation import (
+    HeaderFields,
+    require_timely,
+    validate_batch,
+    with_log_append_time,
+)
 from headrace.errors import ApiError, ErrorCode, OffsetOutOfRangeError
-from headrace.ports import File, FileSystem, Journal
+from headrace.ports import FileSystem, Journal
 from headrace.records.batch import TimestampType, unpack_header
 from headrace.types import NO_TIMESTAMP, Buffer, FileRange, TopicPartition
 
 _HEAD: Final = struct.Struct(">qii")
 """Base offset, batch length, leader epoch: what an append writes in place of the producer's."""
 _MAX_OFFSET_SPAN: Final = 2**31 - 1
-_MAX_UNSYNCED_FILES: Final = 16
 CACHES_AFTER_BYTES: Final = 16 << 20
 """After how much growth of the active segment upkeep writes its caches: what a start after a crash has to walk."""
 
@@ -49,17 +56,10 @@ class PartitionLog:
     """The log of one partition. Open it with `PartitionLog.open`; `config` may be replaced at any time."""
 
     __slots__ = (
-        "_cached_end_offset",
-        "_created",
-        "_directory",
-        "_directory_dirty",
         "_dirty",
         "_failure",
         "_files",
-        "_metadata",
-        "_snapshots",
-        "_task",
-        "_unsynced",
+        "_log_files",
         "config",
         "epochs",
         "high_watermark",
@@ -84,21 +84,24 @@ class PartitionLog:
         loaded: LoadedLog,
         log_start_offset: int,
         metadata: bytes | None,
+        open_segments: OpenSegments,
     ) -> None:
         """Take over what was loaded; callers use `open`."""
         self._files = files
-        self._directory = directory
         self.config = config
-        self._metadata = metadata
-        self._created = bool(loaded.segments)
-        segments = loaded.segments or [self._new_segment(log_start_offset, now_ms)]
-        self.segments = Segments(segments)
+        segments = loaded.segments or [
+            Segment(
+                files,
+                directory,
+                log_start_offset,
+                interval=config.index_interval_bytes,
+                created_ms=now_ms,
+            )
+        ]
+        self.segments = Segments(segments, open_segments)
         self.epochs: LeaderEpochCache = loaded.epochs
         self.producers: ProducerState = loaded.producers
-        self._snapshots = loaded.snapshots
-        self._unsynced: list[File] = []
-        self._task: SyncTask | None = None
-        self._directory_dirty = False
+        self._log_files = LogFiles(files, directory, loaded, self.segments, metadata=metadata)
         self._dirty = False
         self._failure: OSError | None = None
         self.topic_partition = topic_partition
@@ -108,8 +111,8 @@ class PartitionLog:
             max(log_start_offset, self.segments.start_offset), self.log_end_offset
         )
         self.epochs.truncate_to_start(self.log_start_offset)
-        self._cached_end_offset = self.log_end_offset if loaded.caches_current else None
         self.synced_offset = self.log_end_offset
+        self._log_files.synced(self.synced_offset)
         self.high_watermark = self.log_end_offset
         self.on_dirty: Callable[[PartitionLog], object] | None = None
 
@@ -128,8 +131,11 @@ class PartitionLog:
         metadata: bytes | None = None,
         journal: Journal | None = None,
         sync: Callable[[SyncTask], object] = SyncTask.run,
+        open_segments: OpenSegments | None = None,
     ) -> PartitionLog:
         """Open a log, recovering it if need be. A directory that does not exist is created at the first append.
+
+        If it exists, its name is durable: the manager has synced the directory above.
 
         Args:
             files: The file system that has the directory.
@@ -140,9 +146,10 @@ class PartitionLog:
             clean: Whether the log was closed in order, so that its caches can be trusted.
             recovery_point: Offset below which everything is known to have been synced.
             log_start_offset: The log start as it was last made durable; None if that is not known.
-            metadata: Content of `partition.metadata`, written when the directory is created.
+            metadata: Content of `partition.metadata`, written with the first batch.
             journal: Told about repairs.
             sync: Called with what a recovery has to sync before the log may be used.
+            open_segments: Bounds how many segments are open, with other logs.
 
         Raises:
             StorageError: Data below the recovery point is missing or damaged.
@@ -160,6 +167,8 @@ class PartitionLog:
             sync(loaded.unsynced)
         if journal is not None:
             loaded.tell(journal, topic_partition)
+        if loaded.segments and metadata is not None and not clean:
+            repair_metadata(files, directory, metadata)
         return cls(
             files,
             directory,
@@ -169,6 +178,7 @@ class PartitionLog:
             loaded=loaded,
             log_start_offset=log_start_offset or 0,
             metadata=metadata,
+            open_segments=OpenSegments() if open_segments is None else open_segments,
         )
 
     def __repr__(self) -> str:
@@ -182,7 +192,7 @@ class PartitionLog:
     @property
     def directory(self) -> str:
         """The log's directory."""
-        return self._directory
+        return self._log_files.directory
 
     @property
     def leader_epoch(self) -> int:
@@ -234,7 +244,7 @@ class PartitionLog:
         if self._failure is not None:
             raise self._failed()
         config = self.config
-        fields = self._checked(records) if validate else unpack_header(records)
+        fields = self._checked(records, now_ms) if validate else unpack_header(records)
         length, delta, max_timestamp, producer_id = fields[1], fields[6], fields[8], fields[9]
         append_time_ms = NO_TIMESTAMP
         if producer_id >= 0:
@@ -272,9 +282,11 @@ class PartitionLog:
             self._mark_dirty()
         return AppendInfo(offset, last_offset, append_time_ms, duplicate=False)
 
-    def _checked(self, records: Buffer) -> HeaderFields:
+    def _checked(self, records: Buffer, now_ms: int) -> HeaderFields:
         config = self.config
         fields = validate_batch(records, config.max_message_bytes, config.message_timestamp_type)
+        if config.message_timestamp_type == TimestampType.CREATE_TIME:
+            require_timely(fields, config, now_ms)
         if config.compacts:
             require_keys(records)
         return fields
@@ -292,38 +304,22 @@ class PartitionLog:
         if size > config.segment_bytes:
             message = f"the batch has {size} bytes, segment.bytes is {config.segment_bytes}"
             raise ApiError.for_code(ErrorCode.RECORD_LIST_TOO_LARGE, message)
-        if segment.file is None:
-            self._create_segment(segment)
+        if not segment.loaded:
+            self._log_files.create(segment)
         elif segment.size and (
             segment.size + size > config.segment_bytes
             or last_offset - segment.base_offset > _MAX_OFFSET_SPAN
             or self._is_old(segment, max_timestamp, now_ms)
         ):
             self.roll(now_ms)
+        else:
+            segment.reopen()
         return self.segments.active
 
     def _is_old(self, segment: Segment, max_timestamp: int, now_ms: int) -> bool:
         if segment.first_timestamp < 0 or max_timestamp < 0:
             return now_ms - segment.created_ms > self.config.segment_ms
         return max_timestamp - segment.first_timestamp > self.config.segment_ms
-
-    def _new_segment(self, base_offset: int, now_ms: int) -> Segment:
-        return Segment(
-            self._files,
-            self._directory,
-            base_offset,
-            interval=self.config.index_interval_bytes,
-            created_ms=now_ms,
-        )
-
-    def _create_segment(self, segment: Segment) -> None:
-        if not self._created:
-            self._files.make_directory(self._directory)
-            if self._metadata is not None:
-                self._files.write_file(f"{self._directory}/partition.metadata", self._metadata)
-            self._created = True
-        segment.create()
-        self._directory_dirty = True
 
     def roll(self, now_ms: int) -> None:
         """Seal the active segment and begin the next; nothing happens while it is empty.
@@ -334,25 +330,17 @@ class PartitionLog:
         sealed = self.segments.active
         if not sealed.size:
             return
-        segment = self._new_segment(self.log_end_offset, now_ms)
-        self._create_segment(segment)
-        assert sealed.file is not None
-        if self.synced_offset < sealed.end_offset:
-            self._unsynced.append(sealed.file)
-        self._write_caches(sealed)
-        self.segments.add(segment)
-        if len(self._unsynced) > _MAX_UNSYNCED_FILES:
-            # Nobody syncs this log (durability `os`), so its descriptors would pile up.
-            self._unsynced.pop(0).sync()
+        segment = Segment(
+            self._files,
+            self.directory,
+            self.log_end_offset,
+            interval=self.config.index_interval_bytes,
+            created_ms=now_ms,
+        )
+        self._write_caches(self._log_files.roll(segment, self.synced_offset))
 
     def _write_caches(self, segment: Segment) -> None:
-        """Write what spares the next opening from reading up to the log's end."""
-        end_offset = self.log_end_offset
-        segment.write_index()
-        self._snapshots.write(self.producers, end_offset)
-        path = f"{self._directory}/{EPOCHS_FILE}"
-        write_cache(self._files, path, self.epochs.encode(end_offset))
-        self._cached_end_offset = end_offset
+        self._log_files.write_caches(segment, self.producers, self.epochs, self.log_end_offset)
 
     def maybe_write_caches(self) -> None:
         """Write the caches if the active segment has grown by much since they were."""
@@ -416,26 +404,12 @@ class PartitionLog:
             up_to: Records at or above this offset do not count; the log end by default.
         """
         limit = self.log_end_offset if up_to is None else up_to
-        for segment in self.segments:
-            if segment.end_offset <= self.log_start_offset or not segment.size:
-                continue
-            if segment.max_timestamp >= timestamp:
-                self.segments.keep_open(segment)
-                found = find_in_segment(segment, timestamp, self.log_start_offset)
-                if found is not None:
-                    return found if found.offset < limit else None
-        return None
+        found = find(self.segments, timestamp, self.log_start_offset)
+        return found if found is not None and found.offset < limit else None
 
     def offset_of_max_timestamp(self) -> TimestampOffset | None:
         """Return the first record that has the largest timestamp of the log (KIP-734), None when there is none."""
-        newest = max(self._newest_timestamp(segment) for segment in self.segments)
-        return None if newest < 0 else self.offset_for_timestamp(newest)
-
-    def _newest_timestamp(self, segment: Segment) -> int:
-        if segment.base_offset < self.log_start_offset < segment.end_offset:
-            self.segments.keep_open(segment)
-            return newest_timestamp(segment, self.log_start_offset)
-        return segment.max_timestamp if segment.end_offset > self.log_start_offset else NO_TIMESTAMP
+        return find_newest(self.segments, self.log_start_offset)
 
     # Leader epochs
 
@@ -475,28 +449,19 @@ class PartitionLog:
         One task at a time: `finish_sync` (or `fail`) comes before the next. In between, appends go on.
         """
         self._dirty = False
-        file = self.segments.active.file
-        if self.log_end_offset == self.synced_offset and not self._unsynced:
-            return None
-        if file is None:
-            return None  # nothing was ever written
-        file_list, self._unsynced = [*self._unsynced, file], []
-        directory = self._directory if self._directory_dirty else None
-        self._directory_dirty = False
-        self.segments.active.remember_end()
-        self._task = SyncTask(self._files, file_list, directory, self.log_end_offset)
-        return self._task
+        return self._log_files.start_sync(self.log_end_offset, self.synced_offset)
 
     def finish_sync(self, task: SyncTask) -> None:
         """Take note that a task has run without error."""
-        self._task = None
         self.synced_offset = max(self.synced_offset, task.end_offset)
+        self._log_files.synced(self.synced_offset)
 
     def mark_synced(self) -> None:
         """Regard everything as synced: for files in memory, which have nothing to sync."""
         self.synced_offset = self.log_end_offset
-        self._unsynced.clear()
-        self._dirty = self._directory_dirty = False
+        self._log_files.forget_unsynced()
+        self._log_files.synced(self.synced_offset)
+        self._dirty = False
 
     def fail(self, error: OSError) -> None:
         """Take no more appends and syncs: after a failed sync nobody knows what is on the disk."""
@@ -540,11 +505,7 @@ class PartitionLog:
         A crash before or in between leaves segments below the log start offset, which the next opening removes, if
         it is told that offset.
         """
-        if self.segments.has_doomed:
-            # The segments that stay carry the offsets on in their names, so these must be safe first.
-            self._files.sync_directory(self._directory)
-            self.segments.purge()
-        self._snapshots.remove_below(self.segments.start_offset)
+        self._log_files.purge()
 
     def advance_log_start_offset(self, offset: int) -> None:
         """Delete the records below an offset: at once for readers, on disk when whole segments are below it.
@@ -576,12 +537,12 @@ class PartitionLog:
             OSError: Not everything could be synced: the log is not closed clean.
         """
         self.expire_producers(now_ms)
-        if self._failure is None and self.segments.active.file is not None:
+        if self._failure is None and self.segments.active.loaded:
             task = self.start_sync()
             if task is not None:
                 task.run()
                 self.finish_sync(task)
-            if self._cached_end_offset != self.log_end_offset:
+            if self._log_files.cached_end_offset != self.log_end_offset:
                 self._write_caches(self.segments.active)
         self.segments.unload()
         if self._failure is not None:
@@ -590,9 +551,5 @@ class PartitionLog:
 
     def abandon(self) -> None:
         """Drop the files because the log is being deleted; a sync that runs meanwhile may fail as it likes."""
-        if self._task is not None:
-            self._task.abandoned = True
-            self._task = None
-        self.segments.unload()
-        self._unsynced.clear()
+        self._log_files.abandon()
         self._failure = OSError("the log was deleted")

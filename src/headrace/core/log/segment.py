@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from headrace.core.log.index import IndexedPart, SparseIndex
+from headrace.core.log.open_segments import OpenSegments
 from headrace.errors import CorruptRecordError
 from headrace.ports import File, FileSystem
 from headrace.records.batch import (
@@ -54,6 +55,7 @@ class Segment:
         "_hints",
         "_index",
         "_max_timestamp",
+        "active",
         "base_offset",
         "created_ms",
         "directory",
@@ -62,7 +64,9 @@ class Segment:
         "first_timestamp",
         "indexed_size",
         "interval",
+        "open_segments",
         "size",
+        "synced_offset",
     )
 
     def __init__(
@@ -72,6 +76,7 @@ class Segment:
         self._index: SparseIndex | None = None
         self._hints: dict[int, int] = {}
         self._max_timestamp: int | None = None
+        self.active = False
         self.base_offset = base_offset
         self.created_ms = created_ms
         self.directory = directory
@@ -81,7 +86,11 @@ class Segment:
         self.indexed_size = 0
         """How much of the segment the index cache describes."""
         self.interval = interval
+        self.open_segments: OpenSegments | None = None
+        """Who is told when it opens and closes, and may close it."""
         self.size = 0
+        self.synced_offset = base_offset
+        """Of an active segment: up to where nothing waits for a sync of this file."""
 
     def __repr__(self) -> str:
         return f"Segment({self.path}, size={self.size}, end_offset={self.end_offset})"
@@ -98,7 +107,7 @@ class Segment:
 
     @property
     def loaded(self) -> bool:
-        """Whether file and index are at hand."""
+        """Whether the index is at hand; the file of an active segment may be closed all the same."""
         return self._index is not None
 
     @property
@@ -126,6 +135,32 @@ class Segment:
         """Create the file of a new segment; its directory is to be synced by the caller."""
         self.file = self._files.open(self.path, create=True)
         self._index = SparseIndex(self.interval)
+        self._opened()
+
+    def reopen(self) -> File:
+        """Return the file, opened if need be; the index stays as it is, or is loaded too."""
+        if self.file is None:
+            if self._index is None:
+                self.load()
+            else:
+                self.file = self._files.open(self.path)
+                self._opened()
+        assert self.file is not None
+        return self.file
+
+    def _opened(self) -> None:
+        if self.open_segments is not None:
+            self.open_segments.use(self)
+
+    def release(self) -> bool:
+        """Close because too many are open; false, and nothing changed, if it has to stay."""
+        if not self.active:
+            self.unload()
+            return True
+        if self.synced_offset < self.end_offset:
+            return False
+        self._close_file()
+        return True
 
     def measure(self, end_offset: int) -> None:
         """Take the size of a sealed segment that ends at an offset, without loading its index."""
@@ -150,6 +185,7 @@ class Segment:
             self.unload()
             self.end_offset = expected
             raise
+        self._opened()
 
     def _check_end(self, expected: int) -> None:
         if self.end_offset != expected:
@@ -188,10 +224,16 @@ class Segment:
         """Drop file and index of a sealed segment; ranges that were handed out keep the file."""
         if self._index is not None:
             self._max_timestamp = self._index.max_timestamp
+        self._close_file()
+        self._index = None
+        self._hints.clear()
+
+    def _close_file(self) -> None:
         if self.file is not None:
             self.file.close()
-        self._index = self.file = None
-        self._hints.clear()
+            self.file = None
+        if self.open_segments is not None:
+            self.open_segments.forget(self)
 
     def write_index(self) -> None:
         """Write the index cache. It may fail or get lost: then it is rebuilt one day."""
@@ -269,8 +311,7 @@ class Segment:
                 return None
         elif end == self.size:
             self.remember_end()
-        assert self.file is not None
-        return FileRange(self.file, position, end - position)
+        return FileRange(self.reopen(), position, end - position)
 
     def locate(self, offset: int) -> int | None:
         """Return the position of the first batch whose last offset is at least `offset`, None without one."""
@@ -313,10 +354,7 @@ class Segment:
         Raises:
             CorruptRecordError: A batch does not end where the next may begin.
         """
-        if self.file is None:
-            self.load()
-        assert self.file is not None
-        read, size = self.file.read, self.size
+        read, size = self.reopen().read, self.size
         chunk, chunk_start = b"", position
         while position < stop:
             at = position - chunk_start
@@ -333,10 +371,7 @@ class Segment:
 
     def header_at(self, position: int) -> BatchHeader:
         """Return the full header of the batch at a position."""
-        if self.file is None:
-            self.load()
-        assert self.file is not None
-        return BatchHeader.parse(self.file.read(position, HEADER_SIZE))
+        return BatchHeader.parse(self.reopen().read(position, HEADER_SIZE))
 
     def batches_from_entry(self, entry: int) -> Iterator[BatchPosition]:
         """Yield the batches from an index entry on."""

@@ -6,25 +6,42 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from headrace.core.log.open_segments import OpenSegments
 from headrace.core.log.segment import Segment
 from headrace.records.batch import HEADER_SIZE, BatchHeader
 from headrace.types import FileRange
 
 _OPEN_SEALED: Final = 3
-"""Sealed segments of a log that keep file and index open, the most recently used ones."""
+"""Sealed segments of a log that keep file and index open, the most recently used ones: indexes take memory."""
 
 
 class Segments:
     """A list of segments that always has an active one."""
 
-    __slots__ = ("_bases", "_doomed", "_open", "_segments", "active")
+    __slots__ = (
+        "_bases",
+        "_doomed",
+        "_open",
+        "_segments",
+        "active",
+        "open_segments",
+        "unnamed",
+    )
 
-    def __init__(self, segments: list[Segment]) -> None:
+    def __init__(self, segments: list[Segment], open_segments: OpenSegments) -> None:
         self._segments = segments
+        self.open_segments = open_segments
+        self.unnamed: Segment | None = None
+        """A compacted segment that has yet to get its name: until then it stays open."""
         self._bases = [segment.base_offset for segment in segments]
         self._open: list[Segment] = []
         self._doomed: list[Segment] = []
+        for segment in segments:
+            segment.open_segments = open_segments
         self.active = segments[-1]
+        self.active.active = True
+        if self.active.file is not None:
+            open_segments.use(self.active)
 
     def __len__(self) -> int:
         return len(self._segments)
@@ -78,12 +95,16 @@ class Segments:
         self._segments.append(segment)
         self._bases.append(segment.base_offset)
         self.active = segment
+        sealed.active, segment.active = False, True
         self.keep_open(sealed)
 
     def keep_open(self, segment: Segment) -> None:
         """Note that a segment is used: it stays open, and the least recently used sealed one closes."""
         recent = self._open
-        if segment is self.active or (recent and recent[-1] is segment):
+        if segment is self.active or segment is self.unnamed:
+            return
+        self.open_segments.use(segment)
+        if recent and recent[-1] is segment:
             return
         if segment in recent:
             recent.remove(segment)
@@ -107,7 +128,10 @@ class Segments:
         return same and len(found) == len(segments) and found[-1] is not self.active
 
     def replace(self, segments: Sequence[Segment], replacement: Segment) -> None:
-        """Put one sealed segment in the place of several that `holds` has found; readers of these finish."""
+        """Put a compacted segment in the place of several that `holds` has found; readers of these finish.
+
+        Its file has yet to get its name: see `replacement`, and `settle`.
+        """
         first = bisect_right(self._bases, segments[0].base_offset) - 1
         self._segments[first : first + len(segments)] = [replacement]
         self._bases[first : first + len(segments)] = [replacement.base_offset]
@@ -115,6 +139,15 @@ class Segments:
             if segment in self._open:
                 self._open.remove(segment)
             segment.unload()
+        self.unnamed = replacement
+
+    def settle(self) -> None:
+        """Take note that the file of the compacted segment has its name; from now on it may be closed."""
+        segment, self.unnamed = self.unnamed, None
+        if segment is not None:
+            segment.write_index()
+            segment.unload()
+            segment.open_segments = self.open_segments
 
     @property
     def has_doomed(self) -> bool:
@@ -122,8 +155,8 @@ class Segments:
         return bool(self._doomed)
 
     def purge(self) -> None:
-        """Remove the files of dropped segments, oldest first."""
-        while self._doomed:
+        """Remove the files of dropped segments, oldest first; those from one without a name on, another time."""
+        while self._doomed and self._doomed[0] is not self.unnamed:
             segment = self._doomed[0]
             if segment in self._open:
                 self._open.remove(segment)
@@ -134,6 +167,8 @@ class Segments:
         """Close all files; ranges that were handed out keep theirs."""
         for segment in (self.active, *self._open, *self._doomed):
             segment.unload()
+        if self.unnamed is not None:
+            self.unnamed.unload()
         self._open.clear()
 
 

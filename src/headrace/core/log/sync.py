@@ -10,7 +10,7 @@ from headrace.ports import File, FileSystem
 class SyncTask:
     """Files of one log that are to be made durable. `run` does only that, and may run in another thread."""
 
-    __slots__ = ("_directory", "_file_list", "_files", "abandoned", "end_offset")
+    __slots__ = ("_directory", "_file_list", "_files", "_is_new", "abandoned", "end_offset")
 
     def __init__(
         self,
@@ -18,6 +18,8 @@ class SyncTask:
         file_list: Sequence[File],
         directory: str | None,
         end_offset: int,
+        *,
+        new_directory: bool = False,
     ) -> None:
         """Collect what `run` needs.
 
@@ -26,10 +28,12 @@ class SyncTask:
             file_list: Segment files with data that is not synced.
             directory: The log's directory, if it has entries that are not synced.
             end_offset: What is durable once `run` has returned.
+            new_directory: Whether the directory itself is not synced in the one above.
         """
         self._files = files
         self._file_list = file_list
         self._directory = directory
+        self._is_new = new_directory
         self.abandoned = False
         self.end_offset = end_offset
 
@@ -44,6 +48,8 @@ class SyncTask:
                 file.sync()
             if self._directory is not None:
                 self._files.sync_directory(self._directory)
+                if self._is_new:
+                    self._files.sync_directory(self._directory.rpartition("/")[0])
         except OSError:
             # 1. The task is handed to a thread. 2. The topic is deleted: its directory gets another name.
             # 3. The thread does not find the directory. Nobody waits for these records any more.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from headrace.core.log.segment import BatchPosition, Segment
+from headrace.core.log.segments import Segments
 from headrace.errors import CorruptRecordError
 from headrace.records.batch import TimestampType
 from headrace.records.reader import decode_batch
@@ -19,7 +20,34 @@ class TimestampOffset(NamedTuple):
     leader_epoch: int
 
 
-def find_in_segment(
+def find(segments: Segments, timestamp: int, log_start_offset: int) -> TimestampOffset | None:
+    """Return the first record, at or after the log start, that has this timestamp or a later one."""
+    for segment in segments:
+        if (
+            segment.size
+            and segment.end_offset > log_start_offset
+            and segment.max_timestamp >= timestamp
+        ):
+            segments.keep_open(segment)
+            found = _find_in_segment(segment, timestamp, log_start_offset)
+            if found is not None:
+                return found
+    return None
+
+
+def find_newest(segments: Segments, log_start_offset: int) -> TimestampOffset | None:
+    """Return the first record, at or after the log start, that has the largest timestamp."""
+    newest = NO_TIMESTAMP
+    for segment in segments:
+        if segment.base_offset < log_start_offset < segment.end_offset:
+            segments.keep_open(segment)
+            newest = max(newest, _newest_timestamp(segment, log_start_offset))
+        elif segment.end_offset > log_start_offset:
+            newest = max(newest, segment.max_timestamp)
+    return None if newest < 0 else find(segments, newest, log_start_offset)
+
+
+def _find_in_segment(
     segment: Segment, timestamp: int, log_start_offset: int
 ) -> TimestampOffset | None:
     """Return a segment's first record, at or after the log start, that has this timestamp or a later one."""
@@ -34,7 +62,7 @@ def find_in_segment(
     return None
 
 
-def newest_timestamp(segment: Segment, log_start_offset: int) -> int:
+def _newest_timestamp(segment: Segment, log_start_offset: int) -> int:
     """Return the largest timestamp of a segment's records at or after the log start, -1 without any."""
     newest = NO_TIMESTAMP
     for batch in segment.walk(0, segment.size):
@@ -54,8 +82,7 @@ def _newest_in_batch(segment: Segment, batch: BatchPosition, log_start_offset: i
     header = segment.header_at(batch.position)
     if header.timestamp_type == TimestampType.LOG_APPEND_TIME:
         return header.max_timestamp
-    assert segment.file is not None
-    data = segment.file.read(batch.position, batch.end - batch.position)
+    data = segment.reopen().read(batch.position, batch.end - batch.position)
     try:
         records = decode_batch(header, data, 0)
     except CorruptRecordError:
@@ -73,8 +100,7 @@ def _find_in_batch(
     whole = header.records_count > header.last_offset_delta  # else it has been compacted
     if header.timestamp_type == TimestampType.LOG_APPEND_TIME and whole:
         return TimestampOffset(start, header.max_timestamp, epoch)
-    assert segment.file is not None
-    data = segment.file.read(batch.position, batch.end - batch.position)
+    data = segment.reopen().read(batch.position, batch.end - batch.position)
     try:
         records = decode_batch(header, data, 0)
     except CorruptRecordError:

@@ -7,6 +7,7 @@ from typing import Final
 
 from crc32c import crc32c
 
+from headrace.core.log.config import LogConfig
 from headrace.errors import ApiError, ErrorCode
 from headrace.records.batch import (
     COMPRESSION_MASK,
@@ -85,6 +86,31 @@ def validate_batch(
     _refuse_layout(records, fields, max_message_bytes)
     _refuse_content(fields, size, timestamp_type)
     return fields
+
+
+def require_timely(fields: HeaderFields, config: LogConfig, now_ms: int) -> None:
+    """Refuse a batch whose timestamps are too far from the broker's clock; -1, no timestamp, is not looked at.
+
+    The header has the largest timestamp, and the first record's. So a later record of a batch that is older than its
+    first one is not found to be too old: records are not decoded for it.
+
+    Raises:
+        ApiError: INVALID_TIMESTAMP.
+    """
+    first, newest = fields[7], fields[8]
+    if newest - now_ms > config.message_timestamp_after_max_ms:
+        message = (
+            f"timestamp {newest} is {newest - now_ms} ms ahead of the broker's clock; "
+            f"message.timestamp.after.max.ms is {config.message_timestamp_after_max_ms}"
+        )
+    elif 0 <= first < now_ms - config.message_timestamp_before_max_ms:
+        message = (
+            f"timestamp {first} is {now_ms - first} ms behind the broker's clock; "
+            f"message.timestamp.before.max.ms is {config.message_timestamp_before_max_ms}"
+        )
+    else:
+        return
+    raise ApiError.for_code(ErrorCode.INVALID_TIMESTAMP, message)
 
 
 def with_log_append_time(records: Buffer, now_ms: int) -> bytearray:

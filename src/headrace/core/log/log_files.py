@@ -1,0 +1,180 @@
+"""The files of one log: how they come into being, are sealed, made durable, and removed.
+
+Nothing is synced while requests wait for it. Creations and appends are noted, and the next `SyncTask` makes them durable,
+in another thread: the data, the names in the log's directory, and the name of the directory itself when it is new. What
+a crash leaves of a log that was never synced, nobody was told of; `repair_metadata` completes it.
+
+The directory is created with the first segment, and that with the first batch.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headrace.core.log.leader_epochs import LeaderEpochCache
+from headrace.core.log.producer_state import ProducerState
+from headrace.core.log.recovery import EPOCHS_FILE, LoadedLog
+from headrace.core.log.segment import Segment, write_cache
+from headrace.core.log.segments import Segments
+from headrace.core.log.sync import SyncTask
+from headrace.ports import File, FileSystem
+
+_METADATA_FILE: Final = "partition.metadata"
+_MAX_UNSYNCED_FILES: Final = 16
+
+
+class LogFiles:
+    """Creates, seals, syncs and removes the files of one log; `segments` are what it has."""
+
+    __slots__ = (
+        "_created",
+        "_files",
+        "_is_new",
+        "_metadata",
+        "_names_unsynced",
+        "_snapshots",
+        "_task",
+        "_unsynced",
+        "cached_end_offset",
+        "directory",
+        "segments",
+    )
+
+    def __init__(
+        self,
+        files: FileSystem,
+        directory: str,
+        loaded: LoadedLog,
+        segments: Segments,
+        *,
+        metadata: bytes | None,
+    ) -> None:
+        """Take over what was loaded.
+
+        Args:
+            files: The file system.
+            directory: The log's directory.
+            loaded: What was found in it.
+            segments: The same segments, or a first one that is not created yet.
+            metadata: Content of `partition.metadata`.
+        """
+        self._files = files
+        self._metadata = metadata
+        self._snapshots = loaded.snapshots
+        self._created = bool(loaded.segments)
+        self._is_new = False
+        """Whether the name of the directory itself is not synced."""
+        self._names_unsynced = False
+        self._unsynced: list[File] = []
+        """Files with data that is not synced, but for that of the active segment."""
+        self._task: SyncTask | None = None
+        self.cached_end_offset = segments.active.end_offset if loaded.caches_current else None
+        """The log's end when the caches were written, None if they are not there."""
+        self.directory = directory
+        self.segments = segments
+
+    # Creating
+
+    def create(self, segment: Segment) -> None:
+        """Create a segment's file, and before the first one the log's directory.
+
+        Raises:
+            OSError: It could not be created; the next attempt begins again.
+        """
+        if not self._created:
+            self._create_directory()
+        segment.create()
+        self._names_unsynced = True
+
+    def _create_directory(self) -> None:
+        self._files.make_directory(self.directory)
+        self._is_new = True
+        if self._metadata is not None:
+            file = self._files.open(f"{self.directory}/{_METADATA_FILE}", create=True)
+            file.truncate(0)
+            file.append([self._metadata])
+            self._unsynced.append(file)
+        self._created = True
+
+    def roll(self, segment: Segment, synced_offset: int) -> Segment:
+        """Seal the active segment and go on with a new one; returns the sealed one.
+
+        Raises:
+            OSError: The new one could not be created; all is as before.
+        """
+        segment.open_segments = self.segments.open_segments
+        self.create(segment)
+        sealed = self.segments.active
+        if synced_offset < sealed.end_offset:
+            self._unsynced.append(sealed.reopen())
+        self.segments.add(segment)
+        if len(self._unsynced) > _MAX_UNSYNCED_FILES:
+            # Nobody syncs this log (durability `os`), so its descriptors would pile up.
+            self._unsynced.pop(0).sync()
+        return sealed
+
+    def write_caches(
+        self, segment: Segment, producers: ProducerState, epochs: LeaderEpochCache, end_offset: int
+    ) -> None:
+        """Write what spares the next opening from reading up to the log's end."""
+        segment.write_index()
+        self._snapshots.write(producers, end_offset)
+        write_cache(self._files, f"{self.directory}/{EPOCHS_FILE}", epochs.encode(end_offset))
+        self.cached_end_offset = end_offset
+
+    # Durability
+
+    def start_sync(self, end_offset: int, synced_offset: int) -> SyncTask | None:
+        """Return what makes everything up to `end_offset` durable, None if all is; see `PartitionLog.start_sync`."""
+        if end_offset == synced_offset and not (self._unsynced or self._names_unsynced):
+            return None
+        active = self.segments.active
+        file_list, self._unsynced = self._unsynced, []
+        if active.file is not None:
+            file_list.append(active.file)
+        self._task = SyncTask(
+            self._files,
+            file_list,
+            self.directory if self._names_unsynced else None,
+            end_offset,
+            new_directory=self._is_new,
+        )
+        self._names_unsynced = self._is_new = False
+        active.remember_end()
+        return self._task
+
+    def synced(self, offset: int) -> None:
+        """Take note that the task has run without error, and everything below an offset is durable."""
+        self._task = None
+        self.segments.active.synced_offset = offset
+
+    def forget_unsynced(self) -> None:
+        """Regard everything as synced."""
+        self._unsynced.clear()
+        self._names_unsynced = self._is_new = False
+
+    # Removing
+
+    def purge(self) -> None:
+        """Remove the files of segments that were dropped; the log's new start is durable."""
+        if self.segments.has_doomed:
+            if self._names_unsynced or self._task is not None:
+                # The segments that stay carry the offsets on in their names, so these must be safe first.
+                self._files.sync_directory(self.directory)
+            self.segments.purge()
+        self._snapshots.remove_below(self.segments.start_offset)
+
+    def abandon(self) -> None:
+        """Drop all files; a sync that runs meanwhile may fail as it likes."""
+        if self._task is not None:
+            self._task.abandoned = True
+            self._task = None
+        self.segments.unload()
+        self._unsynced.clear()
+
+
+def repair_metadata(files: FileSystem, directory: str, content: bytes) -> None:
+    """Write `partition.metadata` durably if a crash has come between the first batch of a log and its sync."""
+    path = f"{directory}/{_METADATA_FILE}"
+    if files.read_file(path) != content:
+        files.write_file(path, content)

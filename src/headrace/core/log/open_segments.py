@@ -1,0 +1,67 @@
+"""How many segments are open at once, over all logs that share the bound: descriptors are finite.
+
+Each log keeps only a few sealed segments open (`segments`). What this bounds besides is their sum, and the active
+segments of logs that are written to now and then. Over the bound the longest unused one closes. An active segment keeps
+its index in memory and is opened again by the next append or read; while something in it waits for a sync, it stays.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from headrace.core.log.segment import Segment
+    from headrace.ports import Journal
+
+MAX_OPEN_SEGMENTS: Final = 4096
+_LOOK: Final = 32
+"""Segments that are looked at when one is opened over the bound: none may be ready to close."""
+
+
+class OpenSegments:
+    """The open segments, the longest unused one first."""
+
+    __slots__ = ("_journal", "_recent", "_told", "limit")
+
+    def __init__(self, limit: int = MAX_OPEN_SEGMENTS, journal: Journal | None = None) -> None:
+        """Allow `limit` open segments; the journal is told the first time that one is closed for it."""
+        self.limit = limit
+        self._journal = journal
+        self._recent: dict[Segment, int] = {}
+        self._told = False
+
+    def __len__(self) -> int:
+        return len(self._recent)
+
+    def use(self, segment: Segment) -> None:
+        """Note that a segment was opened, or is used; others may be closed for it."""
+        self._recent.pop(segment, None)
+        self._recent[segment] = segment.size
+        if len(self._recent) > self.limit:
+            self._close_idle(segment)
+
+    def forget(self, segment: Segment) -> None:
+        """Note that a segment was closed."""
+        self._recent.pop(segment, None)
+
+    def _close_idle(self, used: Segment) -> None:
+        self._tell()
+        for segment in list(islice(self._recent, _LOOK)):
+            if len(self._recent) <= self.limit:
+                return
+            if segment is used:
+                continue
+            # An append does not come by here, which would cost it time: it shows in the size.
+            if segment.size != self._recent[segment] or not segment.release():
+                del self._recent[segment]
+                self._recent[segment] = segment.size
+
+    def _tell(self) -> None:
+        if not self._told and self._journal is not None:
+            self._journal.info(
+                "open_segments_limited",
+                limit=self.limit,
+                meaning="segments that are not used close, and open again when they are",
+            )
+        self._told = True
