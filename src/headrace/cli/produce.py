@@ -15,8 +15,8 @@ from headrace.cli._output import fail, say
 
 if TYPE_CHECKING:
     from headrace.cli._scan import ScannedRecord
-    from headrace.clients.accumulator import Delivery
-    from headrace.clients.producer import BlockingProducer
+    from headrace.clients.producer.blocking import DeliveryFuture, Producer
+    from headrace.clients.producer.delivery import RecordMetadata
 
 CHUNK_BYTES: Final = 256 << 10
 
@@ -76,12 +76,12 @@ def produce(
     read = _compile(options["template"], topic)
     defaults = _Defaults(topic, options["key"], options["headers"], options["partition"])
     check_reachable(bootstrap, properties)
-    from headrace.clients.producer import BlockingProducer  # noqa: PLC0415 - not for `--help`
+    from headrace.clients.producer.blocking import Producer  # noqa: PLC0415 - not for `--help`
 
     report = _Report(as_json=as_json, quiet=options["quiet"])
     named = {"acks": options["acks"], "compression.type": options["compression"]}
     properties |= {name: value for name, value in named.items() if value is not None}
-    producer = BlockingProducer(properties.pop("bootstrap.servers", bootstrap), **properties)
+    producer = Producer(properties.pop("bootstrap.servers", bootstrap), **properties)
     with producer:
         try:
             for record in read(_standard_input(producer, report)):
@@ -109,7 +109,7 @@ def _compile(template: str, topic: str | None) -> Scan:
     return lambda read: scan_records(reader, Source(read))
 
 
-def _standard_input(producer: BlockingProducer, report: _Report) -> Callable[[], bytes]:
+def _standard_input(producer: Producer, report: _Report) -> Callable[[], bytes]:
     """Return a reader that has everything delivered and reported before it waits for more input."""
     descriptor = sys.stdin.fileno()
 
@@ -140,14 +140,14 @@ class _Defaults:
             self._headers.append((name, os.fsencode(value)))
 
     def send(
-        self, producer: BlockingProducer, record: ScannedRecord, report: _Report, *, tombstone: bool
+        self, producer: Producer, record: ScannedRecord, report: _Report, *, tombstone: bool
     ) -> None:
         """Send one record of the input."""
         value = record.value if record.value or not tombstone else None
         producer.send(
             record.topic or self._topic or "",
-            self._key if record.key is None else record.key,
             value,
+            key=self._key if record.key is None else record.key,
             headers=[*self._headers, *record.headers] if self._headers or record.headers else (),
             timestamp_ms=record.timestamp_ms,
             partition=self._partition if record.partition is None else record.partition,
@@ -165,25 +165,25 @@ class _Report:
         self._first_error = ""
         self._lines: list[str] = []
 
-    def delivered(self, delivery: Delivery) -> None:
+    def delivered(self, delivery: DeliveryFuture) -> None:
         """Note one record's fate."""
-        if delivery.error is not None:
+        error = delivery.exception()
+        if error is not None:
             self._failed += 1
-            self._first_error = self._first_error or str(delivery.error)
+            self._first_error = self._first_error or str(error)
         elif not self._quiet:
-            self._lines.append(self._line(delivery))
+            self._lines.append(self._line(delivery.metadata()))
             if len(self._lines) >= 1000:
                 self.flush()
 
-    def _line(self, delivery: Delivery) -> str:
-        topic, partition, offset, timestamp_ms, _ = delivery
+    def _line(self, where: RecordMetadata) -> str:
+        topic, partition, offset, timestamp_ms = where
         if not self._as_json:
             return f"{topic}[{partition}]@{offset if offset >= 0 else '?'}\n"
-        time = "null" if timestamp_ms < 0 else str(timestamp_ms)
         place = "null" if offset < 0 else str(offset)
         return (
             f'{{"topic": "{topic}", "partition": {partition}, "offset": {place}, '
-            f'"log_append_time_ms": {time}}}\n'
+            f'"timestamp_ms": {timestamp_ms}}}\n'
         )
 
     def flush(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from headrace.clients.blocking import EARLIEST, LATEST, BlockingClient, FetchPosition, NewTopic
-from headrace.clients.producer import BlockingProducer
+from headrace.clients.producer.blocking import Producer
 from headrace.demo.flights import FlightEvent
 from headrace.demo.statistics import Results, WindowKey, WindowResult
 from headrace.errors import ApiError, ConfigError, ErrorCode
@@ -87,14 +87,17 @@ def produce_flights(
     encode = msgspec.json.Encoder().encode
     began = time.perf_counter()
     value_bytes = 0
-    with BlockingProducer(
+    with Producer(
         bootstrap, compression="lz4", linger_ms=20, batch_size=256 << 10, client_id="headrace-demo"
     ) as producer:
         for number, event in enumerate(events, 1):
             value = encode(event.flight)
             value_bytes += len(value)
             producer.send(
-                topic, event.flight.carrier.encode(), value, timestamp_ms=event.timestamp_ms
+                topic,
+                value,
+                key=event.flight.carrier.encode(),
+                timestamp_ms=event.timestamp_ms,
             )
             if number % PROGRESS_EVERY == 0:
                 progress(PROGRESS_EVERY)
@@ -109,7 +112,7 @@ def produce_sentinels(bootstrap: str, topic: str, last_ms: int) -> None:
     A window is final when the watermark, which follows the latest time seen, has passed its end. So the last hours of a
     stream that ends stay open until something later comes.
     """
-    with BlockingProducer(bootstrap, client_id="headrace-demo") as producer:
+    with Producer(bootstrap, client_id="headrace-demo") as producer:
         for partition in range(FLIGHT_PARTITIONS):
             producer.send(topic, timestamp_ms=last_ms + SENTINEL_AFTER_MS, partition=partition)
 

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from headrace.clients.config import ProducerConfig, parse_config
-from headrace.clients.producer import BlockingProducer
+from headrace.clients.producer.blocking import Producer
 from headrace.errors import ConfigError, HeadraceError
 from headrace.spark.options import ClientOptions, SinkOptions
 
@@ -58,7 +58,7 @@ class HeadraceWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Write one task's rows; they are acknowledged when this returns."""
         written = 0
-        with BlockingProducer(
+        with Producer(
             self._options.client.bootstrap, **_properties(self._options.client)
         ) as producer:
             for batch in iterator:
@@ -66,7 +66,7 @@ class HeadraceWriter(DataSourceArrowWriter):
             producer.flush()
         return WrittenRecords(written)
 
-    def _send(self, producer: BlockingProducer, batch: Any) -> int:
+    def _send(self, producer: Producer, batch: Any) -> int:
         rows = batch.num_rows
         values = _binary(batch, "value", rows)
         keys = _binary(batch, "key", rows)

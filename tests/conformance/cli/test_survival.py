@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 
@@ -9,7 +10,8 @@ import pytest
 
 from headrace.clients.blocking import EARLIEST, LATEST, BlockingClient, NewTopic
 from headrace.clients.legacy_consumer import BlockingConsumer
-from headrace.clients.producer import BlockingProducer, Delivery
+from headrace.clients.producer.blocking import DeliveryFuture, Producer
+from headrace.errors import TransportError
 from headrace.types import TopicPartition
 from tests.fixtures.targets import Target
 
@@ -41,29 +43,32 @@ class Outage(threading.Thread):
 def test_an_idempotent_producer_outlives_its_broker(server: Target, how: str) -> None:
     topic = f"survives-{how}"
     create(server, topic, 2)
-    reports: list[Delivery] = []
+    reports: list[DeliveryFuture] = []
     sent = 0
-    with BlockingProducer(server.bootstrap, linger_ms=1, batch_size=500) as producer:
+    with Producer(server.bootstrap, linger_ms=1, batch_size=500) as producer:
 
-        def send(count: int) -> None:
+        def send(count: int) -> DeliveryFuture:
             nonlocal sent
-            for number in range(sent, sent + count):
+            given = [
                 producer.send(
-                    topic, None, b"%d" % number, partition=number % 2, on_delivery=reports.append
+                    topic, b"%d" % number, partition=number % 2, on_delivery=reports.append
                 )
+                for number in range(sent, sent + count)
+            ]
             sent += count
+            return given[-1]
 
         send(2000)
         producer.flush()
         outage = Outage(server, how)
         outage.start()
         while outage.is_alive():
-            send(20)
-            producer.poll(10)
+            with contextlib.suppress(TransportError):
+                send(20).result(0.01)
         outage.join()
         send(2000)
-        producer.flush(DEADLINE_S * 1000)
-    assert [report.error for report in reports if report.error] == []
+        producer.flush(DEADLINE_S)
+    assert [report.exception() for report in reports if report.exception()] == []
     assert len(reports) == sent
     expected = {number: [b"%d" % n for n in range(number, sent, 2)] for number in range(2)}
     assert read(server, topic, 2) == expected
@@ -115,9 +120,9 @@ def test_a_group_goes_on_where_it_was_after_its_broker_was_killed(server: Target
 
 
 def produce(target: Target, topic: str, start: int, count: int) -> None:
-    with BlockingProducer(target.bootstrap) as producer:
+    with Producer(target.bootstrap) as producer:
         for number in range(start, start + count):
-            producer.send(topic, b"%d" % number, b"%d" % number)
+            producer.send(topic, b"%d" % number, key=b"%d" % number)
 
 
 def gather(consumer: BlockingConsumer, seen: list[bytes | None], count: int) -> None:

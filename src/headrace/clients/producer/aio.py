@@ -1,0 +1,238 @@
+"""The asyncio producer: what `headrace.aio.Producer` is."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Generator
+from types import TracebackType
+from typing import Any, Self
+
+from headrace.clients.config import ProducerConfig
+from headrace.clients.drivers import Target, open_aio_driver
+from headrace.clients.engine import UNLIMITED_MS
+from headrace.clients.producer.core import ProducerCore
+from headrace.clients.producer.delivery import Delivery, RecordMetadata
+from headrace.clients.producer.partitioners import Partitioner
+from headrace.clients.producer.settings import producer_config
+from headrace.errors import HeadraceError
+from headrace.records.builder import Headers
+from headrace.serdes.serde import Serde
+from headrace.types import TopicPartition
+
+
+class DeliveryFuture(Delivery):
+    """The fate of one record, to be waited for."""
+
+    __slots__ = ("_producer",)
+
+    def __init__(
+        self, producer: Producer, topic_partition: TopicPartition, timestamp_ms: int
+    ) -> None:
+        super().__init__(topic_partition, timestamp_ms)
+        self._producer = producer
+
+    async def result(self, timeout_s: float | None = None) -> RecordMetadata:
+        """Wait for the record's fate, and return where it went.
+
+        Args:
+            timeout_s: Seconds to wait; None is until the producer delivers it or gives it up.
+
+        Raises:
+            HeadraceError: Why the record was given up.
+            TransportError: Its fate is not known in time.
+        """
+        if not self.done():
+            await self._producer.wait_for(self, timeout_s)
+        return self.metadata()
+
+    def __await__(self) -> Generator[Any, Any, RecordMetadata]:
+        return self.result().__await__()
+
+
+class Producer:
+    """Sends records; an asynchronous context manager that flushes and closes.
+
+    Idempotent by default: a batch that is sent again after a broken connection is written once. A record whose
+    delivery fails is told by what `send` returned; if nobody asks that, the next `flush` or `close` raises the error.
+    Batches leave when they are full or have lingered, also while the program does something else. One producer
+    may be used by many tasks of one event loop.
+    """
+
+    def __init__(
+        self,
+        target: Target = "127.0.0.1:9092",
+        *,
+        acks: int | str | None = None,
+        compression: str | None = None,
+        linger_ms: int | None = None,
+        batch_size: int | None = None,
+        idempotence: bool | None = None,
+        partitioner: str | type[Any] | Partitioner | None = None,
+        serde: str | Serde | None = None,
+        key_serde: str | Serde | None = None,
+        client_id: str = "headrace",
+        **properties: Any,
+    ) -> None:
+        """Prepare a producer; nothing is connected before the first record.
+
+        Args:
+            target: HOST:PORT, several separated by commas, or a `Broker` of this process.
+            acks: "all" (default), 1 or 0.
+            compression: none (default), gzip, snappy, lz4 or zstd.
+            linger_ms: How long a batch that is not full waits for more records.
+            batch_size: Bytes of records that make a batch full.
+            idempotence: Whether brokers recognise repeated batches; needs acks=all.
+            partitioner: key_hash, round_robin, sticky, random, a name that was registered, or a class of one's own.
+                None is what the topic's metadata says (`headrace.partitioner`), else key_hash.
+            serde: How values become bytes: bytes, str, json, ..., or a serde. None is what the topic's metadata says
+                (`headrace.serde`), else bytes.
+            key_serde: How keys become bytes, likewise.
+            client_id: The name by which brokers know the producer.
+            properties: More properties, `delivery_timeout_ms=5000` or `**{"delivery.timeout.ms": 5000}`.
+
+        Raises:
+            ConfigError: A property is unknown, malformed or contradicts another.
+        """
+        self.config: ProducerConfig = producer_config(
+            target,
+            properties,
+            acks=acks,
+            compression_type=compression,
+            linger_ms=linger_ms,
+            batch_size=batch_size,
+            enable_idempotence=idempotence,
+            client_id=client_id,
+        )
+        self._driver = open_aio_driver(target, self.config)
+        self._core: ProducerCore[DeliveryFuture] = ProducerCore(
+            self._driver.engine,
+            self.config,
+            delivery=lambda where, timestamp_ms: DeliveryFuture(self, where, timestamp_ms),
+            choose=random.randrange,
+            partitioner=partitioner,
+            serde=serde,
+            key_serde=key_serde,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            await self.close()
+            return
+        with contextlib.suppress(
+            HeadraceError
+        ):  # the program fails already, with an error of its own
+            await self.close(0)
+
+    @property
+    def delivered(self) -> int:
+        """Records acknowledged so far."""
+        return self._core.sender.delivered
+
+    @property
+    def failed(self) -> int:
+        """Records given up so far."""
+        return self._core.sender.failed
+
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        *,
+        key: Any = None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+        on_delivery: Callable[[DeliveryFuture], object] | None = None,
+    ) -> DeliveryFuture:
+        """Add a record to its partition's batch.
+
+        Waits only for what is needed first: the topic's metadata, and room in the buffer.
+
+        Args:
+            topic: Where to; created by the broker if it does that.
+            value: The content; None is a record without a value, which deletes its key in a compacted topic.
+            key: Decides the partition, as in every client of Kafka's Java family.
+            headers: Name and value pairs.
+            timestamp_ms: The record's time, milliseconds since 1970; None is now.
+            partition: The partition, instead of the partitioner's.
+            on_delivery: Called with what this method returns when the record's fate is known, in the order of
+                fates, from the event loop.
+
+        Returns:
+            The record's fate; `.result()` waits for it.
+
+        Raises:
+            ClosedError: The producer is closed.
+            SerializationError: Key or value cannot be turned into bytes.
+            ApiError: The topic may not be written or has no such partition, or the record exceeds `max.request.size`.
+            TransportError: No broker answered, or no room appeared in the buffer, within `max.block.ms`.
+        """
+        while True:
+            with self._driver.enter():
+                delivery = self._core.send(
+                    topic,
+                    value,
+                    key=key,
+                    headers=headers,
+                    timestamp_ms=timestamp_ms,
+                    partition=partition,
+                    on_delivery=on_delivery,
+                )
+            if delivery is not None:
+                return delivery
+            self._driver.start_background()
+            await self._driver.run(self._core.prepare(topic), self.config.max_block_ms)
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Send everything that was given so far, and wait until it is delivered.
+
+        Args:
+            timeout_s: Seconds to wait; None is `delivery.timeout.ms`.
+
+        Raises:
+            HeadraceError: The first failed delivery since the last flush that nobody has looked at.
+            TransportError: Records are still on their way when the time is over.
+        """
+        await self._driver.run(self._core.flush(self._limit_ms(timeout_s)), UNLIMITED_MS)
+
+    async def partitions_for(self, topic: str) -> list[int]:
+        """Return a topic's partitions."""
+        return await self._driver.run(self._core.partitions_for(topic), self.config.max_block_ms)
+
+    async def wait_for(self, delivery: Delivery, timeout_s: float | None = None) -> None:
+        """Wait until a record's fate is known.
+
+        Args:
+            delivery: What `send` returned.
+            timeout_s: Seconds to wait; None is until the producer delivers it or gives it up.
+
+        Raises:
+            TransportError: It is not known in time.
+        """
+        limit_ms = UNLIMITED_MS if timeout_s is None else round(timeout_s * 1000)
+        await self._driver.run(self._core.delivered(delivery, limit_ms), UNLIMITED_MS)
+
+    async def close(self, timeout_s: float | None = None) -> None:
+        """Flush and close the connections; what is not delivered in time is given up.
+
+        Args:
+            timeout_s: As for `flush`.
+        """
+        if self._core.closed:
+            return
+        try:
+            await self._driver.run(self._core.close(self._limit_ms(timeout_s)), UNLIMITED_MS)
+        finally:
+            await self._driver.close()
+
+    def _limit_ms(self, timeout_s: float | None) -> int:
+        return self.config.delivery_timeout_ms if timeout_s is None else round(timeout_s * 1000)

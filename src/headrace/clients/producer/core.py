@@ -1,0 +1,343 @@
+"""What a producer decides: partitions, batches, when a program has to wait. Its faces add the waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final, Generic, TypeVar
+
+from headrace.clients.config import ProducerConfig
+from headrace.clients.engine import Engine
+from headrace.clients.flows import metadata
+from headrace.clients.flows.cluster import NO_LEADER
+from headrace.clients.flows.effects import Flow, Wait
+from headrace.clients.flows.topic_settings import topic_settings
+from headrace.clients.producer.batches import Batch, PartitionQueue
+from headrace.clients.producer.delivery import Delivery
+from headrace.clients.producer.partitioners import (
+    Partitioner,
+    PartitionerFactory,
+    partitioner_factory,
+)
+from headrace.clients.producer.sender import Sender
+from headrace.errors import (
+    ApiError,
+    ClosedError,
+    ErrorCode,
+    HeadraceError,
+    SerializationError,
+    TransportError,
+)
+from headrace.records.builder import BatchBuilder, Headers
+from headrace.records.compression import Compression
+from headrace.serdes.serde import Serde, resolve_serde
+from headrace.types import TopicPartition
+
+D = TypeVar("D", bound=Delivery)
+
+DEFAULT_PARTITIONER: Final = "key_hash"
+
+
+class Topic:
+    """What a producer knows of a topic that it writes to."""
+
+    __slots__ = (
+        "available",
+        "batch_closed",
+        "count",
+        "name",
+        "partitioner",
+        "queues",
+        "serialize_key",
+        "serialize_value",
+    )
+
+    def __init__(self, name: str, partitioner: Partitioner, key_serde: Serde, serde: Serde) -> None:
+        self.name = name
+        self.partitioner = partitioner
+        self.batch_closed: Callable[[int, Sequence[int]], object] | None = getattr(
+            partitioner, "batch_closed", None
+        )
+        self.serialize_key = key_serde.serialize
+        self.serialize_value = serde.serialize
+        self.count = 0
+        self.available: Sequence[int] = ()
+        """Partitions with a leader, or all when none has."""
+        self.queues: dict[int, PartitionQueue] = {}
+
+
+class ProducerCore(Generic[D]):
+    """One producer."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        config: ProducerConfig,
+        *,
+        delivery: Callable[[TopicPartition, int], D],
+        choose: Callable[[int], int],
+        partitioner: str | type[Any] | Partitioner | None = None,
+        serde: str | Serde | None = None,
+        key_serde: str | Serde | None = None,
+    ) -> None:
+        """Prepare a producer.
+
+        Args:
+            engine: The client's engine.
+            config: The producer's configuration.
+            delivery: Makes what the program is given for a record, from its partition and timestamp.
+            choose: Returns a number below its argument, at random.
+            partitioner: For all topics; None is what each topic's metadata says, or else `key_hash`.
+            serde: For values; None is what each topic's metadata says, or else bytes.
+            key_serde: For keys, likewise.
+
+        Raises:
+            ConfigError: There is no such partitioner or serde.
+        """
+        self.sender = Sender(
+            engine, config, on_batch_closed=self._batch_closed, on_topics=self._learn_partitions
+        )
+        self._engine = engine
+        self._config = config
+        self._delivery = delivery
+        self._choose = choose
+        self._partitioner = None if partitioner is None else partitioner_factory(partitioner)
+        self._serde = None if serde is None else resolve_serde(serde)
+        self._key_serde = None if key_serde is None else resolve_serde(key_serde)
+        self._compression = Compression[config.compression_type.upper()]
+        self._topics: dict[str, Topic] = {}
+        self.closed = False
+
+    # Sending
+
+    def send(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any,
+        headers: Headers,
+        timestamp_ms: int | None,
+        partition: int | None,
+        on_delivery: Callable[[D], object] | None,
+    ) -> D | None:
+        """Add a record to its partition's batch; None, and nothing is done, when `prepare` has to run first.
+
+        Raises:
+            ClosedError: The producer is closed.
+            SerializationError: Key or value cannot be turned into bytes.
+            ApiError: The topic has no such partition, or the record exceeds `max.request.size`.
+        """
+        known = self._topics.get(topic)
+        if known is None or self.sender.buffered > self._config.buffer_memory:
+            self._check_open()
+            return None
+        key_bytes = (
+            None if key is None else self._serialized(known.serialize_key, key, topic, "key")
+        )
+        value_bytes = (
+            None
+            if value is None
+            else self._serialized(known.serialize_value, value, topic, "value")
+        )
+        if timestamp_ms is None:
+            timestamp_ms = self._engine.now_ms
+        batch = self._append(
+            known,
+            key_bytes,
+            value_bytes,
+            headers=headers,
+            timestamp_ms=timestamp_ms,
+            partition=partition,
+        )
+        delivery = self._delivery(batch.topic_partition, timestamp_ms)
+        batch.deliveries.append(delivery)
+        if on_delivery is not None:
+            delivery.add_done_callback(on_delivery)
+        return delivery
+
+    def _append(
+        self,
+        topic: Topic,
+        key: bytes | None,
+        value: bytes | None,
+        *,
+        headers: Headers,
+        timestamp_ms: int,
+        partition: int | None,
+    ) -> Batch:
+        number = partition
+        if number is None:
+            number = topic.partitioner.partition(key, value, topic.available, topic.count)
+        queue = topic.queues.get(number) or self._add_queue(topic, number)
+        batch = queue.open
+        if batch is not None:
+            if batch.append(key, value, headers, timestamp_ms):
+                return batch
+            self.sender.close_open(queue)
+            self.sender.work()
+            if partition is None and key is None and topic.batch_closed is not None:
+                # Where records stick to a batch, the next one begins in another partition.
+                number = topic.partitioner.partition(key, value, topic.available, topic.count)
+                return self._append(
+                    topic, key, value, headers=headers, timestamp_ms=timestamp_ms, partition=number
+                )
+        batch = Batch(queue.topic_partition, self._new_builder(), self._engine.now_ms)
+        batch.append(key, value, headers, timestamp_ms)
+        if batch.size > self._config.max_request_size:
+            limit = self._config.max_request_size
+            text = f"a record of {batch.size} bytes exceeds max.request.size={limit}"
+            raise ApiError.for_code(ErrorCode.MESSAGE_TOO_LARGE, text)
+        self.sender.open_batch(queue, batch)
+        return batch
+
+    def _new_builder(self) -> BatchBuilder:
+        return BatchBuilder(self._compression, max_bytes=self._config.batch_size)
+
+    def _add_queue(self, topic: Topic, number: int) -> PartitionQueue:
+        if number not in range(topic.count):  # a partitioner of the program's may return anything
+            text = f"topic {topic.name!r} has {topic.count} partitions, none numbered {number!r}"
+            raise ApiError.for_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
+        topic_partition = TopicPartition(topic.name, number)
+        queue = self.sender.queues[topic_partition] = PartitionQueue(topic_partition)
+        topic.queues[number] = queue
+        return queue
+
+    @staticmethod
+    def _serialized(serialize: Callable[[Any], Any], value: Any, topic: str, part: str) -> bytes:
+        try:
+            data = serialize(value)
+        except Exception as error:
+            raise SerializationError(f"the {part} for topic {topic!r}: {error}") from error
+        if not isinstance(data, bytes):
+            kind = type(data).__name__
+            text = f"the {part} for topic {topic!r}: the serde returned {kind}, not bytes"
+            raise SerializationError(text)
+        return data
+
+    # Waiting, as flows
+
+    def prepare(self, topic: str) -> Flow[None]:
+        """Learn what is needed to write to a topic, and wait until the buffer has room.
+
+        Raises:
+            ApiError: There is no such topic, or it may not be written.
+            TransportError: No broker answered, or no room appeared, in time.
+        """
+        self._check_open()
+        if topic not in self._topics:
+            yield from metadata.ensure(self._engine.state, [topic], auto_create=True)
+            settings = yield from topic_settings(self._engine.state, topic)
+            factory: PartitionerFactory = self._partitioner or partitioner_factory(
+                settings.partitioner or DEFAULT_PARTITIONER
+            )
+            known = Topic(
+                topic,
+                factory(self._choose),
+                self._key_serde or resolve_serde(settings.key_serde or "bytes"),
+                self._serde or resolve_serde(settings.serde or "bytes"),
+            )
+            self._topics.setdefault(topic, known)
+            self._learn_partitions([topic])
+        until_ms = self._engine.now_ms + self._config.max_block_ms
+        while self.sender.buffered > self._config.buffer_memory:
+            if self._engine.now_ms >= until_ms:
+                raise TransportError(
+                    f"{self.sender.buffered} bytes wait for delivery, none left within max.block.ms="
+                    f"{self._config.max_block_ms}"
+                )
+            yield Wait(until_ms)
+            self._check_open()
+
+    def delivered(self, delivery: Delivery, timeout_ms: int) -> Flow[None]:
+        """Wait until a record's fate is known.
+
+        Raises:
+            TransportError: It is not, in time.
+        """
+        until_ms = self._engine.now_ms + timeout_ms
+        while not delivery.done():
+            if self._engine.now_ms >= until_ms:
+                where = delivery.topic_partition
+                raise TransportError(f"{where}: the record is not delivered after {timeout_ms} ms")
+            yield Wait(until_ms)
+
+    def flush(self, timeout_ms: int) -> Flow[None]:
+        """Send everything that was given so far, and wait until it is delivered.
+
+        Raises:
+            HeadraceError: The first failed delivery since the last flush that nobody has looked at.
+            TransportError: Records are still on their way when the time is over.
+        """
+        until_ms = self._engine.now_ms + timeout_ms
+        for queue in list(self.sender.active):
+            self.sender.close_open(queue)
+        given = [
+            batch.deliveries
+            for queue in self.sender.active
+            for batch in (*queue.in_flight, *queue.ready)
+        ]
+        self.sender.work()
+        while given := [part for part in given if not all(record.done() for record in part)]:
+            if self._engine.now_ms >= until_ms:
+                count = len({record.topic_partition for part in given for record in part})
+                text = f"records for {count} partitions are not delivered after {timeout_ms} ms"
+                raise TransportError(text)
+            yield Wait(until_ms)
+        self._raise_failure()
+
+    def close(self, timeout_ms: int) -> Flow[None]:
+        """Flush, take no more records, and give up what is not delivered in time."""
+        if self.closed:
+            return
+        self.closed = True
+        self._topics.clear()  # so that `send` finds the producer closed
+        try:
+            yield from self.flush(timeout_ms)
+        finally:
+            self.sender.give_up(
+                ClosedError("the producer was closed before the record was delivered")
+            )
+
+    def partitions_for(self, topic: str) -> Flow[list[int]]:
+        """Return a topic's partitions."""
+        self._check_open()
+        yield from metadata.ensure(self._engine.state, [topic], auto_create=True)
+        return [partition for _, partition in self._engine.state.metadata.partitions(topic)]
+
+    def dump_partitioners(self) -> dict[str, bytes]:
+        """Return the state of each topic's partitioner that has one, to be kept."""
+        states = {}
+        for name, topic in self._topics.items():
+            dump: Callable[[], bytes] | None = getattr(topic.partitioner, "dump", None)
+            if dump is not None:
+                states[name] = dump()
+        return states
+
+    # What the sender reports
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClosedError("the producer is closed")
+
+    def _batch_closed(self, topic_partition: TopicPartition) -> None:
+        topic = self._topics.get(topic_partition.topic)
+        if topic is not None and topic.batch_closed is not None:
+            topic.batch_closed(topic_partition.partition, topic.available)
+
+    def _learn_partitions(self, topics: Collection[str]) -> None:
+        known = self._engine.state.metadata
+        for name in topics:
+            topic = self._topics.get(name)
+            partitions = known.partitions(name)
+            if topic is not None and partitions:
+                topic.count = len(partitions)
+                led = [each.partition for each in partitions if known.leader(each) != NO_LEADER]
+                topic.available = led or [each.partition for each in partitions]
+
+    def _raise_failure(self) -> None:
+        failures = [each for each in self.sender.failures if not each.observed]
+        self.sender.failures.clear()
+        for each in failures:
+            error: HeadraceError | None = each.exception()
+            if error is not None:
+                raise error

@@ -1,0 +1,408 @@
+"""What carries a producer's batches to their leaders: requests in flight, answers, repeats, the producer's identity.
+
+`ProducerCore` fills the queues; from then on the sender moves by itself, at each answer and at each moment it asked
+the engine for. It never waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
+
+from headrace.clients.config import ProducerConfig
+from headrace.clients.engine import Engine, Outcome, Task, Timer
+from headrace.clients.flows import metadata
+from headrace.clients.flows.cluster import NO_LEADER, ClusterMetadata
+from headrace.clients.flows.effects import Call, Flow
+from headrace.clients.flows.produce import (
+    ProducedPartition,
+    ProducerIdentity,
+    init_producer_id,
+    produce_request,
+    read_produce,
+)
+from headrace.clients.flows.routing import partition_error
+from headrace.clients.producer.batches import Batch, PartitionQueue, split
+from headrace.clients.producer.delivery import Delivery, RecordMetadata
+from headrace.errors import ApiError, ErrorCode, HeadraceError, TransportError
+from headrace.records.compression import Compression
+from headrace.types import TopicPartition
+
+WRITTEN: Final = frozenset({ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
+LOST_IDENTITY: Final = frozenset(
+    {
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+    }
+)
+"""The broker's and our idea of the sequence differ: nothing was written, a new epoch begins a new sequence."""
+TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+REFRESH_TIMEOUT_MS: Final = 2_000
+
+
+class Sender:
+    """Moves batches from their queues to the brokers."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        config: ProducerConfig,
+        *,
+        on_batch_closed: Callable[[TopicPartition], object],
+        on_topics: Callable[[Collection[str]], object],
+    ) -> None:
+        """Prepare a sender.
+
+        Args:
+            engine: The client's engine.
+            config: The producer's configuration.
+            on_batch_closed: Told the partition of each batch that takes no more records.
+            on_topics: Told the topics whose metadata was asked for again.
+        """
+        self.queues: dict[TopicPartition, PartitionQueue] = {}
+        self.active: dict[PartitionQueue, None] = {}
+        """Queues that hold records, those first that were served longest ago."""
+        self.buffered = 0
+        """Bytes in closed batches that are not delivered yet."""
+        self.delivered = 0
+        self.failed = 0
+        self.failures: list[Delivery] = []
+        """The first failed record since this was last emptied, if there is one."""
+        self._engine = engine
+        self._config = config
+        self._on_batch_closed = on_batch_closed
+        self._on_topics = on_topics
+        self._compression = Compression[config.compression_type.upper()]
+        self._node_requests: dict[int, int] = {}
+        """Node id to the number of requests in flight."""
+        self._identity = ProducerIdentity()
+        self._identity_lost = False
+        self._identifying = False
+        self._refreshing: set[str] = set()
+        self._metadata_at_ms = engine.now_ms
+        self._lost_connections = engine.transport.lost_connections
+        self._last_error: HeadraceError | None = None
+        self._timer: Timer | None = None
+        self._working = False
+        self._work_again = False
+
+    # What the core does
+
+    def open_batch(self, queue: PartitionQueue, batch: Batch) -> None:
+        """Let a new batch collect records until it is full or has lingered."""
+        queue.open = batch
+        self.active[queue] = None
+        self._wake_at(batch.created_ms + self._config.linger_ms)
+
+    def close_open(self, queue: PartitionQueue) -> None:
+        """Let a queue's open batch take no more records; `work` sends it as soon as may be."""
+        if queue.open is not None:
+            self.buffered += queue.open.size
+            queue.close_open()
+            self._on_batch_closed(queue.topic_partition)
+
+    def work(self) -> None:
+        """Close what has lingered, give up what is late, send what may go, and ask to be called when there is more."""
+        if self._working:  # an answer that came while a request was handed over
+            self._work_again = True
+            return
+        self._working = True
+        try:
+            while True:
+                self._work_again = False
+                self._round()
+                if not self._work_again:
+                    return
+        finally:
+            self._working = False
+
+    def give_up(self, error: HeadraceError) -> None:
+        """Fail everything that has not been delivered."""
+        for queue in list(self.active):
+            self.close_open(queue)
+            for batch in [*queue.in_flight, *queue.ready]:
+                self._abandon(queue, batch, error)
+            self.retire(queue)
+
+    def retire(self, queue: PartitionQueue) -> None:
+        """Forget a queue that holds nothing any more."""
+        if queue.empty:
+            self.active.pop(queue, None)
+
+    # Rounds
+
+    def _round(self) -> None:
+        now_ms = self._engine.now_ms
+        for queue in list(self.active):
+            if queue.open is not None and queue.open.created_ms + self._config.linger_ms <= now_ms:
+                self.close_open(queue)
+        self._give_up_late(now_ms)
+        self._send_ready(now_ms)
+        self._set_timer(now_ms)
+
+    def _set_timer(self, now_ms: int) -> None:
+        moments = [
+            queue.open.created_ms + self._config.linger_ms for queue in self.active if queue.open
+        ]
+        waiting = [queue for queue in self.active if queue.ready and not queue.in_flight]
+        moments += [queue.muted_until_ms for queue in waiting if queue.muted_until_ms > now_ms]
+        moments += [
+            queue.ready[0].created_ms + self._config.delivery_timeout_ms + 1 for queue in waiting
+        ]
+        if moments:
+            self._wake_at(min(moments))
+
+    def _wake_at(self, when_ms: int) -> None:
+        timer = self._timer
+        if timer is not None and timer.pending:
+            if timer.when_ms <= when_ms:
+                return
+            timer.cancel()
+        self._timer = self._engine.at(when_ms, self.work)
+
+    def _send_ready(self, now_ms: int) -> None:
+        pipelined = self._config.enable_idempotence
+        queues = [queue for queue in self.active if queue.sendable(now_ms, pipelined=pipelined)]
+        queues = self._prepared(queues, now_ms)
+        limit = self._config.max_in_flight_requests_per_connection
+        while queues:
+            by_node: dict[int, list[PartitionQueue]] = {}
+            for queue in queues:
+                node = self._engine.state.metadata.leader(queue.topic_partition)
+                if node != NO_LEADER and self._node_requests.get(node, 0) < limit:
+                    by_node.setdefault(node, []).append(queue)
+            for node, part in by_node.items():
+                self._send_request(node, part)
+            queues = [
+                queue
+                for part in by_node.values()
+                for queue in part
+                if queue.sendable(now_ms, pipelined=pipelined)
+            ]
+
+    def _send_request(self, node: int, queues: list[PartitionQueue]) -> None:
+        """Send one batch of each queue, as many as a request may hold."""
+        batches: dict[TopicPartition, Batch] = {}
+        size = 0
+        for queue in queues:
+            if batches and size + queue.ready[0].size > self._config.max_request_size:
+                continue
+            before = queue.ready[0].size
+            batch = queue.take(self._identity)
+            # A queue that was served goes to the end of the line, so that no partition is always last.
+            self.active.pop(queue, None)
+            self.active[queue] = None
+            self.buffered += batch.size - before
+            batches[queue.topic_partition] = batch
+            size += batch.size
+        self._node_requests[node] = self._node_requests.get(node, 0) + 1
+
+        def answered(outcome: Outcome) -> None:
+            self._node_requests[node] -= 1
+            self._take_answer(batches, outcome)
+            self.work()
+            self._engine.notify()
+
+        request = produce_request(
+            {name: batch.data for name, batch in batches.items()},
+            self._config.acks,
+            self._config.request_timeout_ms,
+        )
+        call = Call(request=request, node=node, answered=self._config.acks != 0)
+        self._engine.submit(call, answered)
+
+    # Answers
+
+    def _take_answer(self, batches: dict[TopicPartition, Batch], outcome: Outcome) -> None:
+        try:
+            answers = {} if outcome is None else dict(_read(outcome))
+        except HeadraceError as error:
+            for name, batch in batches.items():
+                self._handle_failure(self.queues[name], batch, error)
+            return
+        missing = ProducedPartition(
+            error=ErrorCode.NETWORK_EXCEPTION, message="it was not answered"
+        )
+        for name, batch in batches.items():
+            queue = self.queues[name]
+            if batch not in queue.in_flight:
+                continue  # given up meanwhile
+            answer = ProducedPartition() if outcome is None else answers.get(name, missing)
+            if answer.error in WRITTEN:
+                self._complete(queue, batch, answer)
+            else:
+                refusal = partition_error(name, answer.error, answer.message)
+                self._handle_failure(queue, batch, refusal)
+
+    def _handle_failure(self, queue: PartitionQueue, batch: Batch, error: HeadraceError) -> None:
+        if batch not in queue.in_flight:
+            return
+        code = error.code if isinstance(error, ApiError) else ErrorCode.NETWORK_EXCEPTION
+        metadata.forget_leader(self._engine.state, batch.topic_partition.topic, code)
+        if code in TOO_LARGE and batch.count > 1:
+            self._split(queue, batch)
+            return
+        passing = isinstance(error, TransportError) or code.retriable
+        if self._config.enable_idempotence and code in LOST_IDENTITY:
+            passing = True
+            if queue.is_first_outstanding(batch):
+                # Not the echo of an earlier batch's failure: the broker has lost track of this producer.
+                self._identity_lost = True
+        if not passing or batch.attempts > self._config.retries:
+            self._abandon(queue, batch, error)
+            return
+        pause_ms = min(
+            self._config.retry_backoff_ms << min(batch.attempts - 1, 16),
+            self._config.retry_backoff_max_ms,
+        )
+        queue.put_back(batch, self._engine.now_ms + pause_ms)
+        self._last_error = error
+
+    def _split(self, queue: PartitionQueue, batch: Batch) -> None:
+        halves = split(batch, self._compression, self._identity)
+        self.buffered += sum(half.size for half in halves) - batch.size
+        queue.put_back(batch, 0)
+        position = queue.ready.index(batch)
+        del queue.ready[position]
+        for index, half in enumerate(halves):
+            queue.ready.insert(position + index, half)
+
+    def _complete(self, queue: PartitionQueue, batch: Batch, produced: ProducedPartition) -> None:
+        self._let_go(queue, batch)
+        self.delivered += len(batch.deliveries)
+        queue.confirmed = True
+        topic, partition = batch.topic_partition
+        offset, append_time_ms = produced.base_offset, produced.log_append_time_ms
+        due = self._engine.callbacks
+        for index, delivery in enumerate(batch.deliveries):
+            timestamp_ms = delivery.timestamp_ms if append_time_ms < 0 else append_time_ms
+            where = RecordMetadata(
+                topic, partition, offset + index if offset >= 0 else -1, timestamp_ms
+            )
+            due.extend(delivery.settle(where))
+
+    def _abandon(self, queue: PartitionQueue, batch: Batch, error: HeadraceError) -> None:
+        self._let_go(queue, batch)
+        self.failed += len(batch.deliveries)
+        # The records after it have a gap before them: a new epoch begins their sequence anew.
+        self._identity_lost = self._identity_lost or batch.base_sequence >= 0
+        for delivery in batch.deliveries:
+            if not self.failures and not delivery.observed:
+                self.failures.append(delivery)
+            self._engine.callbacks.extend(delivery.settle(error))
+
+    def _let_go(self, queue: PartitionQueue, batch: Batch) -> None:
+        if batch in queue.in_flight:
+            queue.in_flight.remove(batch)
+        elif batch in queue.ready:
+            queue.ready.remove(batch)
+        self.buffered -= batch.size
+        self.retire(queue)
+
+    def _give_up_late(self, now_ms: int) -> None:
+        """Fail batches that could not be delivered within `delivery.timeout.ms`."""
+        oldest_ms = now_ms - self._config.delivery_timeout_ms
+        for queue in list(self.active):
+            while queue.ready and not queue.in_flight and queue.ready[0].created_ms < oldest_ms:
+                cause = self._last_error
+                text = f"{queue.topic_partition}: not delivered within delivery.timeout.ms"
+                error = TransportError(f"{text}; last error: {cause}" if cause else text)
+                self._abandon(queue, queue.ready[0], error)
+                self._engine.notify()
+
+    # Leaders and identity
+
+    def _prepared(self, queues: list[PartitionQueue], now_ms: int) -> list[PartitionQueue]:
+        """Return the queues whose leader is known, if the producer has its identity; see to the rest."""
+        if not queues:
+            return []
+        state = self._engine.state
+        topics = {queue.topic_partition.topic for queue in queues}
+        # With acks=0 a broker tells by closing the connection that it does not lead the partition any more.
+        lost = self._engine.transport.lost_connections
+        closed = self._config.acks == 0 and lost != self._lost_connections
+        if closed or now_ms - self._metadata_at_ms > self._config.metadata_max_age_ms:
+            self._lost_connections = lost
+            self._metadata_at_ms = now_ms
+            state.stale_topics.update(topics)
+        self._refresh(topics & state.stale_topics - self._refreshing)
+        if self._config.enable_idempotence and not self._identified():
+            return []
+        ready = []
+        for queue in queues:
+            where = queue.topic_partition
+            if where.topic in state.stale_topics:
+                continue
+            if state.metadata.leader(where) != NO_LEADER:
+                ready.append(queue)
+                continue
+            topic = state.metadata.topics.get(where.topic)
+            code = topic.error if topic is not None and topic.error else None
+            self._last_error = partition_error(where, code or ErrorCode.LEADER_NOT_AVAILABLE)
+            state.stale_topics.add(where.topic)
+            queue.muted_until_ms = now_ms + self._config.retry_backoff_ms
+        return ready
+
+    def _refresh(self, stale: set[str]) -> None:
+        """Ask for the metadata of topics, in the background."""
+        if not stale:
+            return
+        self._refreshing |= stale
+
+        def done(task: Task[ClusterMetadata]) -> None:
+            self._refreshing -= stale
+            if isinstance(task.outcome, HeadraceError):
+                self._last_error = task.outcome
+                self._mute(stale, self._config.retry_backoff_max_ms)
+            elif stale & self._engine.state.stale_topics:
+                self._mute(stale & self._engine.state.stale_topics, self._config.retry_backoff_ms)
+            self._on_topics(stale)
+            self.work()
+            self._engine.notify()
+
+        flow = metadata.refresh(self._engine.state, stale)
+        self._engine.spawn(flow, timeout_ms=REFRESH_TIMEOUT_MS, on_done=done)
+
+    def _mute(self, topics: Iterable[str], pause_ms: int) -> None:
+        names = set(topics)
+        for queue in self.active:
+            if queue.topic_partition.topic in names:
+                queue.muted_until_ms = self._engine.now_ms + pause_ms
+
+    def _identified(self) -> bool:
+        """Whether the producer has its id; else obtain it, or the next epoch once nothing is in flight."""
+        if self._identity.producer_id >= 0 and not self._identity_lost:
+            return True
+        if not self._identifying and not any(queue.in_flight for queue in self.active):
+            self._identifying = True
+            previous = self._identity if self._identity_lost else None
+            self._engine.spawn(self._identify(previous), on_done=self._identify_done)
+        return False
+
+    def _identify(self, previous: ProducerIdentity | None) -> Flow[ProducerIdentity]:
+        try:
+            return (yield from init_producer_id(self._engine.state, previous))
+        except ApiError:
+            if previous is None:
+                raise
+            return (yield from init_producer_id(self._engine.state))  # forgotten: a new one
+
+    def _identify_done(self, task: Task[ProducerIdentity]) -> None:
+        self._identifying = False
+        if isinstance(task.outcome, ProducerIdentity):
+            self._identity = task.outcome
+            self._identity_lost = False
+            for queue in self.queues.values():
+                queue.renumber(self._identity)
+        elif isinstance(task.outcome, HeadraceError):
+            self.give_up(task.outcome)
+        self.work()
+        self._engine.notify()
+
+
+def _read(outcome: Outcome) -> Iterable[tuple[TopicPartition, ProducedPartition]]:
+    if isinstance(outcome, HeadraceError):
+        raise outcome
+    assert outcome is not None, "a produce without an answer has nothing to read"
+    return read_produce(outcome)

@@ -1,0 +1,21 @@
+"""The configuration that the arguments of a producer make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.clients.config import ProducerConfig, parse_config
+
+
+def producer_config(
+    target: object, properties: Mapping[str, Any], *, client_id: str, **named: Any
+) -> ProducerConfig:
+    """Return the configuration; named arguments that are None count as not given.
+
+    Raises:
+        ConfigError: A property is unknown, malformed or contradicts another.
+    """
+    given = {name: value for name, value in named.items() if value is not None}
+    where = {"bootstrap_servers": target} if isinstance(target, str) else {}
+    return parse_config(ProducerConfig, {**given, **properties}, client_id=client_id, **where)
