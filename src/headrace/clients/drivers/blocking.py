@@ -10,14 +10,12 @@ runs. Of several threads inside calls, one waits for bytes and serves the others
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
-from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from headrace.clients.config import ClientConfig
+from headrace.clients.drivers.entry import INSIDE, Callbacks, Entry, jitter, report
 from headrace.clients.drivers.sockets import Sockets
 from headrace.clients.engine import Engine, Outcome, Task
 from headrace.clients.flows.effects import ClientState, Flow
@@ -34,39 +32,6 @@ SERVE_EVERY_MS: Final = 5
 LONGEST_WAIT_MS: Final = 60_000
 NEVER_MS: Final = 1 << 62
 SLEW_EVERY_MS: Final = 1000
-
-_log = logging.getLogger("headrace.clients")
-
-
-def report(error: Exception) -> None:
-    """Tell of an exception that a callback raised and that nobody waits for."""
-    _log.error("a callback of a client failed", exc_info=error)
-
-
-def jitter() -> float:
-    """Return a factor for a pause, so that clients that fail together do not come back together."""
-    return random.uniform(0.8, 1.2)  # noqa: S311 - spreads retries, guards nothing
-
-
-class Entry:
-    """The context of a driver's `enter`."""
-
-    __slots__ = ("_enter", "_leave")
-
-    def __init__(self, enter: Callable[[], Engine], leave: Callable[[], None]) -> None:
-        self._enter = enter
-        self._leave = leave
-
-    def __enter__(self) -> Engine:
-        return self._enter()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._leave()
 
 
 class BlockingDriver:
@@ -97,6 +62,7 @@ class BlockingDriver:
             request_timeout_ms=config.request_timeout_ms,
             jitter=jitter,
         )
+        self._callbacks = Callbacks(self.engine)
         self._entry = Entry(self._enter, self._leave)
         self._calls = 0
         """Threads that are inside `run` and not in the program's own code."""
@@ -134,13 +100,17 @@ class BlockingDriver:
             TransportError: No broker answered in time.
             ClosedError: The client is closed.
         """
+        try:
+            return self._run(flow, timeout_ms)
+        finally:
+            self._callbacks.run()  # what became due on the way has been told when this returns
+
+    def _run(self, flow: Flow[T], timeout_ms: int | None) -> T:
         limit_ms = self._config.request_timeout_ms if timeout_ms is None else timeout_ms
         with self._entry as engine:
             if self._depth > 1:
                 flow.close()
-                raise RuntimeError(
-                    "a callback that runs inside the client cannot wait for it; call from another place"
-                )
+                raise RuntimeError(INSIDE)
             if self.pool.links:
                 self._look()  # notices connections that brokers closed while they were idle
             self._calls += 1
@@ -229,7 +199,10 @@ class BlockingDriver:
                 self._pass_by()
         finally:
             self._depth -= 1
+            outside = not self._depth
             self._lock.release()
+        if outside and self.engine.callbacks:
+            self._callbacks.run()
 
     def _refresh(self) -> int:
         """Read the clock."""
@@ -304,6 +277,7 @@ class BlockingDriver:
             self._selecting_until_ms = 0
             self._served.notify_all()
         self._serve(ready)
+        self._call_back()
 
     def _look(self) -> None:
         """Serve what is ready, without waiting."""
@@ -323,6 +297,17 @@ class BlockingDriver:
             report(error)
         self._serve_at_ms = now_ms + SERVE_EVERY_MS if self.pool.busy else NEVER_MS
         self._sockets.stirred = False
+
+    def _call_back(self) -> None:
+        """Run the program's callbacks that are due, with the lock free."""
+        if self.engine.callbacks:
+            self._depth = 0
+            self._lock.release()
+            try:
+                self._callbacks.run()
+            finally:
+                self._lock.acquire()
+                self._depth = 1
 
     def _task_changed(self, _: Task[Any]) -> None:
         self._changed = True
@@ -356,6 +341,7 @@ class BlockingDriver:
                 self._depth = 1
                 if not self._calls:
                     self._look()
+                    self._call_back()
                 now_ms = self._refresh()
                 due_ms = self._due_ms(now_ms)
                 if self._calls:

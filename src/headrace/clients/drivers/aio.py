@@ -1,0 +1,336 @@
+"""Runs a client's engine over TCP on an asyncio event loop.
+
+Nothing blocks and nothing is locked: engine, pool and protocols belong to the loop's thread. What is due happens by
+one timer of the loop, whether or not the program is inside a call; a call is a future that waits for its task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import random
+import socket
+from typing import Any, Final, TypeVar
+
+from headrace.clients.config import ClientConfig
+from headrace.clients.drivers.entry import Entry, jitter, report
+from headrace.clients.drivers.sockets import os_reason
+from headrace.clients.engine import Engine, Outcome, Task
+from headrace.clients.flows.effects import ClientState, Flow
+from headrace.clients.pool import Link, Pool
+from headrace.clock import SteadyClock
+from headrace.errors import ClosedError, ProtocolError
+from headrace.types import Buffer, FileRange
+
+T = TypeVar("T")
+
+SLEW_EVERY_MS: Final = 1000
+
+
+class Wakeup:
+    """Where one call waits for its task to end or to ask for the program's code."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self) -> None:
+        self._future: asyncio.Future[None] | None = None
+
+    def __call__(self, _: object = None) -> None:
+        """End the wait."""
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    async def wait(self) -> None:
+        """Wait for the next call of this."""
+        self._future = asyncio.get_running_loop().create_future()
+        try:
+            await self._future
+        finally:
+            self._future = None
+
+
+class LinkProtocol(asyncio.BufferedProtocol):
+    """One link's transport."""
+
+    def __init__(self, driver: AioDriver, link: Link) -> None:
+        self._driver = driver
+        self._link = link
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport into use."""
+        assert isinstance(transport, asyncio.Transport), "a TCP connection has such a transport"
+        if self._link.lost is None:
+            self._link.socket = transport
+            self._driver.pool.connected(self._link)
+        else:
+            transport.abort()
+
+    def get_buffer(self, _: int) -> memoryview:
+        """Return where the next bytes go."""
+        return self._link.connection.get_buffer()
+
+    def buffer_updated(self, count: int) -> None:
+        """Take in bytes."""
+        link, driver = self._link, self._driver
+        if link.lost is not None:
+            return
+        driver.refresh()
+        try:
+            link.connection.bytes_received(count)
+        except ProtocolError as error:
+            driver.pool.lost(link, f"lost: {error}")
+        else:
+            driver.pool.received(link)
+        driver.arm()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Give up the link."""
+        if isinstance(error, OSError):
+            reason = f"lost: {os_reason(error)}"
+        else:
+            reason = "closed the connection" if error is None else f"lost: {error}"
+        self._driver.refresh()
+        self._driver.pool.lost(self._link, reason)
+        self._driver.arm()
+
+
+class Transports:
+    """The shell of a `Pool`."""
+
+    def __init__(self, driver: AioDriver, loop: asyncio.AbstractEventLoop) -> None:
+        self.opening: dict[Link, asyncio.Task[None]] = {}
+        self._driver = driver
+        self._loop = loop
+
+    def open(self, link: Link) -> None:
+        """Begin to connect."""
+        task = self._loop.create_task(self._connect(link))
+        self.opening[link] = task
+        task.add_done_callback(lambda _: self.opening.pop(link, None))
+
+    def flush(self, link: Link) -> None:
+        """Hand the connection's output to its transport."""
+        transport = link.socket
+        if link.lost is None and isinstance(transport, asyncio.Transport):
+            transport.writelines(map(_bytes, link.connection.take_output()))
+
+    def close(self, link: Link) -> None:
+        """Close a link's transport, or stop connecting."""
+        task = self.opening.pop(link, None)
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+        if isinstance(link.socket, asyncio.Transport):
+            link.socket.abort()
+
+    async def _connect(self, link: Link) -> None:
+        host, port = link.address
+        try:
+            await self._loop.create_connection(
+                lambda: LinkProtocol(self._driver, link), host, port, happy_eyeballs_delay=0.25
+            )
+        except (OSError, UnicodeError) as error:
+            self._driver.refresh()
+            self._driver.pool.refused(link, refusal(error))
+            self._driver.arm()
+
+
+class AioDriver:
+    """Runs the engine of one client; to be created and used on one running event loop."""
+
+    def __init__(self, state: ClientState, config: ClientConfig) -> None:
+        self._config = config
+        self._loop = running_loop()
+        self._transports = Transports(self, self._loop)
+        self._clock = SteadyClock()
+        self._slew_at_ms = 0
+        self.pool = Pool(
+            state,
+            config,
+            self._transports,
+            now_ms=self._clock.now_ms,
+            shuffle=random.shuffle,
+            on_error=report,
+        )
+        self.engine = Engine(
+            state,
+            self.pool,
+            now_ms=self._clock.now_ms(),
+            request_timeout_ms=config.request_timeout_ms,
+            jitter=jitter,
+        )
+        self._entry = Entry(self._enter, self.arm)
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._wakeups: set[Wakeup] = set()
+        self._closed = False
+
+    # What a client uses
+
+    @property
+    def lost_connections(self) -> int:
+        """How many connections ended so far, for whatever reason."""
+        return self.pool.lost_connections
+
+    async def run(self, flow: Flow[T], timeout_ms: int | None = None) -> T:
+        """Run a flow to its end and return its result.
+
+        Args:
+            flow: The flow.
+            timeout_ms: How long it may take; None is `request.timeout.ms`.
+
+        Raises:
+            ApiError: A broker said no.
+            TransportError: No broker answered in time.
+            ClosedError: The client is closed.
+        """
+        self._enter()
+        limit_ms = self._config.request_timeout_ms if timeout_ms is None else timeout_ms
+        wakeup = Wakeup()
+        self._wakeups.add(wakeup)
+        task = self.engine.spawn(flow, timeout_ms=limit_ms, on_done=wakeup, on_invoke=wakeup)
+        self.arm()
+        try:
+            while not task.done:
+                if self._closed:
+                    raise ClosedError("the client was closed")
+                if task.invocation is not None:
+                    await self._invoke(task)
+                else:
+                    await wakeup.wait()
+        finally:
+            self._wakeups.discard(wakeup)
+            self.engine.cancel(task)
+        return task.result()
+
+    def enter(self) -> Entry:
+        """Return a context in which the engine may be used at once: `with driver.enter() as engine`.
+
+        Raises:
+            ClosedError: On entry: the client is closed.
+        """
+        return self._entry
+
+    def start_background(self) -> None:
+        """Nothing: what is due happens on the loop in any case."""
+
+    async def connect(self) -> None:
+        """Make sure that some broker answers, trying each address once.
+
+        Raises:
+            TransportError: None does.
+        """
+        self._enter()
+        outcomes: list[Outcome] = []
+        wakeup = Wakeup()
+
+        def done(outcome: Outcome) -> None:
+            outcomes.append(outcome)
+            wakeup()
+
+        self.pool.connect(self.engine.now_ms + self._config.request_timeout_ms, done)
+        self.arm()
+        if not outcomes:
+            await wakeup.wait()
+        if isinstance(outcomes[0], Exception):
+            raise outcomes[0]
+
+    async def close(self) -> None:
+        """Close every connection; calls under way fail."""
+        if self._closed:
+            return
+        self._closed = True
+        opening = list(self._transports.opening.values())
+        self.pool.close()
+        for wakeup in self._wakeups:
+            wakeup()
+        if self._timer is not None:
+            self._timer.cancel()
+        if opening:
+            await asyncio.wait(opening)
+        await asyncio.sleep(0)  # transports close at the loop's next turn
+
+    # The engine on the loop
+
+    def refresh(self) -> None:
+        """Read the clock."""
+        now_ms = self._clock.now_ms()
+        if now_ms >= self._slew_at_ms:
+            self._slew_at_ms = now_ms + SLEW_EVERY_MS
+            self._clock.slew()
+        self.engine.now_ms = max(self.engine.now_ms, now_ms)
+
+    def arm(self) -> None:
+        """Have the loop call when something is due; a timer that comes earlier than it need is left to come."""
+        due_ms = self.engine.next_deadline_ms
+        pool_ms = self.pool.next_deadline_ms
+        if pool_ms is not None and (due_ms is None or pool_ms < due_ms):
+            due_ms = pool_ms
+        if due_ms is None or self._closed:
+            return
+        if self._timer is None or due_ms < self._timer_ms:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_ms = due_ms
+            wait_ms = max(0, due_ms - self._clock.now_ms())
+            self._timer = self._loop.call_later(wait_ms / 1000, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self.refresh()
+        self.pool.expire(self.engine.now_ms)
+        try:
+            self.engine.advance(self.engine.now_ms)
+        except Exception as error:  # noqa: BLE001 - one callback's fault must not stop the others
+            report(error)
+        self.arm()
+
+    def _enter(self) -> Engine:
+        if self._closed:
+            raise ClosedError("the client is closed")
+        self.refresh()
+        return self.engine
+
+    async def _invoke(self, task: Task[Any]) -> None:
+        """Run the program's code for a task; if it is a coroutine, to its end."""
+        value = await outcome_of(task)
+        self.refresh()
+        self.engine.resume(task, value)
+        self.arm()
+
+
+async def outcome_of(task: Task[Any]) -> object:
+    """Run the code that a task asks for, and return its result or the exception it raised."""
+    assert task.invocation is not None, "a task asks before it is answered"
+    try:
+        value = task.invocation.function(*task.invocation.arguments)
+        return await value if inspect.isawaitable(value) else value
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised there
+        return error
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """Return the running event loop.
+
+    Raises:
+        RuntimeError: There is none.
+    """
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        text = "no event loop is running: create clients of headrace.aio inside a coroutine"
+        raise RuntimeError(text) from None
+
+
+def refusal(error: OSError | UnicodeError) -> str:
+    """Return why no connection could be opened, in words."""
+    if isinstance(error, socket.gaierror) or not isinstance(error, OSError):
+        return str(getattr(error, "strerror", error))
+    return os.strerror(error.errno) if error.errno else str(error)
+
+
+def _bytes(payload: Buffer | FileRange) -> Buffer:
+    assert not isinstance(payload, FileRange), "a client sends bytes, never ranges of files"
+    return payload

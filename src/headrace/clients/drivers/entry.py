@@ -1,0 +1,65 @@
+"""What every driver has: the context of `enter`, the spread of pauses, a place for errors that nobody waits for."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final
+
+from headrace.clients.engine import Engine
+
+INSIDE: Final = "a callback that runs inside the client cannot wait for it; call from another place"
+
+_log = logging.getLogger("headrace.clients")
+
+
+def report(error: Exception) -> None:
+    """Tell of an exception that a callback raised and that nobody waits for."""
+    _log.error("a callback of a client failed", exc_info=error)
+
+
+def jitter() -> float:
+    """Return a factor for a pause, so that clients that fail together do not come back together."""
+    return random.uniform(0.8, 1.2)  # noqa: S311 - spreads retries, guards nothing
+
+
+class Entry:
+    """The context of a driver's `enter`."""
+
+    __slots__ = ("_enter", "_leave")
+
+    def __init__(self, enter: Callable[[], Engine], leave: Callable[[], None]) -> None:
+        self._enter = enter
+        self._leave = leave
+
+    def __enter__(self) -> Engine:
+        return self._enter()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._leave()
+
+
+class Callbacks:
+    """Runs the program's callbacks that an engine has made due: in their order, one at a time, no lock of the client held."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._due = engine.callbacks
+        self._lock = threading.RLock()
+
+    def run(self) -> None:
+        """Run what is due; when another thread is at it, wait for that, so that nothing told before is still to come."""
+        with self._lock:
+            while self._due:
+                callback = self._due.popleft()
+                try:
+                    callback()
+                except Exception as error:  # noqa: BLE001 - one callback's fault must not stop the others
+                    report(error)

@@ -1,0 +1,311 @@
+"""Runs clients of a broker in this process: requests are handed over as objects; no bytes, no sockets, no hop between threads.
+
+One lock, the target's, guards the broker and the engines of all its clients. Whoever waits for something lets
+everything that is due happen first (`pump`), whichever client it belongs to.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from headrace.clients.config import ClientConfig
+from headrace.clients.drivers.entry import INSIDE, Entry, jitter, report
+from headrace.clients.engine import Engine, Outcome, Task, Timer
+from headrace.clients.flows.effects import Call, ClientState, Flow
+from headrace.errors import ClosedError, HeadraceError, TransportError
+
+T = TypeVar("T")
+
+OnDone = Callable[[Outcome], object]
+
+
+class LocalClient(Protocol):
+    """A client of a broker in this process, as the broker sees it."""
+
+    engine: Engine
+    client_id: str
+    inbox: deque[tuple[OnDone, Outcome]]
+    """Outcomes that came while the broker was at work; `LocalTarget.pump` passes them on."""
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether the present thread may run the client's engine."""
+
+    def wake(self) -> None:
+        """Something has happened to the client: its engine ran, or something is in its inbox."""
+
+    def target_closed(self) -> None:
+        """The broker was closed: fail the calls that it has not answered."""
+
+
+class LocalTarget(Protocol):
+    """A broker in this process, with its clock and its lock."""
+
+    condition: threading.Condition
+    """Over a re-entrant lock. Held for every other member, and for every use of an engine."""
+    stirred: bool
+    """Whether there is something to do for `pump`."""
+    sleeps_until_ms: int
+    """When the background will look next; 0 when there is none or it is awake."""
+
+    @property
+    def virtual(self) -> bool:
+        """Whether time stands still but for `wait`, which moves it."""
+
+    def now_ms(self) -> int:
+        """Return the time."""
+
+    def attach(self, client: LocalClient) -> None:
+        """Take on a client.
+
+        Raises:
+            ClosedError: The broker is closed.
+        """
+
+    def detach(self, client: LocalClient) -> None:
+        """Forget a client."""
+
+    def start_background(self) -> None:
+        """Let what is due happen also while no client is inside a call, if time passes by itself."""
+
+    def submit(self, client: LocalClient, call: Call, on_done: OnDone) -> None:
+        """Hand a request to the broker; `on_done` is told the outcome at once or by `pump`."""
+
+    def pump(self) -> int | None:
+        """Let everything happen that can happen now.
+
+        Returns:
+            When to call again at the latest; None when nothing depends on the time.
+        """
+
+    def wait(self, until_ms: int | None) -> None:
+        """Wait until a time, or until another thread has changed something."""
+
+
+class _Pending:
+    """A call that the broker has not answered."""
+
+    __slots__ = ("done", "on_done", "timer", "transport")
+
+    def __init__(self, transport: LocalTransport, on_done: OnDone) -> None:
+        self.transport = transport
+        self.on_done = on_done
+        self.done = False
+        self.timer: Timer | None = None
+
+    def complete(self, outcome: Outcome) -> None:
+        """Tell the outcome, unless another was told before."""
+        if self.done:
+            return
+        self.done = True
+        if self.timer is not None:
+            self.timer.cancel()
+            self.transport.open.discard(self)
+        try:
+            self.on_done(outcome)
+        except Exception as error:  # noqa: BLE001 - one caller's fault must not leave the others waiting
+            report(error)
+
+    def expire(self) -> None:
+        """Give up waiting."""
+        self.complete(TransportError("the embedded broker did not answer in time"))
+
+
+class LocalTransport:
+    """Carries calls to a broker in this process."""
+
+    def __init__(self, target: LocalTarget, client: LocalClient) -> None:
+        self.lost_connections = 0
+        self.open: set[_Pending] = set()
+        self._target = target
+        self._client = client
+        self._closed = False
+
+    def submit(self, call: Call, deadline_ms: int, on_done: OnDone) -> None:
+        """Hand a request to the broker; `on_done` is told the outcome, at the deadline at the latest."""
+        pending = _Pending(self, on_done)
+        if self._closed:
+            pending.complete(ClosedError("the client was closed"))
+            return
+        self._target.submit(self._client, call, pending.complete)
+        if not pending.done:
+            pending.timer = self._client.engine.at(deadline_ms, pending.expire)
+            self.open.add(pending)
+
+    def close(self) -> None:
+        """Fail what is open, and whatever comes."""
+        self._closed = True
+        self.fail_open(ClosedError("the client was closed"))
+
+    def fail_open(self, error: HeadraceError) -> None:
+        """Fail the calls that have no answer yet."""
+        for pending in list(self.open):
+            pending.complete(error)
+
+
+class Local:
+    """What the blocking and the asyncio driver have in common."""
+
+    def __init__(self, target: LocalTarget, config: ClientConfig, state: ClientState) -> None:
+        self.target = target
+        self.client_id = config.client_id
+        self.inbox: deque[tuple[OnDone, Outcome]] = deque()
+        self._config = config
+        self._transport = LocalTransport(target, self)
+        self.engine = Engine(
+            state,
+            self._transport,
+            now_ms=target.now_ms(),
+            request_timeout_ms=config.request_timeout_ms,
+            jitter=jitter,
+        )
+        self._closed = False
+        self._entry = Entry(self._enter, self._leave)
+        with target.condition:
+            target.attach(self)
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether the present thread may run the engine."""
+        return True
+
+    @property
+    def lost_connections(self) -> int:
+        """How many connections ended so far: none, there are none."""
+        return 0
+
+    def wake(self) -> None:
+        """Something has happened to the client."""
+        self.target.condition.notify_all()
+
+    def target_closed(self) -> None:
+        """The broker was closed: its calls have no answer."""
+        self._transport.fail_open(TransportError("the embedded broker was closed"))
+
+    def _changed(self, _: Task[Any]) -> None:
+        self.wake()
+
+    def enter(self) -> Entry:
+        """Return a context in which the engine may be used at once: `with driver.enter() as engine`.
+
+        Raises:
+            ClosedError: On entry: the client is closed.
+        """
+        return self._entry
+
+    def _enter(self) -> Engine:
+        self.target.condition.acquire()
+        if self._closed:
+            self.target.condition.release()
+            raise ClosedError("the client is closed")
+        self._refresh()
+        return self.engine
+
+    def _leave(self) -> None:
+        target = self.target
+        try:
+            due_ms = self.engine.next_deadline_ms
+            if target.stirred or (due_ms is not None and due_ms <= self.engine.now_ms):
+                target.pump()
+            elif due_ms is not None and due_ms < target.sleeps_until_ms:
+                target.condition.notify_all()
+        finally:
+            target.condition.release()
+
+    def _refresh(self) -> None:
+        self.engine.now_ms = max(self.engine.now_ms, self.target.now_ms())
+
+    def _limit_ms(self, timeout_ms: int | None) -> int:
+        return self._config.request_timeout_ms if timeout_ms is None else timeout_ms
+
+    def _end(self) -> bool:
+        """Close, with the lock held; tell whether it was open."""
+        if self._closed:
+            return False
+        self._closed = True
+        self._transport.close()
+        self.target.detach(self)
+        return True
+
+
+class LocalDriver(Local):
+    """Runs the engine of one client of a broker in this process, for a program that waits."""
+
+    def run(self, flow: Flow[T], timeout_ms: int | None = None) -> T:
+        """Run a flow to its end and return its result.
+
+        Args:
+            flow: The flow.
+            timeout_ms: How long it may take; None is `request.timeout.ms`.
+
+        Raises:
+            ApiError: The broker said no.
+            TransportError: The broker did not answer in time.
+            ClosedError: The client is closed.
+        """
+        target = self.target
+        if target.condition._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 - every RLock has it, and no other way to ask
+            flow.close()
+            raise RuntimeError(INSIDE)
+        self._enter()
+        try:
+            task = self.engine.spawn(
+                flow,
+                timeout_ms=self._limit_ms(timeout_ms),
+                on_done=self._changed,
+                on_invoke=self._changed,
+            )
+            try:
+                while not task.done:
+                    if self._closed:
+                        raise ClosedError("the client was closed")
+                    if task.invocation is not None:
+                        self._invoke(task)
+                        continue
+                    until_ms = target.pump()
+                    if not settled(task):
+                        target.wait(until_ms)
+                        self._refresh()
+            finally:
+                self.engine.cancel(task)
+            return task.result()
+        finally:
+            self._leave()
+
+    def start_background(self) -> None:
+        """From now on do what is due also while the program is not inside a call."""
+        with self.target.condition:
+            self.target.start_background()
+
+    def connect(self) -> None:
+        """Make sure that the broker answers: it does."""
+
+    def close(self) -> None:
+        """Leave the broker; calls under way fail."""
+        with self.target.condition:
+            if self._end():
+                self.target.condition.notify_all()
+
+    def _invoke(self, task: Task[T]) -> None:
+        """Run the program's code for a task, with the lock free."""
+        assert task.invocation is not None, "a task asks before it is answered"
+        invocation = task.invocation
+        condition = self.target.condition
+        condition.release()
+        value: object
+        try:
+            value = invocation.function(*invocation.arguments)
+        except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised there
+            value = error
+        finally:
+            condition.acquire()
+        self._refresh()
+        self.engine.resume(task, value)
+
+
+def settled(task: Task[Any]) -> bool:
+    """Whether a task has an outcome, or waits for the program's code."""
+    return task.done or task.invocation is not None

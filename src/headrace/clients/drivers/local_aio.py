@@ -1,0 +1,154 @@
+"""Runs clients of a broker in this process on an asyncio event loop.
+
+The lock is held only while something happens, never across an await. The engine runs in the loop's thread alone, so
+that futures and callbacks of the program stay there; when another thread brings the client something, it wakes the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any, TypeVar
+
+from headrace.clients.config import ClientConfig
+from headrace.clients.drivers.aio import Wakeup, outcome_of, running_loop
+from headrace.clients.drivers.local import Local, LocalTarget, settled
+from headrace.clients.engine import Task
+from headrace.clients.flows.effects import ClientState, Flow
+from headrace.errors import ClosedError
+
+T = TypeVar("T")
+
+_TURNS: int = 3
+"""Turns of the loop that others get before a clock moved by hand goes on."""
+
+
+class LocalAioDriver(Local):
+    """Runs the engine of one client of a broker in this process; to be used on one running event loop."""
+
+    def __init__(self, target: LocalTarget, config: ClientConfig, state: ClientState) -> None:
+        self._loop = running_loop()
+        self._thread_id = threading.get_ident()
+        self._wakeups: set[Wakeup] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._background = False
+        super().__init__(target, config, state)
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether the present thread may run the engine: only the loop's."""
+        return threading.get_ident() == self._thread_id
+
+    def wake(self) -> None:
+        """Something has happened to the client: look at it in the loop."""
+        if self.runs_here:
+            self._wake_calls()
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._due)
+
+    async def run(self, flow: Flow[T], timeout_ms: int | None = None) -> T:
+        """Run a flow to its end and return its result.
+
+        Args:
+            flow: The flow.
+            timeout_ms: How long it may take; None is `request.timeout.ms`.
+
+        Raises:
+            ApiError: The broker said no.
+            TransportError: The broker did not answer in time.
+            ClosedError: The client is closed.
+        """
+        wakeup = Wakeup()
+        with self._entry as engine:
+            task = engine.spawn(
+                flow, timeout_ms=self._limit_ms(timeout_ms), on_done=wakeup, on_invoke=wakeup
+            )
+        self._wakeups.add(wakeup)
+        try:
+            while not task.done:
+                if self._closed:
+                    raise ClosedError("the client was closed")
+                if task.invocation is not None:
+                    await self._invoke(task)
+                else:
+                    await self._wait(task, wakeup)
+        finally:
+            self._wakeups.discard(wakeup)
+            with self.target.condition:
+                self.engine.cancel(task)
+        return task.result()
+
+    def start_background(self) -> None:
+        """From now on do what is due also while the program is not inside a call."""
+        self._background = True
+        self._pump()
+
+    async def connect(self) -> None:
+        """Make sure that the broker answers: it does."""
+
+    async def close(self) -> None:
+        """Leave the broker; calls under way fail."""
+        with self.target.condition:
+            self._end()
+        self._wake_calls()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _leave(self) -> None:
+        super()._leave()
+        if self._background:
+            self._arm(self.engine.next_deadline_ms)
+
+    async def _invoke(self, task: Task[Any]) -> None:
+        """Run the program's code for a task; if it is a coroutine, to its end."""
+        value = await outcome_of(task)
+        with self.target.condition:
+            self._refresh()
+            self.engine.resume(task, value)
+
+    async def _wait(self, task: Task[Any], wakeup: Wakeup) -> None:
+        """Let what is due happen; then wait for more."""
+        until_ms = self._pump()
+        if settled(task) or self._closed:
+            return
+        if not self.target.virtual:
+            self._arm(until_ms)
+            await wakeup.wait()
+            return
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+        with self.target.condition:
+            until_ms = self.target.pump()
+            if not settled(task):
+                self.target.wait(until_ms)
+
+    def _pump(self) -> int | None:
+        with self.target.condition:
+            until_ms = self.target.pump()
+        if self._background:
+            self._arm(until_ms)
+        return until_ms
+
+    def _arm(self, due_ms: int | None) -> None:
+        """Have the loop call when something is due; a timer that comes earlier than it need is left to come."""
+        if due_ms is None or self._closed or self.target.virtual:
+            return
+        if self._timer is None or due_ms < self._timer_ms:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_ms = due_ms
+            wait_ms = max(0, due_ms - self.target.now_ms())
+            self._timer = self._loop.call_later(wait_ms / 1000, self._due)
+
+    def _due(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        until_ms = self._pump()
+        if self._wakeups:
+            self._arm(until_ms)
+
+    def _wake_calls(self) -> None:
+        for wakeup in self._wakeups:
+            wakeup()

@@ -1,0 +1,272 @@
+"""One broker, its clock, and all its clients in this process, under one lock: the target of local drivers.
+
+Nothing here runs by itself but the background, if a client asks for it. Whoever is inside a call and has to wait lets
+everything happen that is due (`pump`): first to the clients, so that their heartbeats are ahead of the broker's
+time-outs however long the program did not call in, then to the broker, then group commits, in line.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from headrace.broker.broker import Broker
+from headrace.broker.context import CloseConnection, RequestContext
+from headrace.clients.drivers.entry import report
+from headrace.clients.drivers.local import LocalClient
+from headrace.clients.engine import Outcome
+from headrace.clients.flows.effects import Call
+from headrace.clients.versions import VersionRange, choose_version, version_table
+from headrace.clock import SteadyClock
+from headrace.core.deferred import Deferred
+from headrace.errors import ApiError, ClosedError, ErrorCode, TransportError
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.codec import Message
+from headrace.protocol.frame import RequestHeader
+from headrace.protocol.messages.fetch import FetchResponse
+from headrace.streams.clock import Clock, ManualClock
+from headrace.types import FileRange
+
+_PEER: Final = "the embedded broker"
+_NEVER_MS: Final = 1 << 62
+_LONGEST_WAIT_MS: Final = 60_000
+
+OnDone = Callable[[Outcome], object]
+
+
+class World:
+    """A broker that is open, and who uses it in this process."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        clock: Clock | None = None,
+        *,
+        listener: tuple[str, int] = ("127.0.0.1", 9092),
+    ) -> None:
+        """Take over an open broker.
+
+        Args:
+            broker: The broker. Nobody else may use it without holding `condition`.
+            clock: Its time, and its clients'; None is the process's.
+            listener: What the broker tells clients of its address, unless it is configured.
+        """
+        self.broker = broker
+        self.clock: Clock = SteadyClock() if clock is None else clock
+        self.condition = threading.Condition(threading.RLock())
+        self.stirred = False
+        self.sleeps_until_ms = 0
+        self._listener = listener
+        self._clients: list[LocalClient] = []
+        self._versions = version_table(
+            (api.key, api.advertised.min, api.advertised.max) for api in broker.apis
+        )
+        self._pumping = False
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    # For drivers
+
+    @property
+    def virtual(self) -> bool:
+        """Whether time stands still but for `wait`, which moves it."""
+        return isinstance(self.clock, ManualClock) and self.clock.auto_advance
+
+    def now_ms(self) -> int:
+        """Return the time."""
+        return self.clock.now_ms()
+
+    def attach(self, client: LocalClient) -> None:
+        """Take on a client.
+
+        Raises:
+            ClosedError: The broker is closed.
+        """
+        if self._closed:
+            raise ClosedError("the embedded broker is closed")
+        self._clients.append(client)
+
+    def detach(self, client: LocalClient) -> None:
+        """Forget a client."""
+        self._clients.remove(client)
+
+    def start_background(self) -> None:
+        """Let what is due happen also while no client is inside a call, if time passes by itself."""
+        if self._thread is None and not self.virtual and not self._closed:
+            self._thread = threading.Thread(
+                target=self._work, name="headrace-embedded", daemon=True
+            )
+            self._thread.start()
+
+    def submit(self, client: LocalClient, call: Call, on_done: OnDone) -> None:
+        """Hand a request to the broker; `on_done` is told the outcome at once or by `pump`."""
+        if self._closed:
+            on_done(TransportError(f"{_PEER} is closed"))
+            return
+        self.stirred = True
+        request = call.request
+        try:
+            version = choose_version(
+                request.API_KEY,
+                VersionRange(request.MIN_VERSION, request.MAX_VERSION),
+                self._versions.get(request.API_KEY),
+                peer=_PEER,
+            )
+            header = RequestHeader(request.API_KEY, version, 0, client.client_id)
+            reply = self.broker.handle(self._context(header), request)
+        except ApiError as error:
+            on_done(error)
+        except CloseConnection as closed:
+            on_done(TransportError(f"{_PEER} closed the connection: {closed.reason}"))
+        except Exception as error:  # noqa: BLE001 - as a server would, and it says what went wrong
+            report(error)
+            name = ApiKey(request.API_KEY).name
+            on_done(ApiError.for_code(ErrorCode.UNKNOWN_SERVER_ERROR, f"{name} failed: {error!r}"))
+        else:
+            if isinstance(reply, Deferred):
+                reply.on_done(lambda response: self._answered(client, on_done, response))
+            else:
+                on_done(None if reply is None else _at_hand(reply))
+
+    def pump(self) -> int | None:
+        """Let everything happen that can happen now.
+
+        Returns:
+            When to call again at the latest; None when nothing depends on the time.
+        """
+        if self._pumping:
+            return self.now_ms()
+        self._pumping = True
+        try:
+            while True:
+                self.stirred = False
+                self._run_clients()
+                if not self._closed:
+                    self._run_broker()
+                if not self.stirred:
+                    break
+        finally:
+            self._pumping = False
+        return self._next_deadline_ms()
+
+    def wait(self, until_ms: int | None) -> None:
+        """Wait until a time, or until another thread has changed something; a clock by hand moves instead."""
+        clock = self.clock
+        if isinstance(clock, ManualClock) and clock.auto_advance and until_ms is not None:
+            clock.advance_to(until_ms)
+        else:
+            self.condition.wait(self._seconds_until(until_ms))
+
+    # For the owner
+
+    def advance(self, duration_ms: int) -> None:
+        """Move a clock by hand, with everything that happens on the way."""
+        clock = self.clock
+        assert isinstance(clock, ManualClock), "only a ManualClock can be moved"
+        with self.condition:
+            end_ms = clock.now_ms() + duration_ms
+            while (due_ms := self.pump()) is not None and due_ms <= end_ms:
+                clock.advance_to(due_ms)
+            clock.advance_to(end_ms)
+            self.condition.notify_all()
+
+    def close(self) -> None:
+        """End the background and fail calls from now on. The broker is its owner's to close."""
+        with self.condition:
+            self._closed = True
+            for client in list(self._clients):
+                client.target_closed()
+                client.wake()
+            self.condition.notify_all()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    # Within
+
+    def _context(self, header: RequestHeader) -> RequestContext:
+        host, port = self._listener
+        return RequestContext(
+            now_ms=self.now_ms(),
+            header=header,
+            client_address="embedded",
+            listener_host=host,
+            listener_port=port,
+        )
+
+    def _answered(self, client: LocalClient, on_done: OnDone, response: Message) -> None:
+        """Keep an answer until the broker has come to rest."""
+        client.inbox.append((on_done, _at_hand(response)))
+        self.stirred = True
+
+    def _run_clients(self) -> None:
+        for client in list(self._clients):
+            due_ms = client.engine.next_deadline_ms
+            now_ms = self.now_ms()
+            if not client.inbox and (due_ms is None or due_ms > now_ms):
+                continue
+            if client.runs_here:
+                self._run_client(client, now_ms)
+            client.wake()
+
+    def _run_client(self, client: LocalClient, now_ms: int) -> None:
+        engine = client.engine
+        engine.now_ms = max(engine.now_ms, now_ms)
+        self.stirred = True
+        inbox = client.inbox
+        while inbox:
+            on_done, outcome = inbox.popleft()
+            on_done(outcome)
+        try:
+            engine.advance(now_ms)
+        except Exception as error:  # noqa: BLE001 - one callback's fault must not stop the others
+            report(error)
+
+    def _run_broker(self) -> None:
+        broker, now_ms = self.broker, self.now_ms()
+        due_ms = broker.next_deadline_ms
+        if due_ms is not None and due_ms <= now_ms:
+            broker.tick(now_ms)
+        while (batch := broker.start_sync()) is not None:
+            failure = None
+            try:
+                batch.run()
+            except OSError as error:
+                failure = error
+            broker.finish_sync(batch, failure, now_ms)
+            if failure is not None:
+                break
+        if broker.compaction_due and (task := broker.start_compaction()) is not None:
+            problem: Exception | None = None
+            try:
+                task.run()
+            except Exception as error:  # noqa: BLE001 - the broker decides what it means
+                problem = error
+            broker.finish_compaction(task, problem, now_ms)
+
+    def _next_deadline_ms(self) -> int | None:
+        moments = [] if self._closed else [self.broker.next_deadline_ms]
+        moments += [client.engine.next_deadline_ms for client in self._clients if client.runs_here]
+        return min((at for at in moments if at is not None), default=None)
+
+    def _seconds_until(self, until_ms: int | None) -> float:
+        wait_ms = _LONGEST_WAIT_MS if until_ms is None else until_ms - self.now_ms()
+        return max(0, min(wait_ms, _LONGEST_WAIT_MS)) / 1000
+
+    def _work(self) -> None:
+        with self.condition:
+            while not self._closed:
+                until_ms = self.pump()
+                self.sleeps_until_ms = _NEVER_MS if until_ms is None else until_ms
+                self.condition.wait(self._seconds_until(until_ms))
+                self.sleeps_until_ms = 0
+
+
+def _at_hand(response: Message) -> Any:
+    """Return a response whose records are bytes: a client does not read the broker's files."""
+    if isinstance(response, FetchResponse):
+        for topic in response.responses:
+            for partition in topic.partitions:
+                if isinstance(partition.records, FileRange):
+                    partition.records = partition.records.read()
+    return response
