@@ -376,9 +376,12 @@ class LogManager:
                 log.close(now_ms)
             except OSError as error:
                 clean = False
-                self._journal.error(
-                    "log_not_closed_clean", partition=str(log.topic_partition), reason=str(error)
-                )
+                if self._failure is None:  # else everybody knows
+                    self._journal.error(
+                        "log_not_closed_clean",
+                        partition=str(log.topic_partition),
+                        reason=str(error),
+                    )
         if clean:
             self.write_checkpoints()
             self._files.write_file(CLEAN_FILE, encode_checkpoint(CLEAN_FILE, ()))
