@@ -1,6 +1,6 @@
 """Headrace and Apache Kafka on one machine, in one run, measured in turns; NATS and Redis for orientation.
 
-    python -m benchmarks.macro.compare_kafka [--quick] [--rounds N] [--rows PART] [--preset PRESET] [--output DIRECTORY]
+    python -m benchmarks.macro.compare_kafka [--quick] [--rounds N] [--rows PART] [--preset PRESET] [--page]
 
 Each round starts the brokers for each preset of durability and puts every load on one and then on the other, in an
 order that alternates. The result is a table of medians with their extremes and the ratio of the medians, and a JSON
@@ -21,11 +21,12 @@ from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from benchmarks.macro import workloads
-from benchmarks.macro.parts import FULL, PARTS, QUICK, Broker, Round, Scale
+from benchmarks.macro import page, workloads
+from benchmarks.macro.parts import FAILURES, FULL, PARTS, QUICK, Broker, Round, Scale
 from benchmarks.macro.peers import DURABILITY, PROGRAMS, version, why_not
 from benchmarks.macro.report import HEADRACE, KAFKA, Results, render
 from benchmarks.macro.servers import (
@@ -35,6 +36,7 @@ from benchmarks.macro.servers import (
     make_server,
     time_to_first_acknowledgement,
 )
+from tests.fixtures.kafka import TargetError
 from tools.fetch_java import JavaUnavailableError, kafka_class_path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -158,6 +160,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="rounds instead of the default")
     parser.add_argument("--preset", choices=tuple(PRESETS), action="append", help="only this one")
     parser.add_argument("--rows", choices=tuple(PARTS), action="append", help="only this part")
+    parser.add_argument(
+        "--page", action="store_true", help="write docs/performance.md from the results as well"
+    )
     parser.add_argument("--output", type=Path, default=RESULTS, help="where the results go")
     return parser.parse_args()
 
@@ -186,14 +191,19 @@ def main() -> int:
     results = Results()
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(CLIENT_PROCESSES, mp_context=context) as pool:
-        for number in range(facts["rounds"]):
-            for preset in presets:
-                print(f"round {number + 1}, {preset} ...", file=sys.stderr, flush=True)
+        for number, preset in product(range(facts["rounds"]), presets):
+            print(f"round {number + 1}, {preset} ...", file=sys.stderr, flush=True)
+            try:
                 run_round(preset, number, scale=scale, parts=parts, pool=pool, results=results)
+            except (*FAILURES, TargetError) as error:  # what was measured before is kept
+                results.fail(f"round {number + 1} of {preset} did not end: {error}"[:300])
+                print(f"  {error}", file=sys.stderr, flush=True)
     facts["minutes"] = round((datetime.now(UTC) - begun).total_seconds() / 60, 1)
     print(render(facts, results))
     stem = f"{facts['date']}-{facts['commit']}{'-quick' if arguments.quick else ''}"
     write(arguments.output, stem, facts, results)
+    if arguments.page:
+        page.write(arguments.output / f"{stem}.json")
     print(f"every value: {arguments.output / stem}.json", file=sys.stderr)
     return 0
 

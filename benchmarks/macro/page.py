@@ -1,0 +1,164 @@
+"""Writes the tables of docs/performance.md from a run's JSON file, so that the page says what was measured.
+
+    python -m benchmarks.macro.page [benchmarks/results/DATE-COMMIT.json]
+
+Everything between the two marks of the page is replaced; the words around them are written by hand. Without an argument
+the page is written again from the file that it names; a test checks that this changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.macro.report import HEADRACE, KAFKA, NAMES, Results, Row, header, number, ratio
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "performance.md"
+RESULTS = ROOT / "benchmarks" / "results"
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+_SOURCE = re.compile(r"\(\.\./benchmarks/results/([^)]+)\.md\)")
+KINDS: Mapping[str, tuple[str, str]] = {
+    # kind: (pattern of the metric, what is wanted)
+    "throughput": (r"/s$", "at least 1.0"),
+    "p50 latency": (r"p50 ms$", "at most 1.0"),
+    "p99 latency": (r"p99 ms$", "at most 1.0"),
+    "p99.9 latency": (r"p99\.9 ms$", "at most 1.0"),
+    "broker CPU": (r"^broker CPU", "at most 1.0"),
+    "time to create topics and join": (r"^s until", "at most 1.0"),
+    "start-up": (r"^s to the first", "at most 0.1"),
+    "memory": (r"^MB", "at most 0.2"),
+}
+
+
+def source(page: str) -> Path:
+    """The run that a page shows.
+
+    Raises:
+        ValueError: It names none.
+    """
+    found = _SOURCE.search(page)
+    if not found:
+        raise ValueError("the page names no file of benchmarks/results")
+    return RESULTS / f"{found.group(1)}.json"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return [f"| {' | '.join(cells)} |" for cells in lines]
+
+
+def _shown(row: Row, values: Mapping[str, Sequence[float]]) -> list[str]:
+    """Headrace's median, Kafka's and their ratio, in bold if it is not what is wanted."""
+    mine, theirs, part = values.get(HEADRACE), values.get(KAFKA), ratio(values)
+    cells = [number(median(each)) if each else "-" for each in (mine, theirs)]
+    text = "" if part is None else f"{part:.2f}"
+    return [*cells, f"**{text}**" if part is not None and row.missed(part) else text]
+
+
+def _compared(results: Results) -> dict[Row, float]:
+    ratios = {row: ratio(values) for row, values in results.rows.items()}
+    return {row: part for row, part in ratios.items() if part is not None}
+
+
+def _summary(results: Results) -> list[str]:
+    compared, rows = _compared(results), []
+    for kind, (pattern, wanted) in KINDS.items():
+        mine = {row: part for row, part in compared.items() if re.search(pattern, row.metric)}
+        if not mine:
+            continue
+        parts = sorted(mine.values())
+        met = sum(not row.missed(part) for row, part in mine.items())
+        spread = f"{parts[0]:.2f} .. {median(parts):.2f} .. {parts[-1]:.2f}"
+        count = f"{met} of {len(mine)}"
+        rows.append([kind, wanted, count if met == len(mine) else f"**{count}**", spread])
+    return _table(
+        ["what", "wanted", "rows where it is so", "ratios: least .. median .. most"], rows
+    )
+
+
+def _every_row(results: Results, presets: Sequence[str]) -> list[str]:
+    shared: dict[tuple[str, str], dict[str, Row]] = {}
+    for row in results.rows:
+        if KAFKA in results.rows[row] or HEADRACE in results.rows[row]:
+            shared.setdefault((row.case, row.metric), {})[row.preset] = row
+    rows = []
+    for (case, metric), by_preset in shared.items():
+        cells: list[str] = []
+        for preset in presets:
+            here = by_preset.get(preset)
+            cells += ["", "", ""] if here is None else _shown(here, results.rows[here])
+        rows.append([case, metric, *cells])
+    head = ["case", "metric"]
+    for preset in presets:
+        head += [f"{preset}: Headrace", "Kafka", "ratio"]
+    return _table(head, rows)
+
+
+def _orientation(results: Results) -> list[str]:
+    targets = [name for name in NAMES if name not in (HEADRACE, KAFKA)]
+    rows = [
+        [row.preset, row.case, row.metric]
+        + [
+            number(median(values[name])) if name in values else "-"
+            for name in (HEADRACE, KAFKA, *targets)
+        ]
+        for row, values in results.rows.items()
+        if any(name in values for name in targets)
+    ]
+    return _table(["preset", "case", "metric", *NAMES.values()], rows) if rows else []
+
+
+def tables(name: str, facts: Mapping[str, Any]) -> str:
+    """What stands between the marks."""
+    results = Results.from_json(facts)
+    presets = list(dict.fromkeys(row.preset for row in results.rows))
+    where, how = header(facts)
+    every = f"[the results](../benchmarks/results/{name}.md)"
+    lines = [
+        f"Headrace {facts['commit']} and Apache Kafka {facts['kafka']}, {facts['date']}. {where}",
+        f"{how} Medians; the least and the most of each are in {every}.",
+        "",
+        *(f"* `{preset}`: {facts['presets'][preset]}." for preset in presets),
+        "",
+        "Ratios are Headrace / Kafka; what is not as wanted is bold.",
+        "",
+        *_summary(results),
+        "",
+        "### Every row",
+        "",
+        *_every_row(results, presets),
+    ]
+    if other := _orientation(results):
+        lines += ["", "### Beside other brokers", "", *other]
+    if results.failures:
+        lines += ["", "### Without a value", "", *(f"* {each}" for each in results.failures)]
+    return "\n".join(lines)
+
+
+def rendered(page: str, run: Path) -> str:
+    """A page with the tables of a run."""
+    facts = json.loads(run.read_text())
+    before, rest = page.split(BEGIN)
+    _, after = rest.split(END)
+    return f"{before}{BEGIN}\n\n{tables(run.stem, facts)}\n\n{END}{after}"
+
+
+def write(run: Path) -> None:
+    """Writes the page from a run's JSON file."""
+    PAGE.write_text(rendered(PAGE.read_text(), run))
+
+
+def main() -> int:
+    """Writes the page."""
+    write(Path(sys.argv[1]) if len(sys.argv) > 1 else source(PAGE.read_text()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
