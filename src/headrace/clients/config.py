@@ -95,6 +95,10 @@ class ConsumerConfig(ClientConfig):
     """read_committed leaves out records of aborted transactions."""
     check_crcs: bool = True
     allow_auto_create_topics: bool = False
+    partition_assignment_strategy: str = ""
+    """Names of assignors, best first, separated by commas; without any it is what the group is attached with, or range."""
+    client_rack: str = ""
+    """Where the consumer stands, for assignors that care."""
 
 
 def parse_config(config_class: type[C], properties: Mapping[str, Any], **defaults: Any) -> C:

@@ -8,6 +8,7 @@ from headrace.clients.flows.assignors import assign_range
 from headrace.clients.flows.effects import GROUP_CHANNEL, ClientState
 from headrace.clients.flows.groups import describe_groups, list_groups
 from headrace.clients.flows.membership import (
+    JOIN_CHANNEL,
     GroupSettings,
     Membership,
     decode_assignment,
@@ -73,7 +74,7 @@ def coordinated(answer, nodes=(1,)):
             node = left.pop(0) if len(left) > 1 else left[0]
             found = Coordinator(key="g", node_id=node, host=f"b{node}", port=9000 + node)
             return FindCoordinatorResponse(coordinators=[found])
-        assert call.channel == GROUP_CHANNEL
+        assert call.channel in {GROUP_CHANNEL, JOIN_CHANNEL}
         return answer(call)
 
     return reply

@@ -69,6 +69,7 @@ def ask_coordinator(
     *,
     timeout_ms: int | None = None,
     attempts: int | None = None,
+    channel: str = GROUP_CHANNEL,
 ) -> Flow[R]:
     """Ask the group's coordinator, wherever it is by now.
 
@@ -83,11 +84,12 @@ def ask_coordinator(
         error_of: The answer's error code that speaks for the group.
         timeout_ms: How long the coordinator may take, when longer than other requests.
         attempts: How often to try; None until the deadline.
+        channel: The connection that is used.
     """
     backoff = state.backoff()
     while True:
         node = yield from find_coordinator(state, group)
-        call = Call(request=request, node=node, channel=GROUP_CHANNEL, timeout_ms=timeout_ms)
+        call = Call(request=request, node=node, channel=channel, timeout_ms=timeout_ms)
         try:
             response = yield from ask(call, response_type)
         except TransportError as error:

@@ -6,7 +6,7 @@ out. Subscriptions and assignments travel as the blobs of Kafka's ConsumerProtoc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +19,9 @@ from headrace.protocol.messages.consumer_protocol import (
 )
 from headrace.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignmentTopicPartition as AssignedTopic,
+)
+from headrace.protocol.messages.consumer_protocol import (
+    ConsumerProtocolSubscriptionTopicPartition as OwnedTopic,
 )
 from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from headrace.protocol.messages.join_group import (
@@ -39,7 +42,11 @@ from headrace.protocol.messages.sync_group import (
 from headrace.types import Buffer, FileRange, TopicPartition
 
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"
-BLOB_VERSION: Final = 1
+ASSIGNMENT_VERSION: Final = 1
+SUBSCRIPTION_VERSION: Final = 3
+"""The first with owned partitions, their generation and the rack; older clients read the part that they know."""
+JOIN_CHANNEL: Final = "join"
+"""A connection of its own: brokers answer in order, so commits and heartbeats would wait for the slowest member."""
 REBALANCE_SLACK_MS: Final = 5_000
 """A join waits for the slowest member up to the rebalance timeout; the answer may take a little longer to arrive."""
 
@@ -57,7 +64,6 @@ class GroupSettings:
     session_timeout_ms: int = 45_000
     rebalance_timeout_ms: int = 300_000
     group_instance_id: str | None = None
-    assignor_name: str = "range"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +100,8 @@ def join(
     """
     backoff = state.backoff()
     while True:
-        joined = yield from _join_once(state, settings, member_id, topics)
+        protocols = [("range", encode_subscription(topics))]
+        joined = yield from join_group(state, settings, member_id, protocols)
         member_id = joined.member_id or member_id
         if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
             continue
@@ -105,7 +112,7 @@ def join(
         assignments: list[SyncGroupRequestAssignment] = []
         if joined.leader == joined.member_id and not joined.skip_assignment:
             assignments = yield from _assign(joined, partition_counts, assignor)
-        synced = yield from _sync(state, settings, joined, assignments)
+        synced = yield from sync_group(state, settings, joined, assignments)
         code = ErrorCode(synced.error_code)
         if code in {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION}:
             continue
@@ -118,9 +125,22 @@ def join(
         return Membership(joined.member_id, joined.generation_id, assignment)
 
 
-def _join_once(
-    state: ClientState, settings: GroupSettings, member_id: str, topics: frozenset[str]
+def join_group(
+    state: ClientState,
+    settings: GroupSettings,
+    member_id: str,
+    protocols: Sequence[tuple[str, bytes]],
+    reason: str = "",
 ) -> Flow[JoinGroupResponse]:
+    """Ask to be a member, and wait until the group's next generation has all its members.
+
+    Args:
+        state: The client's state.
+        settings: The group and this member's timeouts.
+        member_id: The id from an earlier generation, or "".
+        protocols: Names of assignors with this member's subscription for each, best first.
+        reason: Why, for the broker's log.
+    """
     request = JoinGroupRequest(
         group_id=settings.group_id,
         session_timeout_ms=settings.session_timeout_ms,
@@ -129,10 +149,9 @@ def _join_once(
         group_instance_id=settings.group_instance_id,
         protocol_type=CONSUMER_PROTOCOL_TYPE,
         protocols=[
-            JoinGroupRequestProtocol(
-                name=settings.assignor_name, metadata=encode_subscription(topics)
-            )
+            JoinGroupRequestProtocol(name=name, metadata=metadata) for name, metadata in protocols
         ],
+        reason=reason,
     )
     return (
         yield from ask_coordinator(
@@ -142,6 +161,7 @@ def _join_once(
             JoinGroupResponse,
             lambda response: response.error_code,
             timeout_ms=settings.rebalance_timeout_ms + REBALANCE_SLACK_MS,
+            channel=JOIN_CHANNEL,
         )
     )
 
@@ -163,12 +183,13 @@ def _assign(
     ]
 
 
-def _sync(
+def sync_group(
     state: ClientState,
     settings: GroupSettings,
     joined: JoinGroupResponse,
     assignments: list[SyncGroupRequestAssignment],
 ) -> Flow[SyncGroupResponse]:
+    """Wait for this member's assignment; the leader brings everybody's."""
     request = SyncGroupRequest(
         group_id=settings.group_id,
         generation_id=joined.generation_id,
@@ -186,6 +207,7 @@ def _sync(
             SyncGroupResponse,
             lambda response: response.error_code,
             timeout_ms=settings.rebalance_timeout_ms + REBALANCE_SLACK_MS,
+            channel=JOIN_CHANNEL,
         )
     )
 
@@ -233,24 +255,45 @@ def leave(state: ClientState, settings: GroupSettings, member: Membership) -> Fl
     )
 
 
-def encode_subscription(topics: frozenset[str]) -> bytes:
-    """Encode a member's topics as Kafka's ConsumerProtocolSubscription."""
-    return _encode(ConsumerProtocolSubscription(topics=sorted(topics), user_data=None))
+def encode_subscription(
+    topics: Iterable[str],
+    *,
+    owned: Iterable[TopicPartition] = (),
+    generation: int = -1,
+    user_data: bytes | None = None,
+    rack: str | None = None,
+) -> bytes:
+    """Encode a member's wishes and possessions as Kafka's ConsumerProtocolSubscription."""
+    message = ConsumerProtocolSubscription(
+        topics=sorted(topics),
+        user_data=user_data,
+        owned_partitions=[
+            OwnedTopic(topic=topic, partitions=numbers) for topic, numbers in _by_topic(owned)
+        ],
+        generation_id=generation,
+        rack_id=rack,
+    )
+    return _encode(message, SUBSCRIPTION_VERSION)
+
+
+def read_subscription(blob: Buffer) -> ConsumerProtocolSubscription:
+    """Read a member's subscription, of whatever version."""
+    view, version = _open(blob, ConsumerProtocolSubscription.MAX_VERSION)
+    return ConsumerProtocolSubscription.decode(view, 2, version)[0]
 
 
 def decode_subscription(blob: Buffer) -> frozenset[str]:
     """Return the topics of a member's subscription, of whatever version."""
-    view, version = _open(blob, ConsumerProtocolSubscription.MAX_VERSION)
-    return frozenset(ConsumerProtocolSubscription.decode(view, 2, version)[0].topics)
+    return frozenset(read_subscription(blob).topics)
 
 
-def encode_assignment(partitions: list[TopicPartition]) -> bytes:
+def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
     """Encode a member's partitions as Kafka's ConsumerProtocolAssignment."""
-    topics: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        topics.setdefault(topic, []).append(partition)
-    assigned = [AssignedTopic(topic=topic, partitions=numbers) for topic, numbers in topics.items()]
-    return _encode(ConsumerProtocolAssignment(assigned_partitions=assigned, user_data=None))
+    assigned = [
+        AssignedTopic(topic=topic, partitions=numbers) for topic, numbers in _by_topic(partitions)
+    ]
+    message = ConsumerProtocolAssignment(assigned_partitions=assigned, user_data=None)
+    return _encode(message, ASSIGNMENT_VERSION)
 
 
 def decode_assignment(blob: Buffer) -> list[TopicPartition]:
@@ -266,9 +309,18 @@ def decode_assignment(blob: Buffer) -> list[TopicPartition]:
     ]
 
 
-def _encode(message: ConsumerProtocolSubscription | ConsumerProtocolAssignment) -> bytes:
-    parts = [part for part in message.encode(BLOB_VERSION) if not isinstance(part, FileRange)]
-    return BLOB_VERSION.to_bytes(2, "big") + b"".join(parts)
+def _by_topic(partitions: Iterable[TopicPartition]) -> Iterable[tuple[str, list[int]]]:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    return topics.items()
+
+
+def _encode(
+    message: ConsumerProtocolSubscription | ConsumerProtocolAssignment, version: int
+) -> bytes:
+    parts = [part for part in message.encode(version) if not isinstance(part, FileRange)]
+    return version.to_bytes(2, "big") + b"".join(parts)
 
 
 def _open(blob: Buffer, newest: int) -> tuple[memoryview, int]:

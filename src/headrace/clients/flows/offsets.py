@@ -50,8 +50,17 @@ def commit_offsets(
     group: str,
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
     committer: Committer | None = None,
+    *,
+    attempts: int | None = None,
 ) -> Flow[None]:
     """Commit offsets.
+
+    Args:
+        state: The client's state.
+        group: The group's name.
+        offsets: One past the last finished record of each partition.
+        committer: Who commits.
+        attempts: How often to try; None until the deadline.
 
     Raises:
         ApiError: The first error among the partitions: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS ...
@@ -79,7 +88,7 @@ def commit_offsets(
         ],
     )
     response = yield from ask_coordinator(
-        state, group, request, OffsetCommitResponse, _commit_error
+        state, group, request, OffsetCommitResponse, _commit_error, attempts=attempts
     )
     for topic in response.topics:
         for partition in topic.partitions:

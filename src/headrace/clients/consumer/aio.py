@@ -1,0 +1,342 @@
+"""The asyncio consumer: what `headrace.aio.Consumer` is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+from headrace.clients.config import ConsumerConfig
+from headrace.clients.consumer.assignors import AssignorChoice
+from headrace.clients.consumer.commits import Callback
+from headrace.clients.consumer.core import AtClose, GroupMetadata
+from headrace.clients.consumer.records import ConsumerRecord
+from headrace.clients.consumer.settings import consumer_config, consumer_core, milliseconds
+from headrace.clients.drivers import Target, open_aio_driver
+from headrace.clients.engine import UNLIMITED_MS
+from headrace.clients.flows.list_offsets import EARLIEST, LATEST, ListedOffset
+from headrace.clients.flows.offsets import OffsetAndMetadata
+from headrace.errors import ClosedError
+from headrace.serdes.serde import Serde
+from headrace.types import TopicPartition
+
+CLOSE_TIMEOUT_MS: Final = 10_000
+ITERATION_POLL_MS: Final = 1_000
+
+
+class Consumer:
+    """Reads records; an asynchronous context manager that commits (with `enable.auto.commit`), leaves its group and closes.
+
+    Automatic commits cover what the program has finished: the records of a poll count as finished when it polls
+    again, or closes without an exception. Heartbeats go on while the program works; one that does not poll for
+    `max.poll.interval.ms` loses its partitions, is named in a warning, and joins again with its next poll.
+    One task polls; the other methods may be called from any task of the event loop that made the consumer.
+    """
+
+    def __init__(
+        self,
+        target: Target = "127.0.0.1:9092",
+        *,
+        group: str | None = None,
+        auto_offset_reset: str | None = None,
+        enable_auto_commit: bool | None = None,
+        assignor: AssignorChoice | Sequence[AssignorChoice] | None = None,
+        serde: str | Serde | None = None,
+        key_serde: str | Serde | None = None,
+        group_instance_id: str | None = None,
+        client_id: str = "headrace",
+        **properties: Any,
+    ) -> None:
+        """Prepare a consumer; nothing is connected before the first call.
+
+        Args:
+            target: HOST:PORT, several separated by commas, or a `Broker` of this process.
+            group: The group, for `subscribe` and commits.
+            auto_offset_reset: Where to begin without a committed offset: earliest, latest (default), none.
+            enable_auto_commit: Whether what is finished is committed by itself (default); needs a group.
+            assignor: How the group divides partitions: equal, range (default), roundrobin, sticky, cooperative-sticky, a
+                name that was registered, a class or object of one's own, or several, best first.
+            serde: How bytes become values: bytes, str, json, ..., or a serde. None is what the topic's metadata says
+                (`headrace.serde`), else bytes.
+            key_serde: How bytes become keys, likewise.
+            group_instance_id: Makes a static member, which may restart without a rebalance.
+            client_id: The name by which brokers know the consumer.
+            properties: More properties, `max_poll_records=100` or `**{"max.poll.records": 100}`.
+
+        Raises:
+            ConfigError: A property is unknown or malformed.
+            UnknownAssignorError: There is no such assignor.
+        """
+        self.config: ConsumerConfig = consumer_config(
+            target,
+            properties,
+            group_id=group,
+            auto_offset_reset=auto_offset_reset,
+            enable_auto_commit=enable_auto_commit,
+            group_instance_id=group_instance_id,
+            client_id=client_id,
+        )
+        self._driver = open_aio_driver(target, self.config)
+        self._core = consumer_core(self._driver.engine, self.config, assignor, serde, key_serde)
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._close("handed out" if kind is None else "finished", CLOSE_TIMEOUT_MS)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ConsumerRecord:
+        """Return the next record, waiting for it; the one before it counts as finished."""
+        while True:
+            with self._driver.enter():
+                record = self._core.take_one()
+            if record is not None:
+                return record
+            await self._driver.run(self._core.poll(ITERATION_POLL_MS), UNLIMITED_MS)
+
+    # What is read
+
+    async def subscribe(
+        self,
+        topics: Collection[str] | None = None,
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        exclude: str | re.Pattern[str] | Collection[str] = (),
+        listener: object | None = None,
+    ) -> None:
+        """Join the group; partitions are assigned from the next poll on.
+
+        Args:
+            topics: Names of topics, which need not exist yet.
+            pattern: A regular expression (Python's) that the whole name of a topic must match; topics that come to
+                exist later count too. With neither topics nor pattern, the group's attachments decide, which only
+                Headrace's brokers keep.
+            exclude: What the pattern must not take: names, or another pattern.
+            listener: An object with any of on_revoked(partitions), on_assigned(partitions), on_lost(partitions), which may be
+                coroutine functions.
+
+        Raises:
+            ConflictingSubscriptionError: The consumer reads something of another kind; `unsubscribe` first.
+            ConfigError: There is no group, or the arguments are of the wrong form.
+        """
+        flow = self._core.subscribe(topics, pattern=pattern, exclude=exclude, listener=listener)
+        await self._driver.run(flow)
+        self._driver.start_background()
+
+    async def unsubscribe(self) -> None:
+        """Read nothing any more: commit (with `enable.auto.commit`), and leave the group."""
+        await self._driver.run(self._core.unsubscribe(), CLOSE_TIMEOUT_MS)
+
+    async def assign(
+        self, partitions: Mapping[TopicPartition, int | None] | Iterable[TopicPartition]
+    ) -> None:
+        """Read these partitions from now on, without a group deciding.
+
+        Args:
+            partitions: Partitions, or offsets by partition. Without an offset, a partition that is read already goes on
+                where it is; another begins at the group's committed offset, or else by `auto.offset.reset`.
+
+        Raises:
+            ConflictingSubscriptionError: The consumer is subscribed; `unsubscribe` first.
+            ApiError: A topic or a partition does not exist.
+        """
+        await self._driver.run(self._core.assign(partitions))
+        if self._core.needs_background:
+            self._driver.start_background()
+
+    async def assignment(self, timeout_s: float | None = None) -> list[TopicPartition]:
+        """Return the partitions that are read; in a group, wait until the consumer has its place in it."""
+        timeout_ms = milliseconds(timeout_s, self.config.request_timeout_ms)
+        return await self._driver.run(self._core.assignment(timeout_ms), UNLIMITED_MS)
+
+    def subscription(self) -> frozenset[str]:
+        """Return the topics that are subscribed to, or that match at the moment."""
+        with self._driver.enter():
+            return self._core.subscription()
+
+    @property
+    def joined(self) -> bool:
+        """Whether the consumer has its place in its group, with or without partitions."""
+        return self._core.joined
+
+    # Records
+
+    async def poll(
+        self, timeout_s: float = 1.0, max_records: int | None = None
+    ) -> list[ConsumerRecord]:
+        """Return records, waiting for the first of them.
+
+        Args:
+            timeout_s: Seconds to wait at most; listeners, and the last commits before a rebalance, may take longer.
+            max_records: At most so many; None is `max.poll.records`.
+
+        Raises:
+            NoSubscriptionError: Nothing is read.
+            NoOffsetError: There is nowhere to begin, and `auto.offset.reset` is none.
+            SerializationError: A record does not decode; the position stays at it, `seek` skips it.
+            CorruptRecordError: A batch is damaged; the position stays before it.
+            ApiError: A partition cannot be read, or the group does not take this consumer.
+        """
+        await self._driver.run(self._core.poll(milliseconds(timeout_s, 0)), UNLIMITED_MS)
+        # Nothing may come between taking records and returning them: a call that is cancelled takes none.
+        with self._driver.enter():
+            return self._core.take(max_records)
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Return no records of these partitions until `resume`; they stay assigned."""
+        with self._driver.enter():
+            self._core.pause(partitions)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Return records of these partitions again."""
+        with self._driver.enter():
+            self._core.resume(partitions)
+
+    def paused(self) -> list[TopicPartition]:
+        """Return the partitions that are paused."""
+        with self._driver.enter():
+            return self._core.paused()
+
+    # Commits
+
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Commit offsets and wait until they are safe.
+
+        Args:
+            offsets: One past the last finished record of each partition; None is all that was returned.
+            timeout_s: Seconds to try; None is `request.timeout.ms`.
+
+        Raises:
+            NotAssignedError: A partition is not this consumer's (any more).
+            ApiError: The group went on without this member (UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION), or is rebalancing
+                (REBALANCE_IN_PROGRESS).
+        """
+        timeout_ms = milliseconds(timeout_s, self.config.request_timeout_ms)
+        await self._driver.run(self._core.commit(offsets), timeout_ms)
+
+    def commit_async(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+        callback: Callback | None = None,
+    ) -> None:
+        """Commit offsets without waiting, and without another attempt if it fails.
+
+        Args:
+            offsets: One past the last finished record of each partition; None is all that was returned.
+            callback: Called with the offsets and None or the error, from within a later poll, commit or close.
+        """
+        with self._driver.enter():
+            self._core.commit_async(offsets, callback)
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return what the group has committed in these partitions; None where it has not.
+
+        Raises:
+            InvalidCommittedOffsetError: There is no such partition.
+        """
+        return await self._driver.run(self._core.committed(partitions))
+
+    def group_metadata(self) -> GroupMetadata:
+        """Return the consumer's place in its group, as a transaction needs it."""
+        with self._driver.enter():
+            return self._core.group_metadata()
+
+    # Places
+
+    def seek(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Go on from another offset of a partition that is read."""
+        with self._driver.enter():
+            self._core.seek(topic_partition, offset)
+
+    async def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Go to the first record of these partitions, or (None) of all that are read."""
+        await self._driver.run(self._core.seek_to(partitions, EARLIEST))
+
+    async def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Go behind the last record of these partitions, or (None) of all that are read."""
+        await self._driver.run(self._core.seek_to(partitions, LATEST))
+
+    async def seek_to_time(
+        self, partitions: Iterable[TopicPartition] | None, timestamp_ms: int
+    ) -> None:
+        """Go to the first record that is not older than a time; to the end where there is none."""
+        await self._driver.run(self._core.seek_to(partitions, timestamp_ms))
+
+    async def position(
+        self, topic_partition: TopicPartition, timeout_s: float | None = None
+    ) -> int:
+        """Return the offset of the next record that polls will return, waiting until it is known."""
+        timeout_ms = milliseconds(timeout_s, self.config.request_timeout_ms)
+        return await self._driver.run(
+            self._core.position(topic_partition, timeout_ms), UNLIMITED_MS
+        )
+
+    async def lag(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, int]:
+        """Return how many offsets lie between each position and the end, of these partitions or of all that are read."""
+        return await self._driver.run(self._core.lag(partitions, self.config.request_timeout_ms))
+
+    async def begin_offsets(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """Return the first offset of each partition."""
+        return await self._driver.run(self._core.begin_offsets(partitions))
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return one past the last offset of each partition; with read_committed, of the last that is settled."""
+        return await self._driver.run(self._core.end_offsets(partitions))
+
+    async def offsets_for_times(
+        self, timestamps_ms: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, ListedOffset]:
+        """Find the first record of each partition that is not older than a time; offset -1 where there is none."""
+        return await self._driver.run(self._core.offsets_for(timestamps_ms))
+
+    async def partitions_for(self, topic: str) -> list[TopicPartition]:
+        """Return a topic's partitions.
+
+        Raises:
+            ApiError: UNKNOWN_TOPIC_OR_PARTITION when there is no such topic.
+        """
+        return await self._driver.run(self._core.partitions_for(topic))
+
+    # The end
+
+    async def close(self, *, commit: bool = True, timeout_s: float | None = None) -> None:
+        """Commit, leave the group, and close the connections.
+
+        Args:
+            commit: Whether to commit all that was returned, if `enable.auto.commit` is on.
+            timeout_s: Seconds that committing, listeners and leaving may take; None is ten.
+        """
+        timeout_ms = milliseconds(timeout_s, CLOSE_TIMEOUT_MS)
+        await self._close("handed out" if commit else "nothing", timeout_ms)
+
+    async def _close(self, at_close: AtClose, timeout_ms: int) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            await self._driver.run(self._core.close(at_close), timeout_ms)
+        except ClosedError:
+            pass  # the broker of this process was closed before
+        finally:
+            await self._driver.close()

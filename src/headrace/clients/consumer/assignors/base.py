@@ -1,0 +1,63 @@
+"""What an assignor is: the rule by which the leader of a group divides partitions among the members."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+from headrace.types import TopicPartition
+
+Assignment = Mapping[str, list[TopicPartition]]
+"""Member id to its partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSubscription:
+    """What a member tells the leader of its group."""
+
+    topics: frozenset[str]
+    owned: tuple[TopicPartition, ...] = ()
+    """What the member holds on to while it joins; nothing where the group revokes everything first (eager)."""
+    generation: int = -1
+    """The generation in which it was given what it owns; -1 where it does not tell."""
+    user_data: bytes = b""
+    group_instance_id: str | None = None
+    rack: str | None = None
+
+
+@runtime_checkable
+class Assignor(Protocol):
+    """Divides partitions. An object belongs to one consumer.
+
+    Two methods more are called where an assignor has them: `subscription_user_data()` returns bytes (or None) that go
+    to the leader with the member's subscription, and `on_assignment(partitions, generation)` is told what the member got.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name by which the members of a group agree on an assignor."""
+
+    @property
+    def protocol(self) -> Literal["eager", "cooperative"]:
+        """Whether members give up everything before they join (eager), or only what goes to another (cooperative)."""
+
+    def assign(
+        self, members: Mapping[str, MemberSubscription], partition_counts: Mapping[str, int]
+    ) -> Assignment:
+        """Return the partitions of every member.
+
+        Args:
+            members: Member id to its subscription.
+            partition_counts: The number of partitions of each topic that exists.
+        """
+
+
+def members_in_order(members: Mapping[str, MemberSubscription]) -> list[str]:
+    """Return the members in Kafka's order: static ones by instance id, then the others by member id."""
+
+    def rank(member: str) -> tuple[bool, str, str]:
+        instance = members[member].group_instance_id
+        return instance is None, instance or "", member
+
+    return sorted(members, key=rank)

@@ -1,0 +1,127 @@
+"""The assignors with memory: equal, and Kafka's sticky and cooperative sticky."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Literal
+
+from headrace.clients.consumer.assignors.balance import balance
+from headrace.clients.consumer.assignors.base import Assignment, MemberSubscription
+from headrace.types import TopicPartition
+
+
+class EqualAssignor:
+    """Counts over all topics of the group that differ by at most one; only surplus moves, and it moves in order."""
+
+    name = "equal"
+    protocol: Literal["eager", "cooperative"] = "cooperative"
+
+    def assign(
+        self, members: Mapping[str, MemberSubscription], partition_counts: Mapping[str, int]
+    ) -> Assignment:
+        """Balance what the members own."""
+        claims = {
+            member: (subscription.generation, subscription.owned)
+            for member, subscription in members.items()
+        }
+        return balance(members, partition_counts, claims)
+
+
+class CooperativeStickyAssignor(EqualAssignor):
+    """Balances like `equal`, under the name by which Kafka's own clients take part."""
+
+    name = "cooperative-sticky"
+
+    def __init__(self) -> None:
+        self._generation = -1
+
+    def subscription_user_data(self) -> bytes:
+        """Return the generation: how Kafka's clients tell it since before subscriptions had a field for it."""
+        return struct.pack(">i", self._generation)
+
+    def on_assignment(self, _partitions: list[TopicPartition], generation: int) -> None:
+        """Remember the generation."""
+        self._generation = generation
+
+    def assign(
+        self, members: Mapping[str, MemberSubscription], partition_counts: Mapping[str, int]
+    ) -> Assignment:
+        """Balance what the members own, or had."""
+        claims = {}
+        for member, subscription in members.items():
+            generation = subscription.generation
+            if generation < 0 and len(subscription.user_data) == 4:
+                (generation,) = struct.unpack(">i", subscription.user_data)
+            claims[member] = generation, subscription.owned
+        return balance(members, partition_counts, claims)
+
+
+class StickyAssignor:
+    """Balances, and gives back what members had to revoke before they joined."""
+
+    name = "sticky"
+    protocol: Literal["eager", "cooperative"] = "eager"
+
+    def __init__(self) -> None:
+        self._partitions: list[TopicPartition] = []
+        self._generation = -1
+
+    def subscription_user_data(self) -> bytes | None:
+        """Return what the member had, as Kafka's clients tell it."""
+        return encode_history(self._partitions, self._generation) if self._partitions else None
+
+    def on_assignment(self, partitions: list[TopicPartition], generation: int) -> None:
+        """Remember what the member got."""
+        self._partitions = partitions
+        self._generation = generation
+
+    def assign(
+        self, members: Mapping[str, MemberSubscription], partition_counts: Mapping[str, int]
+    ) -> Assignment:
+        """Balance what the members had."""
+        claims = {
+            member: decode_history(subscription.user_data)
+            for member, subscription in members.items()
+        }
+        return balance(members, partition_counts, claims)
+
+
+def encode_history(partitions: list[TopicPartition], generation: int) -> bytes:
+    """Encode what a sticky member had (Kafka's StickyAssignorUserData, version 1)."""
+    topics: dict[str, list[int]] = {}
+    for topic, number in sorted(partitions):
+        topics.setdefault(topic, []).append(number)
+    out = bytearray(struct.pack(">i", len(topics)))
+    for topic, numbers in topics.items():
+        name = topic.encode()
+        out += struct.pack(">h", len(name)) + name
+        out += struct.pack(f">i{len(numbers)}i", len(numbers), *numbers)
+    return bytes(out + struct.pack(">i", generation))
+
+
+def decode_history(data: bytes) -> tuple[int, tuple[TopicPartition, ...]]:
+    """Return the generation and the partitions of a sticky member; nothing where the bytes are of another kind."""
+    try:
+        return _decode_history(data)
+    except (struct.error, UnicodeDecodeError):
+        return -1, ()
+
+
+def _decode_history(data: bytes) -> tuple[int, tuple[TopicPartition, ...]]:
+    (count,) = struct.unpack_from(">i", data)
+    position = 4
+    partitions: list[TopicPartition] = []
+    for _ in range(count):
+        (size,) = struct.unpack_from(">h", data, position)
+        topic = bytes(data[position + 2 : position + 2 + size]).decode()
+        position += 2 + size
+        (length,) = struct.unpack_from(">i", data, position)
+        if length > len(data):
+            raise struct.error("more partitions than bytes")
+        numbers = struct.unpack_from(f">{length}i", data, position + 4)
+        position += 4 + 4 * length
+        partitions += [TopicPartition(topic, number) for number in numbers]
+    # Version 0 ends here.
+    generation = struct.unpack_from(">i", data, position)[0] if len(data) >= position + 4 else -1
+    return generation, tuple(partitions)

@@ -1,0 +1,51 @@
+"""One flow of the consumer's own at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from headrace.clients.engine import Engine, Task, TaskCancelled
+from headrace.clients.flows.effects import Flow
+
+NO_LIMIT_MS: Final = 1 << 60
+
+
+class Background:
+    """Runs a flow in the background, one at a time, and tells its outcome unless it was stopped."""
+
+    __slots__ = ("_engine", "_task")
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._task: Task[Any] | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether a flow is under way."""
+        return self._task is not None and not self._task.done
+
+    def start(
+        self,
+        flow: Flow[Any],
+        on_done: Callable[[Any], object],
+        timeout_ms: int = NO_LIMIT_MS,
+    ) -> None:
+        """Start a flow; `on_done` gets what it returned, or the exception it raised."""
+        assert not self.running, "one at a time"
+
+        def ended(task: Task[Any]) -> None:
+            if not isinstance(task.outcome, TaskCancelled):
+                on_done(task.outcome)
+                self._engine.notify()
+
+        task = self._engine.spawn(flow, timeout_ms=timeout_ms, on_done=ended)
+        # It may have ended already, and its end may have started the next one.
+        if not task.done:
+            self._task = task
+
+    def stop(self) -> None:
+        """Give up the flow that is under way, if there is one."""
+        if self._task is not None and not self._task.done:
+            self._engine.cancel(self._task)
+        self._task = None

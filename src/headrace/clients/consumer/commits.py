@@ -1,0 +1,143 @@
+"""What is committed, and when: on request, or by itself what the program has finished."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from headrace.clients.config import ConsumerConfig
+from headrace.clients.consumer.background import Background
+from headrace.clients.consumer.cursor import Cursor
+from headrace.clients.engine import Engine, Task, TaskCancelled, Timer
+from headrace.clients.flows import offsets
+from headrace.clients.flows.effects import Flow
+from headrace.clients.flows.offsets import Committer, OffsetAndMetadata
+from headrace.errors import ApiError, ErrorCode, HeadraceError, RebalanceInProgressError
+from headrace.types import TopicPartition
+
+Offsets = dict[TopicPartition, OffsetAndMetadata]
+Callback = Callable[[Offsets, HeadraceError | None], Any]
+
+
+class Commits:
+    """Commits for one consumer."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        config: ConsumerConfig,
+        cursors: Mapping[TopicPartition, Cursor],
+        identity: Callable[[], Committer | None],
+        answered: Callable[[ErrorCode, int], object],
+    ) -> None:
+        """Prepare the commits of a consumer.
+
+        Args:
+            engine: What runs them.
+            config: The consumer's configuration.
+            cursors: What is read.
+            identity: Returns who commits; None while the consumer has lost its place and must not.
+            answered: Told how the coordinator answered a commit of a generation.
+        """
+        self._engine = engine
+        self._config = config
+        self._cursors = cursors
+        self._identity = identity
+        self._answered = answered
+        self._auto = Background(engine)
+        self._timer: Timer | None = None
+        self.outcomes: deque[tuple[Callback, Offsets, HeadraceError | None]] = deque()
+        """Callbacks of asynchronous commits that the foreground has to call."""
+
+    @property
+    def automatic(self) -> bool:
+        """Whether the consumer commits by itself."""
+        return self._config.enable_auto_commit and self._config.group_id is not None
+
+    def handed_out(self) -> Offsets:
+        """Return where everything is finished that was handed out."""
+        positions = {name: cursor.position() for name, cursor in self._cursors.items()}
+        return self._news({name: at for name, at in positions.items() if at is not None})
+
+    def finished(self, names: Iterable[TopicPartition] | None = None) -> Offsets:
+        """Return up to where the program has come back for more."""
+        wanted = self._cursors if names is None else names
+        finished = {name: self._cursors[name].finished for name in wanted}
+        return self._news({name: at for name, at in finished.items() if at is not None})
+
+    def _news(self, wanted: Offsets) -> Offsets:
+        return {
+            name: at for name, at in wanted.items() if self._cursors[name].committed != at.offset
+        }
+
+    def commit(self, wanted: Offsets, *, attempts: int | None = None) -> Flow[None]:
+        """Commit offsets.
+
+        Raises:
+            ApiError: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION: the group went on without this member.
+                REBALANCE_IN_PROGRESS: it is about to; commit again after the next poll.
+        """
+        group = self._config.group_id
+        who = self._identity()
+        assert group is not None, "checked by the caller"
+        if not wanted:
+            return
+        if who is None:
+            raise ApiError.for_code(
+                ErrorCode.UNKNOWN_MEMBER_ID,
+                f"the group {group!r} went on without this consumer: its partitions are read by others, and what it "
+                "did not commit before is read again",
+            )
+        try:
+            flow = offsets.commit_offsets(self._engine.state, group, wanted, who, attempts=attempts)
+            yield from flow
+        except ApiError as error:
+            now = self._identity()
+            self._answered(error.code, who.generation_id)
+            if error.code == ErrorCode.ILLEGAL_GENERATION and now is not None and now != who:
+                raise RebalanceInProgressError(
+                    "the group got a new generation while the commit was on its way: commit again after the next poll"
+                ) from error
+            raise
+        for name, at in wanted.items():
+            if name in self._cursors:
+                self._cursors[name].committed = at.offset
+
+    def commit_async(self, wanted: Offsets, callback: Callback | None) -> None:
+        """Commit without waiting; one attempt, and the callback is called from the program's next poll, commit or close."""
+
+        def ended(task: Task[None]) -> None:
+            outcome: object = task.outcome
+            if callback is not None and not isinstance(outcome, TaskCancelled):
+                error = outcome if isinstance(outcome, HeadraceError) else None
+                self.outcomes.append((callback, wanted, error))
+                self._engine.notify()
+
+        self._engine.spawn(
+            self.commit(wanted, attempts=1),
+            timeout_ms=self._config.request_timeout_ms,
+            on_done=ended,
+        )
+
+    # By itself
+
+    def start_auto(self) -> None:
+        """Commit what is finished every auto.commit.interval.ms."""
+        if self.automatic and (self._timer is None or not self._timer.pending):
+            due_ms = self._engine.now_ms + self._config.auto_commit_interval_ms
+            self._timer = self._engine.at(due_ms, self._commit_finished)
+
+    def stop(self) -> None:
+        """Commit nothing more by itself."""
+        self._auto.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _commit_finished(self) -> None:
+        wanted = self.finished()
+        if wanted and self._identity() is not None and not self._auto.running:
+            # A failure shows in the next heartbeat, or passes: the next commit comes soon.
+            limit_ms = self._config.auto_commit_interval_ms
+            self._auto.start(self.commit(wanted), lambda _: None, limit_ms)
+        self.start_auto()

@@ -1,0 +1,609 @@
+"""The consumer's decisions, put together: every public operation as a flow, or as a plain method where nothing waits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from headrace.clients.config import ConsumerConfig
+from headrace.clients.consumer.assignors import Assignor, choose_assignors
+from headrace.clients.consumer.background import Background
+from headrace.clients.consumer.commits import Callback, Commits
+from headrace.clients.consumer.cursor import Cursor
+from headrace.clients.consumer.decoding import Decoders, Deserializer, Resolve
+from headrace.clients.consumer.fetcher import Fetcher
+from headrace.clients.consumer.hand_out import HandOut
+from headrace.clients.consumer.locator import Locator
+from headrace.clients.consumer.member import LEAVE_TIMEOUT_MS, Member
+from headrace.clients.consumer.rebalancing import COMMIT_TIMEOUT_MS, Rebalancing
+from headrace.clients.consumer.records import ConsumerRecord
+from headrace.clients.consumer.subscribed import SubscribedTopics
+from headrace.clients.consumer.subscription import (
+    Subscription,
+    exclusion_of,
+    pattern_of,
+    topics_of,
+)
+from headrace.clients.consumer.topics import TopicWatch
+from headrace.clients.engine import Engine
+from headrace.clients.flows import metadata, offsets
+from headrace.clients.flows.effects import Flow, Invoke, Wait
+from headrace.clients.flows.list_offsets import EARLIEST, LATEST, ListedOffset, list_offsets
+from headrace.clients.flows.offsets import Committer, OffsetAndMetadata
+from headrace.clients.flows.routing import check_partitions_exist
+from headrace.errors import (
+    ApiError,
+    ClosedError,
+    ConcurrentPollError,
+    ConfigError,
+    ErrorCode,
+    HeadraceError,
+    InvalidCommittedOffsetError,
+    NoSubscriptionError,
+    NotAssignedError,
+    TransportError,
+)
+from headrace.types import TopicPartition
+
+AtClose = Literal["handed out", "finished", "nothing"]
+"""What `close` commits by itself: all that polls returned, what the program came back from, or nothing."""
+
+UNKNOWN: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMetadata:
+    """A consumer's place in its group, as a transaction needs it to commit offsets."""
+
+    group_id: str
+    generation_id: int
+    member_id: str
+    group_instance_id: str | None
+
+
+class ConsumerCore:
+    """One consumer."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        config: ConsumerConfig,
+        *,
+        assignors: Sequence[Assignor] | None = None,
+        serde: Deserializer | None = None,
+        key_serde: Deserializer | None = None,
+        resolve_serde: Resolve | None = None,
+        warn: Callable[[str], object] = lambda _: None,
+    ) -> None:
+        """Prepare a consumer.
+
+        Args:
+            engine: What runs it.
+            config: Its configuration.
+            assignors: How its group may divide partitions, best first; None is what the group
+                is attached with, or else range.
+            serde: What makes values of bytes; None asks each topic.
+            key_serde: What makes keys of bytes; None asks each topic.
+            resolve_serde: Returns the serde of a name in a topic's configuration; None takes bytes.
+            warn: Told what the program's operator should know.
+        """
+        self._engine = engine
+        self._config = config
+        self._assignors = list(assignors) if assignors is not None else None
+        self._warn = warn
+        self.cursors: dict[TopicPartition, Cursor] = {}
+        self._subscription = Subscription()
+        self._member: Member | None = None
+        self._rebalancing: Rebalancing | None = None
+        self._commits = Commits(engine, config, self.cursors, self._identity, self._answered)
+        self._fetcher = Fetcher(engine, config, self.cursors, self.failed)
+        isolation_level = self._fetcher.isolation_level
+        self._isolation_level = isolation_level
+        self._locator = Locator(engine, config, self.cursors, isolation_level, self)
+        self._decoders = Decoders(engine, key_serde, serde, resolve_serde, self.failed)
+        self._hand_out = HandOut(self.cursors, self._decoders)
+        self._topics = SubscribedTopics(engine, config, self.cursors)
+        self._watch = TopicWatch(
+            engine,
+            config,
+            question=self._topics.question,
+            relevant=self._topics.relevant,
+            on_news=self._topics_told,
+            on_failure=self._topics_not_told,
+        )
+        self._leaving = Background(engine)
+        self._failures: list[HeadraceError] = []
+        self._fatal: HeadraceError | None = None
+        self._polling = False
+        self._closed = False
+
+    # What the parts report, and ask
+
+    @property
+    def owned(self) -> list[TopicPartition]:
+        """The partitions that are read."""
+        return sorted(self.cursors)
+
+    def warn(self, text: str) -> None:
+        """Tell the program's operator something."""
+        self._warn(text)
+
+    def failed(self, error: HeadraceError) -> None:
+        """Have the next poll raise an error."""
+        if isinstance(error, ApiError) and error.code == ErrorCode.FENCED_INSTANCE_ID:
+            self._fatal = error
+        elif not self._failures:
+            self._failures.append(error)
+        self._engine.notify()
+
+    def unreachable(self, error: TransportError) -> None:
+        """Nobody answered in time: an error where nobody ever did, else something that passes."""
+        if self._engine.state.metadata.brokers:
+            self.warn(f"no broker answers, and it is tried again: {error}")
+        else:
+            self.failed(error)
+
+    def _topics_told(self) -> None:
+        reason = self._topics.changed()
+        if self._member is not None and reason is not None:
+            self._member.request_rejoin(reason)
+
+    def _topics_not_told(self, error: HeadraceError) -> None:
+        if isinstance(error, TransportError):
+            self.unreachable(error)
+        else:
+            self.failed(error)
+
+    def _identity(self) -> Committer | None:
+        if self._member is None:
+            return Committer()
+        return self._member.identity() if self._member.generation >= 0 else None
+
+    def _answered(self, code: ErrorCode, generation: int) -> None:
+        if self._member is not None:
+            self._member.answered(code, generation)
+
+    # What is read
+
+    @property
+    def needs_background(self) -> bool:
+        """Whether something may be due while the program works."""
+        return self._member is not None or (self._commits.automatic and bool(self.cursors))
+
+    @property
+    def joined(self) -> bool:
+        """Whether the consumer has its place in its group, with or without partitions."""
+        return self._member is not None and self._member.settled
+
+    def subscribe(
+        self,
+        topics: Collection[str] | None = None,
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        exclude: str | re.Pattern[str] | Collection[str] = (),
+        listener: object | None = None,
+    ) -> Flow[None]:
+        """Join the group for topics, for all that match a pattern, or (given neither) for what it is attached to."""
+        self._check_open()
+        if self._config.group_id is None:
+            raise ConfigError("subscribing needs a group: Consumer(..., group=NAME)")
+        if topics is not None and pattern is not None:
+            raise ConfigError("subscribe takes topics or a pattern, not both")
+        wanted = Subscription("group")
+        if topics is not None:
+            wanted = Subscription("topics", topics_of(topics))
+        elif pattern is not None:
+            wanted = Subscription(
+                "pattern", pattern=pattern_of(pattern), exclude=exclusion_of(exclude)
+            )
+        self._subscription.check_change(wanted.kind)
+        assignors = self._assignors
+        if wanted.kind == "group":
+            named = yield from self._topics.attachments()
+            if assignors is None and named is not None:
+                assignors = choose_assignors(named)
+        self._subscription = wanted
+        self._topics.follow(wanted)
+        if self._member is None:
+            self._become_member(assignors)
+        assert self._member is not None and self._rebalancing is not None  # noqa: PT018 - set together
+        self._rebalancing.listener = listener
+        self._member.request_rejoin("the subscription changed")
+        self._watch.watch(self._topics.age_ms)
+        self._commits.start_auto()
+
+    def _become_member(self, assignors: Sequence[Assignor] | None) -> None:
+        chosen = choose_assignors("range") if assignors is None else assignors
+        self._member = Member(self._engine, self._config, chosen, self._topics, self)
+        self._rebalancing = Rebalancing(
+            self._engine,
+            self._member,
+            self._commits,
+            self.cursors,
+            wanted=lambda: self._subscription.topics,
+            took=lambda arrival: self._topics.took(arrival.partition_counts),
+            listener=None,
+        )
+
+    def assign(
+        self, partitions: Mapping[TopicPartition, int | None] | Iterable[TopicPartition]
+    ) -> Flow[None]:
+        """Read these partitions, without a group deciding, instead of those before.
+
+        Args:
+            partitions: Partitions, or offsets by partition, EARLIEST and LATEST included. Without an offset, reading
+                goes on where it is, or begins at the group's committed offset, or else by `auto.offset.reset`.
+        """
+        self._check_open()
+        self._subscription.check_change("partitions")
+        given = partitions if isinstance(partitions, Mapping) else dict.fromkeys(partitions)
+        wanted = {TopicPartition(*name): offset for name, offset in given.items()}
+        yield from metadata.ensure(self._engine.state, {name.topic for name in wanted})
+        check_partitions_exist(self._engine.state, wanted)
+        places = {name: at for name, at in wanted.items() if at is not None and at < 0}
+        found = yield from self._list(places)
+        self._subscription = Subscription("partitions" if wanted else "none")
+        self._topics.follow(self._subscription)
+        for name in [name for name in self.cursors if name not in wanted]:
+            del self.cursors[name]
+        for name, offset in wanted.items():
+            at = found[name].offset if name in found else offset
+            if at is not None or name not in self.cursors:
+                self.cursors[name] = Cursor(name, at)
+        self._watch.watch(self._topics.age_ms)
+        self._commits.start_auto()
+
+    def unsubscribe(self) -> Flow[None]:
+        """Read nothing any more: commit (with enable.auto.commit), tell the listener, leave the group."""
+        self._check_open()
+        yield from self._depart("handed out")
+
+    def subscription(self) -> frozenset[str]:
+        """Return the topics subscribed to, as far as they are known."""
+        return self._subscription.topics
+
+    def assignment(self, timeout_ms: int) -> Flow[list[TopicPartition]]:
+        """Return the partitions that are read; in a group, wait for the place in it."""
+        self._check_open()
+        until_ms = self._engine.now_ms + timeout_ms
+        # Where a listener asks, or another thread polls, the answer is what is known now.
+        while self._member is not None and not self._polling:
+            yield from self._as_poll(self._attend())
+            if self.joined or self._engine.now_ms >= until_ms:
+                break
+            yield Wait(until_ms)
+        return sorted(self.cursors)
+
+    # Polling
+
+    def poll(self, timeout_ms: int) -> Flow[None]:
+        """Wait until there are records for `take`; what was handed out before counts as finished.
+
+        Raises:
+            NoSubscriptionError: Nothing is read.
+            ApiError: A partition cannot be read, or the group does not take this consumer.
+            CorruptRecordError: A batch is damaged; the position stays before it.
+        """
+        self._check_open()
+        for cursor in self.cursors.values():
+            cursor.finished = cursor.position() or cursor.finished
+        yield from self._as_poll(self._wait_for_records(self._engine.now_ms + timeout_ms))
+
+    def take(self, max_records: int | None = None) -> list[ConsumerRecord]:
+        """Hand out records that are here, and fetch more.
+
+        Raises:
+            SerializationError: The first record does not decode; the position stays at it.
+        """
+        self._check_open()
+        limit = self._config.max_poll_records if max_records is None else max_records
+        records = self._hand_out.take(max(1, limit))
+        self._fetch()
+        return records
+
+    def take_one(self) -> ConsumerRecord | None:
+        """Hand out one record, if one is here and nothing else is to be done first; the one before it is finished."""
+        self._check_open()
+        self._hand_out.finish_last()
+        member = self._member
+        if member is not None:
+            if member.lost or member.arrived or (member.rejoin and not member.joining):
+                return None
+            member.poll_began()
+            member.poll_ended()
+        record = self._hand_out.take_one()
+        if record is None or self._hand_out.drained:
+            self._fetch()
+        return record
+
+    def _as_poll(self, flow: Flow[None]) -> Flow[None]:
+        if self._polling:
+            flow.close()
+            raise ConcurrentPollError(
+                "this consumer is being polled already: one thread or task polls, and listeners do not"
+            )
+        self._polling = True
+        member = self._member
+        if member is not None:
+            member.poll_began()
+        try:
+            yield from flow
+        finally:
+            self._polling = False
+            if member is not None:
+                member.poll_ended()
+
+    def _wait_for_records(self, until_ms: int) -> Flow[None]:
+        while True:
+            if self._subscription.kind == "none":
+                raise NoSubscriptionError(
+                    "the consumer reads nothing: call subscribe or assign first"
+                )
+            yield from self._attend()
+            if self._hand_out.ready() or self._engine.now_ms >= until_ms:
+                return
+            yield Wait(until_ms)
+            self._check_open()
+
+    def _attend(self) -> Flow[None]:
+        """Do the foreground's part, and start what is to be done in the background."""
+        yield from self._call_back()
+        if self._rebalancing is not None:
+            yield from self._rebalancing.keep()
+        self._raise_failure()
+        self._decoders.look_up({name.topic for name in self.cursors})
+        self._locator.work()
+        self._fetch()
+
+    def _fetch(self) -> None:
+        self._fetcher.send(self._locator.usable)
+        if self._watch.stale:
+            self._watch.refresh()
+
+    def _raise_failure(self) -> None:
+        if self._fatal is not None:
+            raise self._fatal
+        if self._failures:
+            raise self._failures.pop()
+
+    def _call_back(self) -> Flow[None]:
+        while self._commits.outcomes:
+            callback, committed, error = self._commits.outcomes.popleft()
+            yield Invoke(callback, (committed, error))
+
+    # Commits
+
+    def commit(
+        self, wanted: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None
+    ) -> Flow[None]:
+        """Commit offsets: those given, or where everything is finished that was handed out."""
+        yield from self._call_back()
+        yield from self._commits.commit(self._to_commit(wanted))
+        yield from self._call_back()
+
+    def commit_async(
+        self,
+        wanted: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+        callback: Callback | None = None,
+    ) -> None:
+        """Commit without waiting."""
+        self._commits.commit_async(self._to_commit(wanted), callback)
+
+    def _to_commit(
+        self, wanted: Mapping[TopicPartition, int | OffsetAndMetadata] | None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        self._check_open()
+        if self._config.group_id is None:
+            raise ConfigError("committing needs a group: Consumer(..., group=NAME)")
+        if wanted is None:
+            return self._commits.handed_out()
+        checked = {}
+        for name, at in wanted.items():
+            cursor = self._cursor(name)
+            checked[cursor.name] = _checked_offset(cursor, at)
+        return checked
+
+    def committed(
+        self, partitions: Iterable[TopicPartition]
+    ) -> Flow[dict[TopicPartition, OffsetAndMetadata | None]]:
+        """Return what the group has committed; None where it has not.
+
+        Raises:
+            InvalidCommittedOffsetError: There is no such partition.
+        """
+        self._check_open()
+        if self._config.group_id is None:
+            raise ConfigError("committed offsets are a group's: Consumer(..., group=NAME)")
+        names = [TopicPartition(*name) for name in partitions]
+        try:
+            yield from metadata.ensure(self._engine.state, {name.topic for name in names})
+            check_partitions_exist(self._engine.state, names)
+        except ApiError as error:
+            if error.code not in UNKNOWN:
+                raise
+            raise InvalidCommittedOffsetError(
+                f"no offset can be committed there: {error.message}"
+            ) from error
+        found = yield from offsets.committed_offsets(
+            self._engine.state, self._config.group_id, names
+        )
+        return {name: found.get(name) for name in names}
+
+    def group_metadata(self) -> GroupMetadata:
+        """Return the consumer's place in its group."""
+        if self._config.group_id is None:
+            raise ConfigError("the consumer has no group: Consumer(..., group=NAME)")
+        who = self._identity() or Committer()
+        return GroupMetadata(
+            self._config.group_id, who.generation_id, who.member_id, who.group_instance_id
+        )
+
+    # Places
+
+    def seek(self, name: TopicPartition, offset: int) -> None:
+        """Go on from another offset of a partition that is read."""
+        cursor = self._cursor(name)
+        cursor.move(_checked_offset(cursor, offset).offset)
+        self._engine.notify()
+
+    def seek_to(self, partitions: Iterable[TopicPartition] | None, target: int) -> Flow[None]:
+        """Go to EARLIEST, LATEST or a time; where no record is as late as the time, to the end."""
+        names = list(self.cursors) if partitions is None else list(partitions)
+        cursors = [self._cursor(name) for name in names]
+        found = yield from self._list({cursor.name: target for cursor in cursors})
+        late = [name for name, listed in found.items() if listed.offset < 0]
+        found |= yield from self._list(dict.fromkeys(late, LATEST))
+        for cursor in cursors:
+            if self.cursors.get(cursor.name) is cursor:
+                cursor.move(found[cursor.name].offset)
+
+    def position(self, name: TopicPartition, timeout_ms: int) -> Flow[int]:
+        """Return the offset of the next record that polls will return, once it is known."""
+        until_ms = self._engine.now_ms + timeout_ms
+        while (offset := self._cursor(name).offset) is None:
+            self._raise_failure()
+            self._locator.work()
+            if self._engine.now_ms >= until_ms:
+                raise TransportError(f"the position of {name} was not found in time")
+            yield Wait(until_ms)
+        return offset
+
+    def known_position(self, name: TopicPartition) -> int | None:
+        """Return the position if it is known by now."""
+        return self._cursor(name).offset
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out no records of these partitions until `resume`."""
+        for cursor in [self._cursor(name) for name in partitions]:
+            cursor.paused = True
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out records of these partitions again."""
+        for cursor in [self._cursor(name) for name in partitions]:
+            cursor.paused = False
+        self._engine.notify()
+
+    def paused(self) -> list[TopicPartition]:
+        """Return the partitions that are paused."""
+        return sorted(name for name, cursor in self.cursors.items() if cursor.paused)
+
+    def lag(
+        self, partitions: Iterable[TopicPartition] | None, timeout_ms: int
+    ) -> Flow[dict[TopicPartition, int]]:
+        """Return how many offsets lie between each position and the end."""
+        names = [self._cursor(name).name for name in partitions or list(self.cursors)]
+        positions = {}
+        for name in names:
+            positions[name] = yield from self.position(name, timeout_ms)
+        ends = yield from self._list(dict.fromkeys(names, LATEST))
+        return {name: max(0, ends[name].offset - positions[name]) for name in names}
+
+    def offsets_for(
+        self, targets: Mapping[TopicPartition, int]
+    ) -> Flow[dict[TopicPartition, ListedOffset]]:
+        """Find EARLIEST, LATEST, or the first record not older than a time; offset -1 where there is none."""
+        return (yield from self._list({TopicPartition(*n): at for n, at in targets.items()}))
+
+    def begin_offsets(
+        self, partitions: Iterable[TopicPartition]
+    ) -> Flow[dict[TopicPartition, int]]:
+        """Return the first offset of each partition."""
+        found = yield from self.offsets_for(dict.fromkeys(partitions, EARLIEST))
+        return {name: listed.offset for name, listed in found.items()}
+
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> Flow[dict[TopicPartition, int]]:
+        """Return one past the last offset of each partition, as far as this consumer may read."""
+        found = yield from self.offsets_for(dict.fromkeys(partitions, LATEST))
+        return {name: listed.offset for name, listed in found.items()}
+
+    def partitions_for(self, topic: str) -> Flow[list[TopicPartition]]:
+        """Return a topic's partitions."""
+        self._check_open()
+        auto_create = self._config.allow_auto_create_topics
+        yield from metadata.ensure(self._engine.state, [topic], auto_create=auto_create)
+        return self._engine.state.metadata.partitions(topic)
+
+    def _list(
+        self, targets: Mapping[TopicPartition, int]
+    ) -> Flow[dict[TopicPartition, ListedOffset]]:
+        self._check_open()
+        if not targets:
+            return {}
+        return (yield from list_offsets(self._engine.state, targets, self._isolation_level))
+
+    def _cursor(self, name: TopicPartition) -> Cursor:
+        self._check_open()
+        cursor = self.cursors.get(TopicPartition(*name))
+        if cursor is None:
+            raise NotAssignedError(
+                f"{TopicPartition(*name)} is not assigned to this consumer (any more): it reads "
+                f"{', '.join(map(str, sorted(self.cursors))) or 'nothing'}"
+            )
+        return cursor
+
+    # The end
+
+    def close(self, at_close: AtClose = "handed out") -> Flow[None]:
+        """Commit (with enable.auto.commit), tell the listener, leave the group."""
+        if self._closed:
+            return
+        try:
+            yield from self._depart(at_close)
+        finally:
+            self._closed = True
+            self._engine.notify()
+
+    def _depart(self, at_close: AtClose) -> Flow[None]:
+        try:
+            yield from self._commit_last(at_close)
+            if self._rebalancing is not None:
+                yield from self._rebalancing.give_up_all()
+        finally:
+            self._stop()
+        if self._member is not None:
+            member, self._member, self._rebalancing = self._member, None, None
+            self._leaving.start(member.leave(), lambda _: None, LEAVE_TIMEOUT_MS)
+            while self._leaving.running:
+                yield Wait()
+        yield from self._call_back()
+
+    def _commit_last(self, at_close: AtClose) -> Flow[None]:
+        if not self._commits.automatic or at_close == "nothing":
+            return
+        wanted = (
+            self._commits.handed_out() if at_close == "handed out" else self._commits.finished()
+        )
+        if wanted and self._identity() is not None:
+            self._leaving.start(
+                self._commits.commit(wanted), self._not_committed, COMMIT_TIMEOUT_MS
+            )
+            while self._leaving.running:
+                yield Wait()
+
+    def _not_committed(self, outcome: object) -> None:
+        if isinstance(outcome, HeadraceError):
+            self.warn(f"the last positions could not be committed: {outcome}")
+
+    def _stop(self) -> None:
+        for part in (self._commits, self._locator, self._decoders, self._watch):
+            part.stop()
+        self.cursors.clear()
+        self._failures.clear()
+        self._fatal = None
+        self._subscription = Subscription()
+        self._topics.follow(self._subscription)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the consumer is closed")
+
+
+def _checked_offset(cursor: Cursor, given: object) -> OffsetAndMetadata:
+    if isinstance(given, OffsetAndMetadata):
+        return given
+    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+        raise ConfigError(f"{cursor.name}: an offset is a number from 0 on, not {given!r}")
+    epoch = cursor.epoch if given == cursor.offset else -1
+    return OffsetAndMetadata(given, leader_epoch=epoch)

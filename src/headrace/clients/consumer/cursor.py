@@ -1,0 +1,127 @@
+"""A consumer's place in one partition."""
+
+from __future__ import annotations
+
+from headrace.clients.consumer.records import FetchedBatches
+from headrace.clients.flows.offsets import OffsetAndMetadata
+from headrace.errors import CorruptRecordError
+from headrace.records.reader import Record
+from headrace.types import TopicPartition
+
+
+class Cursor:
+    """Where the consumer is in a partition, and what it has read ahead there."""
+
+    __slots__ = (
+        "batch_end",
+        "batch_epoch",
+        "checked_epoch",
+        "committed",
+        "epoch",
+        "fetched",
+        "fetching",
+        "finished",
+        "high_watermark",
+        "muted_until_ms",
+        "name",
+        "next_record",
+        "offset",
+        "out_of_range",
+        "paused",
+        "records",
+    )
+
+    def __init__(self, name: TopicPartition, offset: int | None = None) -> None:
+        self.name = name
+        self.offset = offset
+        """The next offset to hand out; None until it is known."""
+        self.epoch = -1
+        """Epoch of the leader that wrote what was handed out last; -1 if unknown."""
+        self.finished: OffsetAndMetadata | None = None
+        """Up to where the program has worked: what came before the records of its last poll. None: nothing new."""
+        self.committed: int | None = None
+        """The offset last known to be committed."""
+        self.out_of_range = False
+        """The offset does not exist at the leader; where to go on has to be found out."""
+        self.checked_epoch = -1
+        """The leader epoch under which `offset` was found to be on the leader's log."""
+        self.high_watermark = -1
+        self.fetching = False
+        self.paused = False
+        self.muted_until_ms = 0
+        self.fetched: FetchedBatches | None = None
+        self.records: list[Record] = []
+        """Records of one batch; those before `next_record` are handed out."""
+        self.next_record = 0
+        self.batch_end = 0
+        self.batch_epoch = -1
+
+    @property
+    def pending(self) -> int:
+        """How many decoded records wait to be handed out."""
+        return len(self.records) - self.next_record
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was read ahead."""
+        return self.fetched is None and not self.pending
+
+    def position(self) -> OffsetAndMetadata | None:
+        """Return where the consumer is, as it would be committed."""
+        if self.offset is None:
+            return None
+        return OffsetAndMetadata(self.offset, leader_epoch=self.epoch)
+
+    def move(self, offset: int, epoch: int = -1) -> None:
+        """Go to another offset and forget what was read ahead."""
+        self.offset = offset
+        self.epoch = epoch
+        self.out_of_range = False
+        self.checked_epoch = -1
+        self.drop_read_ahead()
+
+    def drop_read_ahead(self) -> None:
+        """Forget what was read ahead."""
+        self.fetched = None
+        self.records = []
+        self.next_record = 0
+
+    def decode(self) -> bool:
+        """Make sure that a record waits to be handed out, if one was fetched; batches without any move the position.
+
+        Raises:
+            CorruptRecordError: The next batch is damaged; the position stays before it.
+        """
+        while not self.pending:
+            if self.fetched is None or self.offset is None:
+                return False
+            try:
+                batch = self.fetched.next_batch()
+            except CorruptRecordError as error:
+                raise CorruptRecordError(f"{self.name} at offset {self.offset}: {error}") from error
+            if batch is None:
+                self.fetched = None
+                return False
+            header, records = batch
+            first = self.offset
+            self.batch_end = max(first, header.last_offset + 1)
+            self.batch_epoch = header.partition_leader_epoch
+            # The first batch may begin before the offset that was asked for.
+            if records and records[0].offset < first:
+                records = [record for record in records if record.offset >= first]
+            self.records = records
+            self.next_record = 0
+            if not records:
+                self.offset = self.batch_end
+        return True
+
+    def advance(self, count: int) -> None:
+        """Move behind the next `count` decoded records; behind the last of a batch is behind the batch."""
+        self.next_record += count
+        self.epoch = self.batch_epoch
+        if self.next_record < len(self.records):
+            self.offset = self.records[self.next_record - 1].offset + 1
+        else:
+            self.offset = self.batch_end
+            self.records = []
+            self.next_record = 0

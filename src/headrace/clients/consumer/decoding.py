@@ -1,0 +1,115 @@
+"""Which serdes read a topic: those given to the consumer, or those that the topic's own configuration names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, Final, Protocol
+
+from headrace.clients.consumer.background import Background
+from headrace.clients.engine import Engine
+from headrace.clients.flows.admin import ResourceType, describe_configs
+from headrace.clients.flows.effects import Flow
+from headrace.errors import ApiError, HeadraceError, TransportError
+from headrace.serdes.plain import BytesSerde
+
+SERDE_CONFIG: Final = "headrace.serde"
+KEY_SERDE_CONFIG: Final = "headrace.key.serde"
+
+Decode = Callable[[bytes], Any]
+
+
+class Deserializer(Protocol):
+    """Makes values of bytes."""
+
+    def deserialize(self, data: bytes) -> Any:
+        """Return the value; whatever is raised says what is wrong with the bytes."""
+
+
+Resolve = Callable[[str], Deserializer]
+
+
+class Decoders:
+    """The two functions for each topic: for keys and for values; None leaves bytes as they are."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        key_serde: Deserializer | None,
+        serde: Deserializer | None,
+        resolve: Resolve | None,
+        on_failure: Callable[[HeadraceError], object],
+    ) -> None:
+        """Prepare the decoders of a consumer.
+
+        Args:
+            engine: What runs the look-ups.
+            key_serde: For the keys of all topics; None asks each topic.
+            serde: For the values of all topics; None asks each topic.
+            resolve: Returns the serde of a name; None takes bytes where no serde is given.
+            on_failure: Told when a topic's serdes are not known here.
+        """
+        self._engine = engine
+        self._key = _decode_of(key_serde)
+        self._value = _decode_of(serde)
+        self._given = key_serde is not None, serde is not None
+        self._resolve = resolve if not all(self._given) else None
+        self._on_failure = on_failure
+        self._background = Background(engine)
+        self._known: dict[str, tuple[Decode | None, Decode | None]] = {}
+
+    def of(self, topic: str) -> tuple[Decode | None, Decode | None] | None:
+        """Return a topic's functions; None while they are looked up."""
+        if self._resolve is None:
+            return self._key, self._value
+        return self._known.get(topic)
+
+    def look_up(self, topics: Collection[str]) -> None:
+        """Find the serdes of topics that are not known yet."""
+        if self._resolve is None or self._background.running:
+            return
+        missing = sorted(topic for topic in set(topics) if topic not in self._known)
+        if missing:
+            self._background.start(self._ask(missing), self._told)
+
+    def stop(self) -> None:
+        """Look nothing up any more."""
+        self._background.stop()
+
+    def _told(self, outcome: object) -> None:
+        if isinstance(outcome, HeadraceError):
+            self._on_failure(outcome)
+
+    def _ask(self, topics: list[str]) -> Flow[None]:
+        backoff = self._engine.state.backoff()
+        for topic in topics:
+            names: dict[str, str] = {}
+            while True:
+                try:
+                    found = yield from describe_configs(
+                        self._engine.state, ResourceType.TOPIC, [topic]
+                    )
+                except TransportError as error:
+                    yield backoff.after(error)
+                    continue
+                except ApiError:
+                    found = {}  # a broker that does not tell has nothing to say about serdes
+                break
+            for entry in found.get(topic, ()):
+                if entry.value:
+                    names[entry.name] = entry.value
+            self._known[topic] = (
+                self._choose(0, self._key, names.get(KEY_SERDE_CONFIG)),
+                self._choose(1, self._value, names.get(SERDE_CONFIG)),
+            )
+
+    def _choose(self, index: int, given: Decode | None, name: str | None) -> Decode | None:
+        if self._given[index] or name is None:
+            return given
+        assert self._resolve is not None, "only then topics are asked"
+        return _decode_of(self._resolve(name))
+
+
+def _decode_of(serde: Deserializer | None) -> Decode | None:
+    if serde is None or isinstance(serde, BytesSerde):
+        return None
+    return serde.deserialize

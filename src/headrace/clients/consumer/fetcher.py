@@ -1,0 +1,137 @@
+"""Reading ahead: one fetch per broker is under way while the program works on what came before.
+
+A partition is fetched again only when its records have been handed out, so memory holds at most one answer per broker
+and one decoded batch per partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from headrace.clients.config import ConsumerConfig
+from headrace.clients.consumer.cursor import Cursor
+from headrace.clients.consumer.records import FetchedBatches
+from headrace.clients.engine import Engine
+from headrace.clients.flows import metadata
+from headrace.clients.flows.cluster import NO_LEADER
+from headrace.clients.flows.effects import Call
+from headrace.clients.flows.fetch import (
+    FetchedPartition,
+    FetchLimits,
+    FetchPosition,
+    fetch_request,
+    read_fetch,
+)
+from headrace.clients.flows.list_offsets import READ_COMMITTED, READ_UNCOMMITTED
+from headrace.clients.flows.routing import by_leader, partition_error
+from headrace.errors import ErrorCode, HeadraceError, TransportError
+from headrace.types import TopicPartition
+
+FETCH_CHANNEL: Final = "fetch"
+"""A connection of its own, so that metadata and offsets do not wait behind a long poll."""
+
+
+class Fetcher:
+    """Fetches for the partitions of one consumer."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        config: ConsumerConfig,
+        cursors: Mapping[TopicPartition, Cursor],
+        on_failure: Callable[[HeadraceError], object],
+    ) -> None:
+        self._engine = engine
+        self._config = config
+        self._cursors = cursors
+        self._on_failure = on_failure
+        self._busy_nodes: set[int] = set()
+        committed = config.isolation_level == "read_committed"
+        self.isolation_level = READ_COMMITTED if committed else READ_UNCOMMITTED
+        self._limits = FetchLimits(
+            config.fetch_max_wait_ms,
+            config.fetch_min_bytes,
+            config.fetch_max_bytes,
+            self.isolation_level,
+        )
+
+    def send(self, usable: Callable[[Cursor], bool]) -> None:
+        """Ask each broker that is not busy for the partitions that have nothing left here.
+
+        Args:
+            usable: Whether a partition's position may be believed.
+        """
+        state = self._engine.state
+        now_ms = self._engine.now_ms
+        wanted = {
+            name: FetchPosition(
+                cursor.offset,
+                state.metadata.leader_epoch(name),
+                self._config.max_partition_fetch_bytes,
+            )
+            for name, cursor in self._cursors.items()
+            if cursor.offset is not None
+            and not (cursor.fetching or cursor.paused or cursor.out_of_range)
+            and cursor.empty
+            and now_ms >= cursor.muted_until_ms
+            and name.topic not in state.stale_topics
+            and usable(cursor)
+        }
+        for node, positions in by_leader(state, wanted).items():
+            if node == NO_LEADER:
+                state.stale_topics.update(topic for topic, _ in positions)
+            elif node not in self._busy_nodes:
+                self._send(node, positions)
+
+    def _send(self, node: int, positions: dict[TopicPartition, FetchPosition]) -> None:
+        self._busy_nodes.add(node)
+        cursors = {name: self._cursors[name] for name in positions}
+        for cursor in cursors.values():
+            cursor.fetching = True
+
+        def answered(outcome: object) -> None:
+            self._busy_nodes.discard(node)
+            for cursor in cursors.values():
+                cursor.fetching = False
+            if isinstance(outcome, TransportError):
+                self._mute(cursors.values())
+            try:
+                for name, data in read_fetch(self._engine.state, positions, outcome):  # type: ignore[arg-type]  # a fetch always has an answer
+                    if name in positions:
+                        self._take_answer(cursors[name], positions[name].offset, data)
+            except HeadraceError as error:
+                self._mute(cursors.values())
+                self._on_failure(error)
+            self._engine.notify()
+
+        call = Call(
+            request=fetch_request(positions, self._limits),
+            node=node,
+            channel=FETCH_CHANNEL,
+            timeout_ms=self._config.request_timeout_ms + self._config.fetch_max_wait_ms,
+        )
+        self._engine.submit(call, answered)
+
+    def _take_answer(self, cursor: Cursor, offset: int, data: FetchedPartition) -> None:
+        # (1) A fetch is sent, (2) the partition is given away and comes back, or the program seeks, (3) the answer
+        # arrives: it belongs to a cursor that is gone, or to another place.
+        if self._cursors.get(cursor.name) is not cursor or cursor.offset != offset:
+            return
+        if data.error == ErrorCode.OFFSET_OUT_OF_RANGE:
+            cursor.out_of_range = True
+        elif data.error in metadata.STALE_LEADER_ERRORS or data.error.retriable:
+            self._mute([cursor])
+        elif data.error:
+            self._mute([cursor])
+            self._on_failure(partition_error(cursor.name, data.error))
+        else:
+            cursor.high_watermark = data.high_watermark
+            if len(data.records):
+                cursor.fetched = FetchedBatches(data, check_crcs=self._config.check_crcs)
+
+    def _mute(self, cursors: Iterable[Cursor]) -> None:
+        until_ms = self._engine.now_ms + self._config.retry_backoff_ms
+        for cursor in cursors:
+            cursor.muted_until_ms = until_ms
+        self._engine.at(until_ms, self._engine.notify)

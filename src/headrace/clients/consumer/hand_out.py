@@ -1,0 +1,162 @@
+"""Handing out records: a bounded number at a time, from another partition first each time."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from headrace.clients.consumer.cursor import Cursor
+from headrace.clients.consumer.decoding import Decode, Decoders
+from headrace.clients.consumer.records import ConsumerRecord
+from headrace.errors import SerializationError
+from headrace.records.reader import Record
+from headrace.types import TopicPartition
+
+_new = partial(tuple.__new__, ConsumerRecord)
+"""Half the cost of calling the class."""
+
+
+class HandOut:
+    """Takes records out of the cursors of one consumer."""
+
+    def __init__(self, cursors: dict[TopicPartition, Cursor], decoders: Decoders) -> None:
+        self._cursors = cursors
+        self._decoders = decoders
+        self._last: Cursor | None = None
+        """The cursor whose record was handed out alone, and is being worked on."""
+
+    def ready(self) -> bool:
+        """Whether there is a record to hand out.
+
+        Raises:
+            CorruptRecordError: A batch is damaged.
+        """
+        return any(self._may_give(cursor) and cursor.decode() for cursor in self._cursors.values())
+
+    def take(self, limit: int) -> list[ConsumerRecord]:
+        """Hand out at most so many records.
+
+        Raises:
+            CorruptRecordError: The first batch is damaged.
+            SerializationError: The first record does not decode.
+        """
+        taken: list[ConsumerRecord] = []
+        self._last = None
+        for name, cursor in list(self._cursors.items()):
+            if not self._may_give(cursor):
+                continue
+            whole = self._take_from(cursor, taken, limit)
+            if taken:
+                # A busy partition must not starve the others: the next poll begins behind it.
+                self._cursors[name] = self._cursors.pop(name)
+            if not whole or len(taken) >= limit:
+                break
+        return taken
+
+    def take_one(self) -> ConsumerRecord | None:
+        """Hand out one record, from the same partition as before while it has decoded ones."""
+        cursor = self._last
+        if (
+            cursor is None
+            or self._cursors.get(cursor.name) is not cursor
+            or cursor.paused
+            or not cursor.pending
+        ):
+            records = self.take(1)
+            if not records:
+                return None
+            self._last = self._cursors[TopicPartition(*records[0][:2])]
+            return records[0]
+        taken: list[ConsumerRecord] = []
+        self._take_from(cursor, taken, 1)
+        return taken[0]
+
+    def finish_last(self) -> None:
+        """The program came back from the record that was handed out alone."""
+        if self._last is not None:
+            self._last.finished = self._last.position()
+
+    @property
+    def drained(self) -> bool:
+        """Whether the partition that gave the last record has nothing more here."""
+        return self._last is None or self._last.empty
+
+    def _may_give(self, cursor: Cursor) -> bool:
+        return (
+            not cursor.paused
+            and not cursor.empty
+            and self._decoders.of(cursor.name.topic) is not None
+        )
+
+    def _take_from(self, cursor: Cursor, taken: list[ConsumerRecord], limit: int) -> bool:
+        """Hand out of one partition; false when a record there has to wait for its error to be raised."""
+        decoders = self._decoders.of(cursor.name.topic)
+        assert decoders is not None, "checked by the caller"
+        decode_key, decode_value = decoders
+        topic, partition = cursor.name
+        while len(taken) < limit:
+            if not cursor.pending and not self._decode(cursor, taken):
+                return cursor.empty
+            first = cursor.next_record
+            chunk = cursor.records[first : first + limit - len(taken)]
+            epoch = cursor.batch_epoch
+            if decode_key is None and decode_value is None:
+                taken += [
+                    _new((topic, partition, offset, timestamp, key, value, headers, epoch))
+                    for offset, timestamp, key, value, headers in chunk
+                ]
+                cursor.advance(len(chunk))
+                continue
+            good = 0
+            for record in chunk:
+                try:
+                    taken.append(_made(cursor, record, decode_key, decode_value))
+                except SerializationError:
+                    if good:
+                        cursor.advance(good)
+                    if taken:
+                        return False
+                    raise
+                good += 1
+            cursor.advance(good)
+        return True
+
+    @staticmethod
+    def _decode(cursor: Cursor, taken: list[ConsumerRecord]) -> bool:
+        try:
+            return cursor.decode()
+        except Exception:
+            if taken:
+                return False  # raised by the next poll, which begins with this batch
+            raise
+
+
+def _made(
+    cursor: Cursor, record: Record, decode_key: Decode | None, decode_value: Decode | None
+) -> ConsumerRecord:
+    offset, timestamp, key, value, headers = record
+    what = "key"
+    try:
+        if key is not None and decode_key is not None:
+            key = decode_key(key)
+        what = "value"
+        if value is not None and decode_value is not None:
+            value = decode_value(value)
+    except Exception as error:
+        topic, partition = cursor.name
+        raise SerializationError(
+            f"the {what} of the record at offset {offset} of {cursor.name} does not decode: {error!r}; seek to "
+            f"{offset + 1} to skip it",
+            topic=topic,
+            partition=partition,
+            offset=offset,
+        ) from error
+    return ConsumerRecord(
+        cursor.name.topic,
+        cursor.name.partition,
+        offset,
+        timestamp,
+        key,
+        value,
+        headers,
+        cursor.batch_epoch,
+    )

@@ -1,0 +1,57 @@
+"""The parts that the arguments of a consumer make."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from headrace.clients.config import ConsumerConfig, parse_config
+from headrace.clients.consumer.assignors import AssignorChoice, choose_assignors
+from headrace.clients.consumer.core import ConsumerCore
+from headrace.clients.engine import Engine
+from headrace.serdes.serde import Serde, resolve_serde
+
+_log: Final = logging.getLogger("headrace.clients.consumer")
+
+
+def consumer_config(
+    target: object, properties: Mapping[str, Any], *, client_id: str, **named: Any
+) -> ConsumerConfig:
+    """Return the configuration; named arguments that are None count as not given.
+
+    Raises:
+        ConfigError: A property is unknown, malformed or contradicts another.
+    """
+    given = {name: value for name, value in named.items() if value is not None}
+    where = {"bootstrap_servers": target} if isinstance(target, str) else {}
+    return parse_config(ConsumerConfig, {**given, **properties}, client_id=client_id, **where)
+
+
+def consumer_core(
+    engine: Engine,
+    config: ConsumerConfig,
+    assignor: AssignorChoice | Sequence[AssignorChoice] | None,
+    serde: str | Serde | None,
+    key_serde: str | Serde | None,
+) -> ConsumerCore:
+    """Return the core of a consumer that warns by the program's log."""
+    # A wrong name is an error where it is written, not where the group is joined.
+    chosen = choose_assignors(config.partition_assignment_strategy or "range")
+    given = None if config.partition_assignment_strategy == "" else chosen
+    if assignor is not None:
+        given = choose_assignors(assignor)
+    return ConsumerCore(
+        engine,
+        config,
+        assignors=given,
+        serde=None if serde is None else resolve_serde(serde),
+        key_serde=None if key_serde is None else resolve_serde(key_serde),
+        resolve_serde=resolve_serde,
+        warn=lambda text: _log.warning("%s", text),
+    )
+
+
+def milliseconds(seconds: float | None, default_ms: int) -> int:
+    """Return a timeout of the program's in milliseconds; None is the default."""
+    return default_ms if seconds is None else max(0, round(seconds * 1000))

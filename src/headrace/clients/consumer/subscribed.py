@@ -1,0 +1,129 @@
+"""Which topics a subscription means, and whether that has changed since the group was told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from headrace.clients.config import ConsumerConfig
+from headrace.clients.consumer.cursor import Cursor
+from headrace.clients.consumer.subscription import Subscription, pattern_of
+from headrace.clients.engine import Engine
+from headrace.clients.flows import metadata
+from headrace.clients.flows.attachments import group_attachments
+from headrace.clients.flows.effects import Flow
+from headrace.types import TopicPartition
+
+ATTACHMENTS_CHECK_MS: Final = 3_000
+"""How often members look what their group is attached to, at least: an administrator waits for it."""
+
+
+class SubscribedTopics:
+    """The topics of one consumer."""
+
+    def __init__(
+        self, engine: Engine, config: ConsumerConfig, cursors: Mapping[TopicPartition, Cursor]
+    ) -> None:
+        self._engine = engine
+        self._config = config
+        self._cursors = cursors
+        self._subscription = Subscription()
+        self._told: frozenset[str] | None = None
+        """What the group was told; None while there is nothing to compare with."""
+        self._divided: Mapping[str, int] | None = None
+        """The numbers of partitions that this member, as leader, divided among the group."""
+        self._group_topics: frozenset[str] = frozenset()
+
+    def follow(self, subscription: Subscription) -> None:
+        """Look after another subscription."""
+        self._subscription = subscription
+        self._told = None
+        self._divided = None
+        self._group_topics = frozenset()
+
+    @property
+    def age_ms(self) -> int:
+        """How long what is known of topics holds."""
+        if self._subscription.kind == "group":
+            return min(ATTACHMENTS_CHECK_MS, self._config.metadata_max_age_ms)
+        return self._config.metadata_max_age_ms
+
+    def relevant(self) -> frozenset[str]:
+        """Return the topics whose leaders matter."""
+        return self._subscription.topics.union(name.topic for name in self._cursors)
+
+    def question(self) -> Flow[frozenset[str] | None]:
+        """Find which topics have to be asked about now and then; None is all of them."""
+        yield from self._look_at_attachments()
+        if self._subscription.needs_all_topics:
+            return None
+        return self.relevant() | self._group_topics
+
+    def attachments(self) -> Flow[str | None]:
+        """Ask what the group is attached to; return the name of its assignor, if it has one.
+
+        Raises:
+            ConfigError: The broker does not keep such a thing.
+        """
+        assert self._config.group_id is not None, "checked by subscribe"
+        found = yield from group_attachments(self._engine.state, self._config.group_id)
+        return found.assignor
+
+    def _look_at_attachments(self) -> Flow[None]:
+        subscription = self._subscription
+        if subscription.kind != "group":
+            return
+        assert self._config.group_id is not None, "checked by subscribe"
+        found = yield from group_attachments(self._engine.state, self._config.group_id)
+        subscription.pattern = None if found.pattern is None else pattern_of(found.pattern)
+        if subscription.pattern is None:
+            subscription.topics = found.topics
+
+    # What the member asks
+
+    def subscribed(self) -> Flow[frozenset[str]]:
+        """Look up which topics the member wants; they are what the group is told."""
+        yield from self._look_at_attachments()
+        if self._subscription.needs_all_topics:
+            yield from metadata.refresh(self._engine.state, None)
+            self._match()
+        self._told = self._subscription.topics
+        return self._told
+
+    def count_partitions(self, topics: frozenset[str]) -> Flow[Mapping[str, int]]:
+        """Look up how many partitions the topics of the group have; those that do not exist are left out."""
+        self._group_topics = topics
+        wanted = None if self._subscription.needs_all_topics else topics
+        auto_create = self._config.allow_auto_create_topics
+        yield from metadata.refresh(self._engine.state, wanted, auto_create=auto_create)
+        return self._count(topics)
+
+    def took(self, divided: Mapping[str, int] | None) -> None:
+        """An assignment is taken over; the leader watches whether what it divided still holds."""
+        self._divided = divided
+        if divided is None:
+            self._group_topics = frozenset()
+
+    # News
+
+    def changed(self) -> str | None:
+        """Return why the group has to rebalance, now that metadata are fresh; None if it has not."""
+        if self._subscription.needs_all_topics:
+            self._match()
+        if self._told is not None and self._subscription.topics != self._told:
+            return "the topics subscribed to changed"
+        if self._divided is not None and self._count(self._group_topics) != self._divided:
+            return "the topics of the group have other partitions"
+        return None
+
+    def _match(self) -> None:
+        self._subscription.match(
+            name
+            for name, topic in self._engine.state.metadata.topics.items()
+            if not topic.is_internal and not topic.error
+        )
+
+    def _count(self, topics: frozenset[str]) -> dict[str, int]:
+        known = self._engine.state.metadata
+        counts = {topic: len(known.partitions(topic)) for topic in topics}
+        return {topic: count for topic, count in counts.items() if count}

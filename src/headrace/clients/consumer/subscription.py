@@ -1,0 +1,97 @@
+"""What a consumer reads: topics, a pattern, whatever its group is attached to, or partitions chosen by hand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from headrace.errors import ConfigError, ConflictingSubscriptionError
+
+Kind = Literal["none", "topics", "pattern", "group", "partitions"]
+
+_DESCRIPTIONS: dict[Kind, str] = {
+    "none": "nothing",
+    "topics": "topics",
+    "pattern": "a pattern",
+    "group": "what its group is attached to",
+    "partitions": "partitions chosen by hand",
+}
+
+
+@dataclass(slots=True)
+class Subscription:
+    """What is subscribed to, and the topics that this means at the moment."""
+
+    kind: Kind = "none"
+    topics: frozenset[str] = frozenset()
+    """The topics named, or those that match; they may not all exist."""
+    pattern: re.Pattern[str] | None = None
+    exclude: re.Pattern[str] | frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def by_group(self) -> bool:
+        """Whether the group decides which partitions the consumer gets."""
+        return self.kind in {"topics", "pattern", "group"}
+
+    @property
+    def needs_all_topics(self) -> bool:
+        """Whether it takes the names of all topics to know what is subscribed to."""
+        return self.pattern is not None
+
+    def check_change(self, kind: Kind) -> None:
+        """Raise ConflictingSubscriptionError unless one of this kind may take this one's place."""
+        if self.kind not in {"none", kind}:
+            raise ConflictingSubscriptionError(
+                f"the consumer reads {_DESCRIPTIONS[self.kind]}: call unsubscribe() before it reads "
+                f"{_DESCRIPTIONS[kind]}"
+            )
+
+    def match(self, names: Iterable[str]) -> None:
+        """Take those of all topics that match."""
+        if self.pattern is not None:
+            self.topics = frozenset(name for name in names if self._matches(name))
+
+    def _matches(self, name: str) -> bool:
+        assert self.pattern is not None, "checked by match"
+        if self.pattern.fullmatch(name) is None:
+            return False
+        if isinstance(self.exclude, frozenset):
+            return name not in self.exclude
+        return self.exclude.fullmatch(name) is None
+
+
+def topics_of(names: object) -> frozenset[str]:
+    """Return the names of topics, checked to be names.
+
+    Raises:
+        ConfigError: It is no collection of names, for example a single name.
+    """
+    if isinstance(names, str) or not isinstance(names, Collection):
+        raise ConfigError(f"topics are a list of names, not {names!r}; for one topic: [{names!r}]")
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise ConfigError(f"a topic's name is text, not {name!r}")
+    return frozenset(names)
+
+
+def pattern_of(text: str | re.Pattern[str]) -> re.Pattern[str]:
+    """Return a compiled pattern.
+
+    Raises:
+        ConfigError: It is no regular expression.
+    """
+    try:
+        return re.compile(text)
+    except (re.error, TypeError) as error:
+        raise ConfigError(f"{text!r} is no regular expression: {error}") from None
+
+
+def exclusion_of(
+    exclude: str | re.Pattern[str] | Collection[str],
+) -> re.Pattern[str] | frozenset[str]:
+    """Return what is excluded: a pattern, or names."""
+    if isinstance(exclude, str | re.Pattern):
+        return pattern_of(exclude)
+    return topics_of(exclude)

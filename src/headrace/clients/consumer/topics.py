@@ -1,0 +1,103 @@
+"""Metadata kept fresh in the background: leaders when they are found to be wrong, everything else now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headrace.clients.config import ConsumerConfig
+from headrace.clients.consumer.background import Background
+from headrace.clients.engine import Engine, Timer
+from headrace.clients.flows import metadata
+from headrace.clients.flows.effects import Flow
+from headrace.errors import HeadraceError
+
+
+class TopicWatch:
+    """Looks topics up, one question at a time."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        config: ConsumerConfig,
+        *,
+        question: Callable[[], Flow[frozenset[str] | None]],
+        relevant: Callable[[], frozenset[str]],
+        on_news: Callable[[], object],
+        on_failure: Callable[[HeadraceError], object],
+    ) -> None:
+        """Prepare a watch.
+
+        Args:
+            engine: What runs it.
+            config: The consumer's configuration.
+            question: Flow that returns the topics to ask about; None is all.
+            relevant: Returns the topics whose leaders matter; as long as one is stale, it is looked up again soon. A
+                topic that does not exist yet is stale too.
+            on_news: Told when an answer has come.
+            on_failure: Told why there is none.
+        """
+        self._engine = engine
+        self._config = config
+        self._question = question
+        self._relevant = relevant
+        self._on_news = on_news
+        self._on_failure = on_failure
+        self._background = Background(engine)
+        self._timer: Timer | None = None
+        self._age_ms: int | None = None
+        self._next_ms = 0
+        self._failures = 0
+
+    @property
+    def stale(self) -> bool:
+        """Whether a leader that matters has to be looked up."""
+        return not self._engine.state.stale_topics.isdisjoint(self._relevant())
+
+    def watch(self, age_ms: int) -> None:
+        """Look again and again, this often."""
+        if self._age_ms != age_ms:
+            self._age_ms = age_ms
+            self._schedule(self._engine.now_ms + age_ms)
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._age_ms = None
+        self._background.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def refresh(self) -> None:
+        """Look now, or as soon as the pause after a question that settled nothing is over."""
+        if self._background.running:
+            return
+        if self._engine.now_ms < self._next_ms:
+            self._schedule(self._next_ms)
+            return
+        self._background.start(self._look(), self._ended, self._config.request_timeout_ms)
+
+    def _look(self) -> Flow[None]:
+        topics = yield from self._question()
+        auto_create = self._config.allow_auto_create_topics
+        yield from metadata.refresh(self._engine.state, topics, auto_create=auto_create)
+
+    def _ended(self, outcome: object) -> None:
+        unsettled = isinstance(outcome, HeadraceError) or self.stale
+        self._failures = self._failures + 1 if unsettled else 0
+        pause_ms = min(
+            self._config.retry_backoff_ms << min(self._failures, 16),
+            self._config.retry_backoff_max_ms,
+        )
+        self._next_ms = self._engine.now_ms + (pause_ms if unsettled else 0)
+        if isinstance(outcome, HeadraceError):
+            self._on_failure(outcome)
+        else:
+            self._on_news()
+        if unsettled:
+            self._schedule(self._next_ms)
+        elif self._age_ms is not None:
+            self._schedule(self._engine.now_ms + self._age_ms)
+
+    def _schedule(self, when_ms: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._engine.at(when_ms, self.refresh)
