@@ -16,7 +16,7 @@ from headrace.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFe
 from headrace.records.batch import check_batch, iterate_headers
 from headrace.records.reader import Record, read_records
 from headrace.storage.os_files import OsFileSystem
-from tests.crash.recording import Event, Kind
+from tests.crash.recording import SECOND, Event, Kind
 from tests.crash.workload import GROUPS, KEYED, LEDGER, SETTINGS, batch_for, is_whole
 from tests.fixtures.broker_harness import BrokerHarness, fetch_request, produce_request
 
@@ -191,12 +191,13 @@ class State(NamedTuple):
 @contextlib.contextmanager
 def broker_on(directory: Path) -> Iterator[BrokerHarness]:
     """Start a broker over a directory; it is not closed in order."""
-    files = OsFileSystem(directory)
+    files, second = OsFileSystem(directory), directory / SECOND
     metadata = SqliteMetadataStore(directory / "metadata.sqlite")
     options = {name.replace(".", "_"): value for name, value in SETTINGS.items()}
     try:
         yield BrokerHarness(
             files=files,
+            further=[OsFileSystem(second)] if second.exists() else [],
             metadata=metadata,
             now_ms=NOW_MS,
             **{name: int(value) for name, value in options.items()},

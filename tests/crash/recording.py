@@ -24,6 +24,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE = Path(__file__).with_name("recorder.c")
 CACHE = ROOT / ".cache" / "crash"
 MAGIC = 0x4852
+SECOND = "second"
+"""The second log directory, below the first one so that one recording has both."""
 _HEADER = struct.Struct("<IHHqqq")
 
 

@@ -65,6 +65,8 @@ class Chain:
     directory: Path
     seed: int
     faults: Faults = field(default_factory=Faults)
+    directories: int = 1
+    """How many log directories the server has: one or two."""
     verdicts: Verdicts = field(default_factory=Verdicts)
     ledger: Ledger = field(default_factory=Ledger)
     image: Image = field(default_factory=dict)
@@ -82,6 +84,7 @@ class Chain:
             number=self.life,
             acknowledgements=acknowledgements,
             arguments=self.faults.arguments,
+            directories=self.directories,
             clean=clean,
         )
         events = list(read_events(recording))

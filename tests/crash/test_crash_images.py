@@ -1,7 +1,8 @@
 """Power cuts of a real server: its system calls are recorded, and replayed up to any point onto a disk that forgets.
 
 `make crash` looks at thousands of images, the tests at about a hundred. HEADRACE_CRASH_CHAINS and
-HEADRACE_CRASH_IMAGES (of each of the three lives of a chain) set the numbers, HEADRACE_CRASH_SEED the first seed.
+HEADRACE_CRASH_IMAGES (of each of the three lives of a chain) set the numbers, HEADRACE_CRASH_SEED the first seed. Chains
+of an odd seed have two log directories.
 What is proved and what is not stands in docs/crash-testing.md.
 """
 
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.recording import CACHE, build_recorder
+from tests.crash.recording import CACHE, SECOND, build_recorder
 from tests.crash.replay import Chain, Faults, keep
 
 CHAINS = int(os.environ.get("HEADRACE_CRASH_CHAINS", "1"))
@@ -29,7 +30,7 @@ def _recorder() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEED, SEED + CHAINS))
 def test_nothing_acknowledged_is_lost_when_the_power_fails(tmp_path: Path, seed: int) -> None:
-    chain = Chain(tmp_path, seed)
+    chain = Chain(tmp_path, seed, directories=1 + seed % 2)
     for life in range(3):
         chain.live(IMAGES, ACKNOWLEDGEMENTS, clean=life == 1)
     print(f"chain {seed}: {chain.verdicts}")
@@ -58,7 +59,15 @@ def test_nothing_acknowledged_is_lost_when_the_power_fails(tmp_path: Path, seed:
 )
 def test_the_check_finds_missing_syncs(tmp_path: Path, fault: Faults) -> None:
     """A check that cannot fail proves nothing."""
-    chain = Chain(tmp_path, SEED, fault)
+    check_finds(Chain(tmp_path, SEED, fault))
+
+
+@pytest.mark.slow
+def test_the_check_finds_missing_syncs_in_a_second_directory(tmp_path: Path) -> None:
+    check_finds(Chain(tmp_path, SEED, Faults(ignored=rf"^{SECOND}/.*\.log$"), directories=2))
+
+
+def check_finds(chain: Chain) -> None:
     chain.live(30, 80)
     print(chain.verdicts)
     assert len(chain.verdicts.lost) >= 2, chain.verdicts

@@ -29,7 +29,7 @@ from headrace.protocol.messages.offset_commit import (
 )
 from headrace.records.builder import build_batch
 from tests.conformance.server.wire import NOW_MS, WireClient
-from tests.crash.recording import Marker, recorder_environment
+from tests.crash.recording import SECOND, Marker, recorder_environment
 from tests.fixtures.processes import ServerProcess
 
 LEDGER, KEYED = "ledger", "keyed"
@@ -290,14 +290,16 @@ def record_life(
     number: int,
     acknowledgements: int,
     arguments: tuple[str, ...] = (),
+    directories: int = 1,
     clean: bool = False,
 ) -> None:
     """Run a recorded server over `data` under load, and end it: with SIGKILL, or in order."""
+    further = ["--data", str(data / SECOND)] if directories == 2 else []
     settings = [f"--config={name}={value}" for name, value in SETTINGS.items()]
     server = ServerProcess(
         data,
         log_path=recording.with_suffix(".log"),
-        arguments=[*settings, *arguments],
+        arguments=[*further, *settings, *arguments],
         environment=recorder_environment(data, recording),
     )
     try:
