@@ -205,7 +205,11 @@ class BrokerConfig:
         minimum=1,
     )
     offsets_topic_segment_bytes: int = option(
-        104_857_600, "segment.bytes of the topic of committed offsets.", type=_INT, minimum=1
+        4_194_304,
+        "segment.bytes of the topic of committed offsets, when it is created. The last segment of a partition is not "
+        "compacted, and all of it is read when the broker starts.",
+        type=_INT,
+        minimum=1,
     )
     producer_id_expiration_ms: int = option(
         86_400_000,

@@ -95,10 +95,10 @@ PRODUCE: Final = (
     ),
     Difference(
         "Produce",
-        "refuses timestamps more than an hour ahead (message.timestamp.after.max.ms)",
-        "accepts them",
-        "Records are not decoded; the option is stored and reported, and its documentation says so.",
-        (where("produce_create_time", "*far ahead"),),
+        "compares every record's timestamp with message.timestamp.before.max.ms and .after.max.ms",
+        "compares the first record's and the largest, as the batch's header has them",
+        "Records are not decoded. A later record that is older than the first one of its batch is not found too old.",
+        (),
     ),
     Difference(
         "Produce",
@@ -392,20 +392,18 @@ ADMIN: Final = (
     ),
     Difference(
         "DescribeConfigs",
-        "other defaults: log.retention.ms one week, log.message.timestamp.after.max.ms one hour, "
-        "group.max.size, max.connections and max.connections.per.ip without a limit",
-        "two weeks, no limit, 1000 members, 10000 and 200 connections",
-        "Bounds that hold without an operator; see the options' documentation.",
+        "other defaults: log.retention.ms one week, "
+        "group.max.size, max.connections and max.connections.per.ip without a limit, offsets.topic.segment.bytes 100 MiB",
+        "two weeks, 1000 members, 10000 and 200 connections, 4 MiB",
+        "Bounds that hold without an operator, and groups that are loaded soon; see the options' documentation.",
         (
             where(
                 "describe_all_broker_configs",
                 "log.retention.ms",
                 "max.connections*",
+                "offsets.topic.segment.bytes",
                 "group.max.size",
             ),
-            where("describe_all_broker_configs", "log.message.timestamp.after.max.ms"),
-            where("describe_topic_configs", paths=("*/message.timestamp.after.max.ms/value",)),
-            where("create_topics_with_configs", paths=("*/message.timestamp.after.max.ms/value",)),
         ),
     ),
     Difference(

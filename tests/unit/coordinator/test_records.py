@@ -13,6 +13,7 @@ from headrace.core.coordinator.group.records import (
     GroupRecord,
     OffsetCommit,
     StoredMember,
+    decode_latest,
     decode_records,
     encode_records,
 )
@@ -133,3 +134,17 @@ def test_records_of_other_kinds_are_not_ours():
 def test_damaged_records_are_refused(key, value):
     with pytest.raises(CorruptRecordError, match="offset 0"):
         list(decode_records(build_batch([(key, value, (), 0)])))
+
+
+def test_only_the_latest_record_of_a_key_counts_when_a_group_is_loaded():
+    def commit(offset: int | None, partition: int = 0) -> OffsetCommit:
+        committed = None if offset is None else CommittedOffset(offset, -1, "", 1_000)
+        return OffsetCommit("g", "t", partition, committed)
+
+    batches = b""
+    for base, records in ((0, [commit(1), commit(2, 1)]), (2, [commit(3)]), (3, [commit(None, 1)])):
+        batch = bytearray(encode_records(records, 1_000))
+        batch[:8] = base.to_bytes(8, "big")
+        batches += batch
+    assert list(decode_latest(batches)) == [(2, commit(3)), (3, commit(None, 1))]
+    assert [offset for offset, _ in decode_records(batches)] == [0, 1, 2, 3]

@@ -170,11 +170,28 @@ def decode_records(batches: Buffer) -> Iterator[tuple[int, GroupRecord | None]]:
         CorruptRecordError: A key or value is not what its version says.
     """
     for record in read_records(batches):
-        try:
-            yield record.offset, _decode(record)
-        except (HeadraceError, ValueError, IndexError) as error:
-            message = f"record at offset {record.offset} of __consumer_offsets: {error}"
-            raise CorruptRecordError(message) from error
+        yield record.offset, _checked(record)
+
+
+def decode_latest(batches: Buffer) -> Iterator[tuple[int, GroupRecord | None]]:
+    """Yield like `decode_records`, but of each key the last record only, as if the batches had been compacted.
+
+    Most records are commits that later ones replace; to decode them would take most of the time of loading.
+    """
+    latest: dict[bytes | None, Record] = {}
+    for record in read_records(batches):
+        latest.pop(record.key, None)  # so that it comes last, at the offset that it has now
+        latest[record.key] = record
+    for record in latest.values():
+        yield record.offset, _checked(record)
+
+
+def _checked(record: Record) -> GroupRecord | None:
+    try:
+        return _decode(record)
+    except (HeadraceError, ValueError, IndexError) as error:
+        message = f"record at offset {record.offset} of __consumer_offsets: {error}"
+        raise CorruptRecordError(message) from error
 
 
 def _decode(record: Record) -> GroupRecord | None:

@@ -10,7 +10,7 @@ from headrace.core.coordinator.group.offset_store import OffsetStore
 from headrace.core.coordinator.group.records import (
     GroupRecord,
     OffsetCommit,
-    decode_records,
+    decode_latest,
     encode_records,
 )
 from headrace.core.coordinator.group.states import GroupState
@@ -86,8 +86,8 @@ class GroupShard:
         return encode_records(records, now_ms)
 
     def decode(self, batches: Buffer) -> Iterable[tuple[int, GroupRecord | None]]:
-        """Yield the records of batches."""
-        return decode_records(batches)
+        """Yield the records of batches that later ones in them do not replace."""
+        return decode_latest(batches)
 
     def loaded(self, now_ms: int) -> list[Callable[[], Result[None]]]:
         """Give every member a full session, and every generation that waits for its assignment its full time."""
