@@ -9,7 +9,7 @@ from headrace.broker.partition import Partition
 from headrace.broker.replica_manager import ReplicaManager
 from headrace.broker.topic_names import OFFSETS_TOPIC
 from headrace.broker.topics import Topics
-from headrace.errors import ApiError, ErrorCode, StorageUnavailableError
+from headrace.errors import ApiError, ErrorCode, StorageError, StorageUnavailableError
 from headrace.records.batch import iterate_headers
 from headrace.types import Buffer
 
@@ -55,13 +55,18 @@ class OffsetsLog:
 
         Up to the log end: what lies above the high watermark was written by whoever coordinated before, and may be
         committed yet. A coordinator without it would contradict its own log.
+
+        Raises:
+            StorageError: Not all of it can be read.
         """
         replica = self._partition(partition)
         offset, end = replica.log_start_offset, replica.log.log_end_offset
         while offset < end:
             found = replica.read(offset, max_bytes=_READ_BYTES, up_to=end, minimum_one=True)
             if found is None:
-                return
+                raise StorageError(
+                    f"{replica.topic_partition} cannot be read from offset {offset} on"
+                )
             data = found.read()
             offset = _end_offset(data)
             yield data

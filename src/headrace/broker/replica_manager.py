@@ -10,10 +10,11 @@ The life of an append with `fsync`:
     2. `start_sync` takes all logs that were written to; the shell runs the batch in a thread, appends go on
     3. `finish_sync` moves the high watermarks; the broker answers produces, fetches and the group coordinator
 
-After the first I/O error of a log directory nothing in it is acknowledged any more: the kernel may have dropped what it
-could not write. Whoever waits is answered with KAFKA_STORAGE_ERROR. The partitions of the other directories go on, unless
-it is the first directory, which holds the broker's own topics and the metadata: then the shell ends the process. A full
-disk is no such error: what did not fit was not written, and everything else is as it was (`disk_space`).
+After the first I/O error of a log directory nothing in it is acknowledged any more: the kernel may have dropped what
+it could not write. Whoever waits is answered with KAFKA_STORAGE_ERROR, and so is who comes later. The partitions of the
+other directories go on, unless it is the first one, which holds the broker's own topics and the metadata: then the
+shell ends the process. A full disk is no such error: what did not fit was not written, and everything else is as it
+was (`disk_space`).
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ Deletion, with its crash windows:
     2. whoever waits on a partition is answered; logs are closed, directories removed
     3. the tombstone is removed, unless a log directory is out of service
 
-A crash between 1 and 3 is finished at the next start; so is what a log directory holds that was missing. A directory is never removed without a tombstone: one that no
-topic claims is left alone, and the journal says so.
+A crash between 1 and 3 is finished at the next start, and so is what lies in a log directory that was missing. A
+directory is never removed without a tombstone: one that no topic claims is left alone, and the journal says so.
 """
 
 from __future__ import annotations

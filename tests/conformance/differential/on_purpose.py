@@ -385,6 +385,7 @@ ADMIN: Final = (
                 "describe_all_broker_configs",
                 "advertised.listeners",
                 "broker.id",
+                "log.dirs",
                 "log.flush.interval.ms",
                 "log.roll.*",
             ),
@@ -444,13 +445,6 @@ ADMIN: Final = (
         "100 is the broker's one thread",
         "There is one.",
         (),
-    ),
-    Difference(
-        "DescribeLogDirs",
-        "leaves out a topic none of whose partitions exists",
-        "lists it without partitions",
-        "Clients read partitions.",
-        (where("describe_log_dirs", "unknown partition"),),
     ),
 )
 
