@@ -83,6 +83,24 @@ class TopicConfig:
         broker_name="durability",
         check=sync_interval_ms,
     )
+    headrace_key_serde: str = option(
+        "",
+        "The name of the serde by which Headrace's clients read and write keys, unless they are told otherwise; bytes "
+        "if it is empty. Other clients do not know it. Headrace's own option.",
+        broker_name="headrace.key.serde",
+    )
+    headrace_partitioner: str = option(
+        "",
+        "The name of the partitioner of Headrace's producers, unless they are told otherwise: key_hash (if it is empty), "
+        "round_robin, sticky, random, or one that the program has registered. Headrace's own option.",
+        broker_name="headrace.partitioner",
+    )
+    headrace_serde: str = option(
+        "",
+        "The name of the serde by which Headrace's clients read and write values, as headrace.key.serde for keys. "
+        "Headrace's own option.",
+        broker_name="headrace.serde",
+    )
     index_interval_bytes: int = option(
         4096,
         "How many bytes of a segment lie between two entries of its offset index.",
@@ -104,7 +122,7 @@ class TopicConfig:
         broker_name="message.max.bytes",
     )
     message_timestamp_after_max_ms: int = option(
-        LONG_MAX,
+        3_600_000,
         "How far a record's timestamp may lie in the future; only with CreateTime.",
         minimum=0,
         broker_name="log.message.timestamp.after.max.ms",

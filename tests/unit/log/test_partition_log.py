@@ -215,7 +215,8 @@ def test_retention_stops_at_the_high_watermark() -> None:
 
 
 def test_records_from_the_future_do_not_expire() -> None:
-    log = open_log(MemoryFileSystem(), LogConfig(retention_ms=1000))
+    config = LogConfig(retention_ms=1000, message_timestamp_after_max_ms=10**9)
+    log = open_log(MemoryFileSystem(), config)
     append(log, batch_of(1, timestamp=NOW_MS + 10**9))
     log.advance_high_watermark(1)
     assert log.delete_old_segments(NOW_MS + 2000) == []

@@ -5,13 +5,15 @@ import struct
 import pytest
 from crc32c import crc32c
 
+from headrace.core.log.config import LogConfig
 from headrace.core.log.validation import validate_batch, with_log_append_time
 from headrace.errors import ApiError, ErrorCode
 from headrace.records.batch import TimestampType, check_batch
 from headrace.records.builder import BatchBuilder, build_batch
 from headrace.records.compression import Compression
 from headrace.records.reader import read_records
-from tests.fixtures.logs import NOW_MS, batch_of
+from headrace.storage.memory_files import MemoryFileSystem
+from tests.fixtures.logs import NOW_MS, append, batch_of, open_log
 
 LIMIT = 1_048_588
 
@@ -109,3 +111,55 @@ def test_log_append_time_is_written_into_the_batch(compression: Compression) -> 
     assert (header.base_timestamp, header.max_timestamp) == (5, NOW_MS)
     assert [record.timestamp for record in read_records(stamped)] == [NOW_MS, NOW_MS]
     assert check_batch(batch).max_timestamp == 9  # the producer's is untouched
+
+
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("batch", "taken"),
+    [
+        (batch_of(1, timestamp=NOW_MS + HOUR_MS), True),
+        (batch_of(1, timestamp=NOW_MS + HOUR_MS + 1), False),
+        (batch_of(2, timestamp=NOW_MS + HOUR_MS), False),  # the second is a millisecond later
+        (batch_of(1, timestamp=NOW_MS - HOUR_MS), True),
+        (batch_of(1, timestamp=NOW_MS - HOUR_MS - 1), False),
+        (batch_of(2, timestamp=NOW_MS - HOUR_MS - 1), False),
+        (build_batch([(None, b"", (), -1)]), True),  # without a timestamp
+    ],
+)
+def test_timestamps_far_off_are_refused(batch: bytes, *, taken: bool) -> None:
+    limits = {
+        "message_timestamp_before_max_ms": HOUR_MS,
+        "message_timestamp_after_max_ms": HOUR_MS,
+    }
+    log = open_log(MemoryFileSystem(), LogConfig(**limits))
+    if taken:
+        append(log, batch)
+    else:
+        with pytest.raises(
+            ApiError, match=r"message\.timestamp\.(before|after)\.max\.ms"
+        ) as caught:
+            append(log, batch)
+        assert caught.value.code == ErrorCode.INVALID_TIMESTAMP
+        assert log.log_end_offset == 0
+    log.append(batch, leader_epoch=0, now_ms=NOW_MS, validate=False)  # the broker's own
+    stamped = LogConfig(**limits, message_timestamp_type=TimestampType.LOG_APPEND_TIME)
+    append(open_log(MemoryFileSystem(), stamped), batch)
+
+
+def test_by_default_timestamps_may_be_an_hour_ahead_and_any_time_ago() -> None:
+    log = open_log(MemoryFileSystem())
+    append(log, batch_of(timestamp=0))
+    append(log, batch_of(timestamp=NOW_MS + HOUR_MS))
+    with pytest.raises(ApiError, match="ahead of the broker's clock"):
+        append(log, batch_of(timestamp=NOW_MS + HOUR_MS + 1))
+
+
+def test_a_late_record_within_a_batch_is_not_looked_for() -> None:
+    """The documented difference from Kafka: only the first record's timestamp and the largest stand in the header."""
+    records = [(None, b"", (), NOW_MS), (None, b"", (), NOW_MS - 2 * HOUR_MS)]
+    log = open_log(MemoryFileSystem(), LogConfig(message_timestamp_before_max_ms=HOUR_MS))
+    append(log, build_batch(records))
+    with pytest.raises(ApiError, match="behind the broker's clock"):
+        append(log, build_batch(records[::-1]))

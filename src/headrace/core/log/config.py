@@ -37,7 +37,7 @@ class LogConfig:
     max_message_bytes: int = 1_048_588
     message_timestamp_type: TimestampType = TimestampType.CREATE_TIME
     message_timestamp_before_max_ms: int = 2**63 - 1
-    message_timestamp_after_max_ms: int = 2**63 - 1
+    message_timestamp_after_max_ms: int = 3600 * 1000
     index_interval_bytes: int = 4096
     producer_id_expiration_ms: int = 24 * 3600 * 1000
     max_producer_ids: int = 20_000
