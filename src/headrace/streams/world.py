@@ -257,9 +257,22 @@ class World:
         with self.condition:
             while not self._closed:
                 until_ms = self.pump()
+                if self._call_back():
+                    continue
                 self.sleeps_until_ms = _NEVER_MS if until_ms is None else until_ms
                 self.condition.wait(self._seconds_until(until_ms))
                 self.sleeps_until_ms = 0
+
+    def _call_back(self) -> bool:
+        """Run the callbacks of clients whose program is not inside a call; tell whether there were any."""
+        due = [client for client in self._clients if client.runs_here and client.engine.callbacks]
+        self.condition.release()
+        try:
+            for client in due:
+                client.call_back()
+        finally:
+            self.condition.acquire()
+        return bool(due)
 
 
 def _at_hand(response: Message) -> Any:

@@ -11,6 +11,7 @@ import inspect
 import os
 import random
 import socket
+from collections.abc import Awaitable
 from typing import Any, Final, TypeVar
 
 from headrace.clients.config import ClientConfig
@@ -48,6 +49,43 @@ class Wakeup:
             await self._future
         finally:
             self._future = None
+
+
+class LoopCallbacks:
+    """Runs the program's callbacks that are due, in their order; coroutines become tasks."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._running = False
+        self._tasks: set[asyncio.Future[object]] = set()
+
+    def run(self) -> None:
+        """Run those that are due."""
+        if self._running:
+            return
+        self._running = True
+        due = self._engine.callbacks
+        try:
+            while due:
+                try:
+                    value = due.popleft()()
+                    if inspect.isawaitable(value):
+                        self._spawn(value)
+                except Exception as error:  # noqa: BLE001 - it ends nothing but itself
+                    report(error)
+        finally:
+            self._running = False
+
+    def _spawn(self, value: Awaitable[object]) -> None:
+        task = asyncio.ensure_future(value)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Future[object]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            report(error)
 
 
 class LinkProtocol(asyncio.BufferedProtocol):
@@ -159,6 +197,7 @@ class AioDriver:
             request_timeout_ms=config.request_timeout_ms,
             jitter=jitter,
         )
+        self._callbacks = LoopCallbacks(self.engine)
         self._entry = Entry(self._enter, self.arm)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
@@ -246,6 +285,7 @@ class AioDriver:
             wakeup()
         if self._timer is not None:
             self._timer.cancel()
+        self._callbacks.run()
         if opening:
             await asyncio.wait(opening)
         await asyncio.sleep(0)  # transports close at the loop's next turn
@@ -262,6 +302,8 @@ class AioDriver:
 
     def arm(self) -> None:
         """Have the loop call when something is due; a timer that comes earlier than it need is left to come."""
+        if self.engine.callbacks:
+            self._callbacks.run()
         due_ms = self.engine.next_deadline_ms
         pool_ms = self.pool.next_deadline_ms
         if pool_ms is not None and (due_ms is None or pool_ms < due_ms):

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from headrace.clients.config import ClientConfig
-from headrace.clients.drivers.entry import INSIDE, Callbacks, Entry, jitter, report
+from headrace.clients.drivers.entry import INSIDE, Callbacks, Entry, jitter, owned, report
 from headrace.clients.drivers.sockets import Sockets
 from headrace.clients.engine import Engine, Outcome, Task
 from headrace.clients.flows.effects import ClientState, Flow
@@ -30,6 +31,8 @@ LOOK_EVERY_MS: Final = 20
 SERVE_EVERY_MS: Final = 5
 """How often a program that only makes short calls (`enter`) serves its connections in passing."""
 LONGEST_WAIT_MS: Final = 60_000
+JOIN_S: Final = 5.0
+"""How long `close` waits for a callback that the thread is inside of."""
 NEVER_MS: Final = 1 << 62
 SLEW_EVERY_MS: Final = 1000
 
@@ -43,8 +46,8 @@ class BlockingDriver:
         self._clock = SteadyClock()
         self._slew_at_ms = 0
         self._lock = threading.RLock()
-        self._depth = 0
-        """How many times the thread that holds the lock has entered."""
+        self._inner: list[bool] = []
+        """For each entry that is open: whether its thread was inside before."""
         self._sockets = Sockets()
         self.pool = Pool(
             state,
@@ -62,12 +65,12 @@ class BlockingDriver:
             request_timeout_ms=config.request_timeout_ms,
             jitter=jitter,
         )
-        self._callbacks = Callbacks(self.engine)
         self._entry = Entry(self._enter, self._leave)
         self._calls = 0
         """Threads that are inside `run` and not in the program's own code."""
         self._served = threading.Condition(self._lock)
         """Notified after bytes have been served: for the threads inside calls that do not wait for bytes themselves."""
+        self._callbacks = Callbacks(self.engine)
         self._selecting_until_ms = 0
         """How long the thread that waits for bytes will do so at most; 0 when none does."""
         self._changed = False
@@ -100,6 +103,9 @@ class BlockingDriver:
             TransportError: No broker answered in time.
             ClosedError: The client is closed.
         """
+        if owned(self._served):
+            flow.close()
+            raise RuntimeError(INSIDE)
         try:
             return self._run(flow, timeout_ms)
         finally:
@@ -108,9 +114,6 @@ class BlockingDriver:
     def _run(self, flow: Flow[T], timeout_ms: int | None) -> T:
         limit_ms = self._config.request_timeout_ms if timeout_ms is None else timeout_ms
         with self._entry as engine:
-            if self._depth > 1:
-                flow.close()
-                raise RuntimeError(INSIDE)
             if self.pool.links:
                 self._look()  # notices connections that brokers closed while they were idle
             self._calls += 1
@@ -123,6 +126,8 @@ class BlockingDriver:
                         raise ClosedError("the client was closed")
                     if task.invocation is not None:
                         self._invoke(task)
+                    elif engine.callbacks:
+                        self._outside(self._callbacks.run)
                     else:
                         self._round()
             finally:
@@ -165,7 +170,8 @@ class BlockingDriver:
             raise outcomes[0]
 
     def close(self) -> None:
-        """Close every connection; calls under way fail. Does not wait for what a broker was not asked yet."""
+        """Close every connection; calls under way fail."""
+        inside = owned(self._served)
         with self._lock:
             if self._closed:
                 return
@@ -173,35 +179,35 @@ class BlockingDriver:
             self.pool.close()
             self._attention.notify_all()
             self._served.notify_all()
-            depth, self._depth = self._depth, 0
             while self._selecting_until_ms:
                 self._sockets.wake()
                 self._served.wait()
-            self._depth = depth
             self._sockets.end()
+        if not inside:
+            self._callbacks.run()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+            self._thread.join(JOIN_S)
 
     # Entering and leaving
 
     def _enter(self) -> Engine:
+        inner = owned(self._served)
         self._lock.acquire()
         if self._closed:
             self._lock.release()
             raise ClosedError("the client is closed")
-        self._depth += 1
+        self._inner.append(inner)
         self._refresh()
         return self.engine
 
     def _leave(self) -> None:
+        inner = self._inner.pop()
         try:
-            if self._depth == 1 and not self._closed:
+            if not inner and not self._closed:
                 self._pass_by()
         finally:
-            self._depth -= 1
-            outside = not self._depth
             self._lock.release()
-        if outside and self.engine.callbacks:
+        if not inner and self.engine.callbacks:
             self._callbacks.run()
 
     def _refresh(self) -> int:
@@ -261,23 +267,18 @@ class BlockingDriver:
             if self._changed or self._sockets.stirred or until_ms < self._selecting_until_ms:
                 self._changed = self._sockets.stirred = False
                 self._sockets.wake()
-            self._depth = 0
             self._served.wait(wait_ms / 1000)
-            self._depth = 1
             return
         self._sockets.stirred = self._changed = False
         self._selecting_until_ms = now_ms + wait_ms + 1
-        self._depth = 0
         self._lock.release()
         try:
             ready = self._sockets.wait(wait_ms / 1000)
         finally:
             self._lock.acquire()
-            self._depth = 1
             self._selecting_until_ms = 0
             self._served.notify_all()
         self._serve(ready)
-        self._call_back()
 
     def _look(self) -> None:
         """Serve what is ready, without waiting."""
@@ -298,17 +299,6 @@ class BlockingDriver:
         self._serve_at_ms = now_ms + SERVE_EVERY_MS if self.pool.busy else NEVER_MS
         self._sockets.stirred = False
 
-    def _call_back(self) -> None:
-        """Run the program's callbacks that are due, with the lock free."""
-        if self.engine.callbacks:
-            self._depth = 0
-            self._lock.release()
-            try:
-                self._callbacks.run()
-            finally:
-                self._lock.acquire()
-                self._depth = 1
-
     def _task_changed(self, _: Task[Any]) -> None:
         self._changed = True
 
@@ -316,37 +306,44 @@ class BlockingDriver:
         """Run the program's code for a task, with the lock free."""
         assert task.invocation is not None, "a task asks before it is answered"
         invocation = task.invocation
+        value: object
+        try:
+            value = self._outside(invocation.function, *invocation.arguments)
+        except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised there
+            value = error
+        self._refresh()
+        self.engine.resume(task, value)
+
+    def _outside(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function from inside a call with the lock free; meanwhile the background is at work."""
         self._calls -= 1
         if self._due_ms(self.engine.now_ms) < self._looks_at_ms:
             self._attention.notify()
-        self._depth = 0
         self._lock.release()
-        value: object
         try:
-            value = invocation.function(*invocation.arguments)
-        except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised there
-            value = error
+            return function(*arguments)
         finally:
             self._lock.acquire()
-            self._depth = 1
             self._calls += 1
-        self._refresh()
-        self.engine.resume(task, value)
 
     # The background
 
     def _work(self) -> None:
         with self._lock:
             while not self._closed:
-                self._depth = 1
                 if not self._calls:
                     self._look()
-                    self._call_back()
+                if self.engine.callbacks and not self._calls:
+                    self._lock.release()
+                    try:
+                        self._callbacks.run()
+                    finally:
+                        self._lock.acquire()
+                    continue
                 now_ms = self._refresh()
                 due_ms = self._due_ms(now_ms)
                 if self._calls:
                     due_ms = max(due_ms, now_ms + LOOK_EVERY_MS)
                 self._looks_at_ms = due_ms
-                self._depth = 0
                 self._attention.wait(max(0, min(due_ms - now_ms, LONGEST_WAIT_MS)) / 1000)
                 self._looks_at_ms = 0

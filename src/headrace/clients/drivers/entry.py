@@ -1,4 +1,4 @@
-"""What every driver has: the context of `enter`, the spread of pauses, a place for errors that nobody waits for."""
+"""What drivers have in common: the context of `enter`, the program's callbacks, pauses, errors that nobody waits for."""
 
 from __future__ import annotations
 
@@ -47,8 +47,13 @@ class Entry:
         self._leave()
 
 
+def owned(condition: threading.Condition) -> bool:
+    """Whether the present thread holds the condition's lock, so that it is inside the client already."""
+    return bool(condition._is_owned())  # type: ignore[attr-defined]  # noqa: SLF001 - there is no other way to ask
+
+
 class Callbacks:
-    """Runs the program's callbacks that an engine has made due: in their order, one at a time, no lock of the client held."""
+    """Runs the program's callbacks that an engine has made due: in their order, one at a time, the client's lock free."""
 
     def __init__(self, engine: Engine) -> None:
         self._due = engine.callbacks

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from headrace.clients.config import ClientConfig
-from headrace.clients.drivers.entry import INSIDE, Entry, jitter, report
+from headrace.clients.drivers.entry import INSIDE, Callbacks, Entry, jitter, owned, report
 from headrace.clients.engine import Engine, Outcome, Task, Timer
 from headrace.clients.flows.effects import Call, ClientState, Flow
 from headrace.errors import ClosedError, HeadraceError, TransportError
@@ -39,6 +39,9 @@ class LocalClient(Protocol):
 
     def target_closed(self) -> None:
         """The broker was closed: fail the calls that it has not answered."""
+
+    def call_back(self) -> None:
+        """Run the program's callbacks that are due; without the lock."""
 
 
 class LocalTarget(Protocol):
@@ -163,6 +166,9 @@ class Local:
             jitter=jitter,
         )
         self._closed = False
+        self._inner: list[bool] = []
+        """For each entry that is open: whether its thread was inside before."""
+        self._callbacks = Callbacks(self.engine)
         self._entry = Entry(self._enter, self._leave)
         with target.condition:
             target.attach(self)
@@ -197,23 +203,33 @@ class Local:
         return self._entry
 
     def _enter(self) -> Engine:
+        inner = owned(self.target.condition)
         self.target.condition.acquire()
         if self._closed:
             self.target.condition.release()
             raise ClosedError("the client is closed")
+        self._inner.append(inner)
         self._refresh()
         return self.engine
 
     def _leave(self) -> None:
         target = self.target
+        inner = self._inner.pop()
         try:
-            due_ms = self.engine.next_deadline_ms
-            if target.stirred or (due_ms is not None and due_ms <= self.engine.now_ms):
-                target.pump()
-            elif due_ms is not None and due_ms < target.sleeps_until_ms:
-                target.condition.notify_all()
+            if not inner:
+                due_ms = self.engine.next_deadline_ms
+                if target.stirred or (due_ms is not None and due_ms <= self.engine.now_ms):
+                    target.pump()
+                elif due_ms is not None and due_ms < target.sleeps_until_ms:
+                    target.condition.notify_all()
         finally:
             target.condition.release()
+        if not inner and self.engine.callbacks:
+            self.call_back()
+
+    def call_back(self) -> None:
+        """Run the program's callbacks that are due, with the lock free."""
+        self._callbacks.run()
 
     def _refresh(self) -> None:
         self.engine.now_ms = max(self.engine.now_ms, self.target.now_ms())
@@ -247,7 +263,7 @@ class LocalDriver(Local):
             ClosedError: The client is closed.
         """
         target = self.target
-        if target.condition._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 - every RLock has it, and no other way to ask
+        if owned(target.condition):
             flow.close()
             raise RuntimeError(INSIDE)
         self._enter()
@@ -266,6 +282,9 @@ class LocalDriver(Local):
                         self._invoke(task)
                         continue
                     until_ms = target.pump()
+                    if self.engine.callbacks:
+                        self._call_back_outside()
+                        continue
                     if not settled(task):
                         target.wait(until_ms)
                         self._refresh()
@@ -274,6 +293,7 @@ class LocalDriver(Local):
             return task.result()
         finally:
             self._leave()
+            self.call_back()  # what became due on the way has been told when this returns
 
     def start_background(self) -> None:
         """From now on do what is due also while the program is not inside a call."""
@@ -285,9 +305,19 @@ class LocalDriver(Local):
 
     def close(self) -> None:
         """Leave the broker; calls under way fail."""
+        inside = owned(self.target.condition)
         with self.target.condition:
             if self._end():
                 self.target.condition.notify_all()
+        if not inside:
+            self.call_back()
+
+    def _call_back_outside(self) -> None:
+        self.target.condition.release()
+        try:
+            self.call_back()
+        finally:
+            self.target.condition.acquire()
 
     def _invoke(self, task: Task[T]) -> None:
         """Run the program's code for a task, with the lock free."""

@@ -11,7 +11,7 @@ import threading
 from typing import Any, TypeVar
 
 from headrace.clients.config import ClientConfig
-from headrace.clients.drivers.aio import Wakeup, outcome_of, running_loop
+from headrace.clients.drivers.aio import LoopCallbacks, Wakeup, outcome_of, running_loop
 from headrace.clients.drivers.local import Local, LocalTarget, settled
 from headrace.clients.engine import Task
 from headrace.clients.flows.effects import ClientState, Flow
@@ -34,6 +34,7 @@ class LocalAioDriver(Local):
         self._timer_ms = 0
         self._background = False
         super().__init__(target, config, state)
+        self._loop_callbacks = LoopCallbacks(self.engine)
 
     @property
     def runs_here(self) -> bool:
@@ -91,9 +92,14 @@ class LocalAioDriver(Local):
         """Leave the broker; calls under way fail."""
         with self.target.condition:
             self._end()
+        self._loop_callbacks.run()
         self._wake_calls()
         if self._timer is not None:
             self._timer.cancel()
+
+    def call_back(self) -> None:
+        """Run the program's callbacks that are due; without the lock."""
+        self._loop_callbacks.run()
 
     def _leave(self) -> None:
         super()._leave()
@@ -126,6 +132,7 @@ class LocalAioDriver(Local):
     def _pump(self) -> int | None:
         with self.target.condition:
             until_ms = self.target.pump()
+        self.call_back()
         if self._background:
             self._arm(until_ms)
         return until_ms
