@@ -11,7 +11,7 @@ from headrace.core.log.cleaner import BACKOFF_MS, LogCleaner
 from headrace.core.log.config import LogConfig
 from headrace.core.log.log_manager import LogManager, PartitionSpec
 from headrace.core.log.partition_log import PartitionLog
-from headrace.core.log.replacement import install
+from headrace.core.log.replacement import SWAP_SUFFIX, Replacement
 from headrace.errors import StorageError
 from headrace.records.compression import Compression
 from headrace.types import FileRange, TopicPartition
@@ -331,15 +331,11 @@ def recover_with_interruptions(world: World, seed: int) -> None:
 
 def test_the_check_finds_a_missing_directory_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without step 4 of the protocol removed segments come back beside their replacement."""
-
-    def careless_install(files, *args, **options):
-        files.sync_directory = lambda path: None
-        try:
-            install(files, *args, **options)
-        finally:
-            del files.sync_directory
-
-    monkeypatch.setattr("headrace.core.log.cleaner.install", careless_install)
+    monkeypatch.setattr(
+        Replacement,
+        "name",
+        lambda self, files: files.rename(self.first.path + SWAP_SUFFIX, self.first.path),
+    )
     failures = 0
     for number in range(1, 60):
         world = build(1)

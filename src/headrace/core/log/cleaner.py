@@ -21,7 +21,7 @@ from headrace.core.log.compaction import Compaction, Plan
 from headrace.core.log.disk_errors import is_passing
 from headrace.core.log.log_manager import LogManager
 from headrace.core.log.partition_log import PartitionLog
-from headrace.core.log.replacement import install
+from headrace.core.log.replacement import CLEANED_SUFFIX, SWAP_SUFFIX, install
 from headrace.errors import StorageError
 from headrace.ports import FileSystem, Journal
 
@@ -150,6 +150,10 @@ class LogCleaner:
         if self._logs.get(log.topic_partition) is not log or log.failure is not None:
             self._end(now_ms)  # deleted meanwhile; errors are only to be expected
             return
+        if error is not None and task.half_done:
+            self._end(now_ms, self.backoff_ms)
+            raise error
+        log.segments.settle()
         if log.segments.start_offset > task.plan.segments[0].base_offset:
             self._discard(task)  # retention has taken a segment from under the round
             self._end(now_ms)
@@ -206,7 +210,7 @@ class LogCleaner:
     def _discard(self, task: Compaction) -> None:
         """Remove what an unfinished round has written; whatever stays, the next start removes."""
         for name in self._files.list(task.log.directory):
-            if name.endswith(".cleaned"):
+            if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)):
                 self._files.remove(f"{task.log.directory}/{name}")
 
     def _give_up(self, log: PartitionLog, error: Exception) -> None:

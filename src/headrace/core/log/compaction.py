@@ -16,7 +16,7 @@ segment says where the next begins; those that the state of a live producer rest
 log again; and those that begin a leader epoch.
 
 The work is a generator, so that it can be done in steps of bounded size, in any thread, one step at a time. A step
-touches nothing but files of its own, sealed segments, which do not change, and `.cleaned` files.
+touches nothing but files of its own, sealed segments, which do not change, and `.cleaned` and `.swap` files.
 """
 
 from __future__ import annotations
@@ -120,6 +120,8 @@ class Compaction:
         self.stats = CompactionStats()
         self.replacement: Replacement | None = None
         """A group that is ready to be installed before the next step."""
+        self.half_done = False
+        """Whether a group is installed whose file has yet to get its name: an error now is final for the directory."""
         self.finished = False
         self._files = files
         self._config = plan.log.config
@@ -216,8 +218,18 @@ class Compaction:
             # a crash, and in the last one a gap between offsets means damage.
             self._files.sync_directory(sources[0].directory)
             stats.replaced_segments += len(sources)
-            self.replacement = Replacement(sources, group.file, group.index, group.first_timestamp)
-            yield 0
+            yield from self._hand_over(
+                Replacement(sources, group.file, group.index, group.first_timestamp)
+            )
+
+    def _hand_over(self, replacement: Replacement) -> Iterator[int]:
+        """Have a group installed, by whoever runs the steps, before it gets its name."""
+        replacement.make_count(self._files)
+        self.replacement = replacement
+        yield 0
+        self.half_done = True
+        replacement.name(self._files)
+        self.half_done = False
 
     def _keep(self, group: _Group, batch: Buffer) -> None:
         header = BatchHeader.parse(batch)

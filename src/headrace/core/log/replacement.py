@@ -4,10 +4,13 @@ Neighbouring sealed segments with offsets B to E become one segment. Its last ba
 header, so the file itself says which segments it replaces.
 
     1. `<B>.log.cleaned` is written and synced                                    in a thread
-    2. it is renamed to `<B>.log.swap`, durably: from here on it counts           on the loop, as is all that follows
-    3. the old segments and their indexes are removed
-    4. the removals are made durable
-    5. `<B>.log.swap` is renamed to `<B>.log`, durably
+    2. it is renamed to `<B>.log.swap`, durably: from here on it counts           in a thread
+    3. the old segments and their indexes are removed (`install`)                 on the loop
+    4. the removals are made durable                                              in a thread
+    5. `<B>.log.swap` is renamed to `<B>.log`, durably                            in a thread
+
+Between 2 and 3 the log still consists of the old segments; a round that ends there removes the `.swap`. Between 3 and 5
+the new segment is open, and stays so until its file has its name (`Segments.settle`).
 
 What the next start finds, and what it does (`finish_replacements`):
 
@@ -46,7 +49,7 @@ _SWAP_FILE: Final = re.compile(r"(\d{20})\.log\.swap")
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """A compacted segment as `<base>.log.cleaned`, written and synced, and the segments that it replaces."""
+    """A compacted segment as `<base>.log.swap`, durable, and the segments that it replaces."""
 
     sources: Sequence[Segment]
     file: File
@@ -58,23 +61,30 @@ class Replacement:
         """The first of the old segments, which gives the new one its name."""
         return self.sources[0]
 
-    @property
-    def path(self) -> str:
-        """Where the compacted segment lies now."""
-        return self.first.path + CLEANED_SUFFIX
+    def make_count(self, files: FileSystem) -> None:
+        """Give the file its second name, step 2: a start after a crash will go on from here."""
+        files.rename(self.first.path + CLEANED_SUFFIX, self.first.path + SWAP_SUFFIX)
+
+    def name(self, files: FileSystem) -> None:
+        """Give the installed file its last name, steps 4 and 5.
+
+        Raises:
+            OSError: It is half done; the log can be used again after a restart.
+        """
+        files.sync_directory(self.first.directory)
+        files.rename(self.first.path + SWAP_SUFFIX, self.first.path)
 
 
 def install(
     files: FileSystem, segments: Segments, replacement: Replacement, *, interval: int
 ) -> None:
-    """Replace the old segments, on disk and in the log; ranges that readers hold stay readable.
+    """Replace the old segments, step 3; ranges that readers hold stay readable. It waits for no sync.
 
     Raises:
         OSError: It is half done; the log can be used again after a restart.
     """
     sources, first = replacement.sources, replacement.first
     assert segments.holds(sources), "they were taken away, and the round goes on"
-    target, swap = first.path, first.path + SWAP_SUFFIX
     segment = Segment(
         files,
         first.directory,
@@ -83,15 +93,10 @@ def install(
         created_ms=sources[-1].created_ms,
     )
     end_offset, file = sources[-1].end_offset, replacement.file
-    files.rename(replacement.path, swap)
     for source in reversed(sources):
         files.remove(source.path)
         files.remove(source.index_path)
-    files.sync_directory(first.directory)
-    files.rename(swap, target)
     segment.adopt(file, replacement.index, file.size, end_offset, replacement.first_timestamp)
-    segment.write_index()
-    segment.unload()
     segments.replace(sources, segment)
 
 
