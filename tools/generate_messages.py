@@ -99,7 +99,7 @@ def initializer(lines: Lines, struct: StructSchema) -> None:
 
 
 def methods(lines: Lines, layouts: Layouts, message: MessageSchema) -> None:
-    """Write `_encode` and `_decode`, each divided where the message becomes flexible if it does so half-way."""
+    """Write the encoders and decoders: one of each for the flexible versions, one for those before, where there are any."""
     valid = message.versions
     plain = valid & Versions(0, message.first_flexible - 1)
     flexible = valid & Versions(message.first_flexible, FOREVER)
@@ -108,30 +108,14 @@ def methods(lines: Lines, layouts: Layouts, message: MessageSchema) -> None:
         ("_decode", DECODE, DecoderGenerator, "@classmethod"),
     ]
     for name, signature, generator, decorator in kinds:
-        bodies = [("", plain or flexible)]
-        if plain and flexible:
-            bodies = [("_flexible", flexible), ("_plain", plain)]
-            dispatcher(lines, name, signature, decorator, message.first_flexible)
-        for suffix, versions in bodies:
+        for suffix, versions in (("_flexible", flexible), ("_plain", plain)):
+            if not versions:
+                continue
             lines.add()
             if decorator:
                 lines.add(decorator)
             with lines.block(f"def {name}{suffix}{signature}"):
                 generator(lines, layouts, message, versions).generate()
-
-
-def dispatcher(lines: Lines, name: str, signature: str, decorator: str, flexible: int) -> None:
-    """Write the method that chooses between the flexible and the plain body."""
-    owner, arguments = (
-        ("cls", "view, position, version") if decorator else ("self", "out, buffers, version")
-    )
-    lines.add()
-    if decorator:
-        lines.add(decorator)
-    with lines.block(f"def {name}{signature}"):
-        with lines.block(f"if version >= {flexible}:"):
-            lines.add(f"return {owner}.{name}_flexible({arguments})")
-        lines.add(f"return {owner}.{name}_plain({arguments})")
 
 
 def module_source(schema: Path) -> str:

@@ -1,4 +1,4 @@
-"""Generates the body of a `_decode` method: one for the flexible, one for the other versions of a message."""
+"""Generates the body of a method that decodes the flexible, or the other, versions of a message."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ class DecoderGenerator(BodyGenerator):
         self.lines.add("stop = position + n - 1" if self.flexible else "stop = position + n")
         slice_ = "view[position:stop]"
         value = {
-            "string": f"{slice_}.tobytes().decode()",
+            "string": f'str({slice_}, "utf-8")',
             "bytes": f"bytes({slice_})",
             "records": slice_,
         }[f.type]

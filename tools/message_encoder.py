@@ -1,4 +1,4 @@
-"""Generates the body of an `_encode` method: one for the flexible, one for the other versions of a message."""
+"""Generates the body of a method that encodes the flexible, or the other, versions of a message."""
 
 from __future__ import annotations
 

@@ -80,7 +80,10 @@ class Message(Structure):
         out = bytearray(prefix)
         buffers: list[Payload] = []
         try:
-            out = self._encode(out, buffers, version)
+            if version >= self.FLEXIBLE_VERSION:
+                out = self._encode_flexible(out, buffers, version)
+            else:
+                out = self._encode_plain(out, buffers, version)
         except (StructError, UnicodeEncodeError) as error:
             raise ProtocolError(
                 f"{type(self).__name__} v{version} cannot be encoded: {error}"
@@ -102,7 +105,10 @@ class Message(Structure):
         if not cls.MIN_VERSION <= version <= cls.MAX_VERSION:
             raise ProtocolError(f"{cls.__name__} has no version {version}")
         try:
-            message, position = cls._decode(view, position, version)
+            if version >= cls.FLEXIBLE_VERSION:
+                message, position = cls._decode_flexible(view, position, version)
+            else:
+                message, position = cls._decode_plain(view, position, version)
         except (StructError, IndexError) as error:
             raise ProtocolError(f"{cls.__name__} v{version} is cut short") from error
         except UnicodeDecodeError as error:
@@ -113,11 +119,20 @@ class Message(Structure):
             raise ProtocolError(f"{cls.__name__} v{version} is cut short")
         return message, position
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
+    # The generated classes have those of these that their versions need.
+
+    def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
+        raise NotImplementedError
+
+    def _encode_plain(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         raise NotImplementedError
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+        raise NotImplementedError
+
+    @classmethod
+    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         raise NotImplementedError
 
 

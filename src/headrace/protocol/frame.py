@@ -105,7 +105,7 @@ def decode_request(frame: memoryview) -> tuple[RequestHeader, Message]:
         client_id = None
         if length >= 0:
             stop = position + length
-            client_id = frame[position:stop].tobytes().decode()
+            client_id = str(frame[position:stop], "utf-8")
             position = stop
         elif length != -1:
             raise ProtocolError(f"the client id has a length of {length}")

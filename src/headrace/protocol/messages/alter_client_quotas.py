@@ -121,11 +121,6 @@ class AlterClientQuotasRequest(Message):
         self.entries = [] if entries is UNSET else entries
         self.validate_only = validate_only
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 1:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         n = len(self.entries) + 1
         if n < 128:
@@ -201,12 +196,6 @@ class AlterClientQuotasRequest(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 1:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -235,7 +224,7 @@ class AlterClientQuotasRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "entity_type")
                 stop = position + n - 1
-                alter_client_quotas_request_entity_data.entity_type = view[position:stop].tobytes().decode()
+                alter_client_quotas_request_entity_data.entity_type = str(view[position:stop], "utf-8")
                 position = stop
                 n = view[position]
                 position += 1
@@ -243,7 +232,7 @@ class AlterClientQuotasRequest(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     stop = position + n - 1
-                    alter_client_quotas_request_entity_data.entity_name = view[position:stop].tobytes().decode()
+                    alter_client_quotas_request_entity_data.entity_name = str(view[position:stop], "utf-8")
                     position = stop
                 else:
                     alter_client_quotas_request_entity_data.entity_name = None
@@ -268,7 +257,7 @@ class AlterClientQuotasRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "key")
                 stop = position + n - 1
-                op_data.key = view[position:stop].tobytes().decode()
+                op_data.key = str(view[position:stop], "utf-8")
                 position = stop
                 op_data.value, op_data.remove, n = _unpack_doB(view, position)
                 position += 10
@@ -311,13 +300,13 @@ class AlterClientQuotasRequest(Message):
                 if n < 0:
                     fail_null("entity_type")
                 stop = position + n
-                alter_client_quotas_request_entity_data.entity_type = view[position:stop].tobytes().decode()
+                alter_client_quotas_request_entity_data.entity_type = str(view[position:stop], "utf-8")
                 position = stop
                 (n,) = _unpack_h(view, position)
                 position += 2
                 if n >= 0:
                     stop = position + n
-                    alter_client_quotas_request_entity_data.entity_name = view[position:stop].tobytes().decode()
+                    alter_client_quotas_request_entity_data.entity_name = str(view[position:stop], "utf-8")
                     position = stop
                 elif n == -1:
                     alter_client_quotas_request_entity_data.entity_name = None
@@ -337,7 +326,7 @@ class AlterClientQuotasRequest(Message):
                 if n < 0:
                     fail_null("key")
                 stop = position + n
-                op_data.key = view[position:stop].tobytes().decode()
+                op_data.key = str(view[position:stop], "utf-8")
                 position = stop
                 op_data.value, op_data.remove = _unpack_do(view, position)
                 position += 9
@@ -405,11 +394,6 @@ class AlterClientQuotasResponse(Message):
     ) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.entries = [] if entries is UNSET else entries
-
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 1:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
 
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_i(self.throttle_time_ms)
@@ -486,12 +470,6 @@ class AlterClientQuotasResponse(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 1:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -511,7 +489,7 @@ class AlterClientQuotasResponse(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                alter_client_quotas_response_entry_data.error_message = view[position:stop].tobytes().decode()
+                alter_client_quotas_response_entry_data.error_message = str(view[position:stop], "utf-8")
                 position = stop
             else:
                 alter_client_quotas_response_entry_data.error_message = None
@@ -530,7 +508,7 @@ class AlterClientQuotasResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "entity_type")
                 stop = position + n - 1
-                alter_client_quotas_response_entity_data.entity_type = view[position:stop].tobytes().decode()
+                alter_client_quotas_response_entity_data.entity_type = str(view[position:stop], "utf-8")
                 position = stop
                 n = view[position]
                 position += 1
@@ -538,7 +516,7 @@ class AlterClientQuotasResponse(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     stop = position + n - 1
-                    alter_client_quotas_response_entity_data.entity_name = view[position:stop].tobytes().decode()
+                    alter_client_quotas_response_entity_data.entity_name = str(view[position:stop], "utf-8")
                     position = stop
                 else:
                     alter_client_quotas_response_entity_data.entity_name = None
@@ -575,7 +553,7 @@ class AlterClientQuotasResponse(Message):
             position += 4
             if n >= 0:
                 stop = position + n
-                alter_client_quotas_response_entry_data.error_message = view[position:stop].tobytes().decode()
+                alter_client_quotas_response_entry_data.error_message = str(view[position:stop], "utf-8")
                 position = stop
             elif n == -1:
                 alter_client_quotas_response_entry_data.error_message = None
@@ -593,13 +571,13 @@ class AlterClientQuotasResponse(Message):
                 if n < 0:
                     fail_null("entity_type")
                 stop = position + n
-                alter_client_quotas_response_entity_data.entity_type = view[position:stop].tobytes().decode()
+                alter_client_quotas_response_entity_data.entity_type = str(view[position:stop], "utf-8")
                 position = stop
                 (n,) = _unpack_h(view, position)
                 position += 2
                 if n >= 0:
                     stop = position + n
-                    alter_client_quotas_response_entity_data.entity_name = view[position:stop].tobytes().decode()
+                    alter_client_quotas_response_entity_data.entity_name = str(view[position:stop], "utf-8")
                     position = stop
                 elif n == -1:
                     alter_client_quotas_response_entity_data.entity_name = None

@@ -107,11 +107,6 @@ class AlterConfigsRequest(Message):
         self.resources = [] if resources is UNSET else resources
         self.validate_only = validate_only
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 2:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         n = len(self.resources) + 1
         if n < 128:
@@ -178,12 +173,6 @@ class AlterConfigsRequest(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 2:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -202,7 +191,7 @@ class AlterConfigsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "resource_name")
             stop = position + n - 1
-            alter_configs_resource.resource_name = view[position:stop].tobytes().decode()
+            alter_configs_resource.resource_name = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
@@ -219,7 +208,7 @@ class AlterConfigsRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "name")
                 stop = position + n - 1
-                alterable_config.name = view[position:stop].tobytes().decode()
+                alterable_config.name = str(view[position:stop], "utf-8")
                 position = stop
                 n = view[position]
                 position += 1
@@ -227,7 +216,7 @@ class AlterConfigsRequest(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     stop = position + n - 1
-                    alterable_config.value = view[position:stop].tobytes().decode()
+                    alterable_config.value = str(view[position:stop], "utf-8")
                     position = stop
                 else:
                     alterable_config.value = None
@@ -265,7 +254,7 @@ class AlterConfigsRequest(Message):
             if n < 0:
                 fail_null("resource_name")
             stop = position + n
-            alter_configs_resource.resource_name = view[position:stop].tobytes().decode()
+            alter_configs_resource.resource_name = str(view[position:stop], "utf-8")
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
@@ -279,13 +268,13 @@ class AlterConfigsRequest(Message):
                 if n < 0:
                     fail_null("name")
                 stop = position + n
-                alterable_config.name = view[position:stop].tobytes().decode()
+                alterable_config.name = str(view[position:stop], "utf-8")
                 position = stop
                 (n,) = _unpack_h(view, position)
                 position += 2
                 if n >= 0:
                     stop = position + n
-                    alterable_config.value = view[position:stop].tobytes().decode()
+                    alterable_config.value = str(view[position:stop], "utf-8")
                     position = stop
                 elif n == -1:
                     alterable_config.value = None
@@ -346,11 +335,6 @@ class AlterConfigsResponse(Message):
         self.throttle_time_ms = throttle_time_ms
         self.responses = [] if responses is UNSET else responses
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 2:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_i(self.throttle_time_ms)
         n = len(self.responses) + 1
@@ -400,12 +384,6 @@ class AlterConfigsResponse(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 2:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -425,7 +403,7 @@ class AlterConfigsResponse(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                alter_configs_resource_response.error_message = view[position:stop].tobytes().decode()
+                alter_configs_resource_response.error_message = str(view[position:stop], "utf-8")
                 position = stop
             else:
                 alter_configs_resource_response.error_message = None
@@ -434,7 +412,7 @@ class AlterConfigsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "resource_name")
             stop = position + n - 1
-            alter_configs_resource_response.resource_name = view[position:stop].tobytes().decode()
+            alter_configs_resource_response.resource_name = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
@@ -463,7 +441,7 @@ class AlterConfigsResponse(Message):
             position += 4
             if n >= 0:
                 stop = position + n
-                alter_configs_resource_response.error_message = view[position:stop].tobytes().decode()
+                alter_configs_resource_response.error_message = str(view[position:stop], "utf-8")
                 position = stop
             elif n == -1:
                 alter_configs_resource_response.error_message = None
@@ -474,7 +452,7 @@ class AlterConfigsResponse(Message):
             if n < 0:
                 fail_null("resource_name")
             stop = position + n
-            alter_configs_resource_response.resource_name = view[position:stop].tobytes().decode()
+            alter_configs_resource_response.resource_name = str(view[position:stop], "utf-8")
             position = stop
             responses_items.append(alter_configs_resource_response)
         message.responses = responses_items

@@ -74,11 +74,6 @@ class ApiVersionsRequest(Message):
         self.client_software_name = client_software_name
         self.client_software_version = client_software_version
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 3:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         client_software_name_bytes = self.client_software_name.encode()
         n = len(client_software_name_bytes) + 1
@@ -101,12 +96,6 @@ class ApiVersionsRequest(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 3:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         n = view[position]
@@ -114,14 +103,14 @@ class ApiVersionsRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "client_software_name")
         stop = position + n - 1
-        message.client_software_name = view[position:stop].tobytes().decode()
+        message.client_software_name = str(view[position:stop], "utf-8")
         position = stop
         n = view[position]
         position += 1
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "client_software_version")
         stop = position + n - 1
-        message.client_software_version = view[position:stop].tobytes().decode()
+        message.client_software_version = str(view[position:stop], "utf-8")
         position = stop
         n = view[position]
         position += 1
@@ -233,11 +222,6 @@ class ApiVersionsResponse(Message):
         self.finalized_features = [] if finalized_features is UNSET else finalized_features
         self.zk_migration_ready = zk_migration_ready
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 3:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_h(self.error_code)
         n = len(self.api_keys) + 1
@@ -318,12 +302,6 @@ class ApiVersionsResponse(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 3:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -375,7 +353,7 @@ class ApiVersionsResponse(Message):
                         if not 0 < n < 128:
                             n, position = length_tail(view, position, n, "name")
                         stop = position + n - 1
-                        supported_feature_key.name = view[position:stop].tobytes().decode()
+                        supported_feature_key.name = str(view[position:stop], "utf-8")
                         position = stop
                         (
                             supported_feature_key.min_version,
@@ -406,7 +384,7 @@ class ApiVersionsResponse(Message):
                         if not 0 < n < 128:
                             n, position = length_tail(view, position, n, "name")
                         stop = position + n - 1
-                        finalized_feature_key.name = view[position:stop].tobytes().decode()
+                        finalized_feature_key.name = str(view[position:stop], "utf-8")
                         position = stop
                         (
                             finalized_feature_key.max_version_level,

@@ -82,7 +82,7 @@ class ConsumerProtocolSubscription(Message):
         self.generation_id = generation_id
         self.rack_id = rack_id
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
+    def _encode_plain(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_i(len(self.topics))
         for topics_item in self.topics:
             topics_bytes = topics_item.encode()
@@ -114,7 +114,7 @@ class ConsumerProtocolSubscription(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_i(view, position)
@@ -128,7 +128,7 @@ class ConsumerProtocolSubscription(Message):
             if n < 0:
                 fail_null("topics")
             stop = position + n
-            topics_items.append(view[position:stop].tobytes().decode())
+            topics_items.append(str(view[position:stop], "utf-8"))
             position = stop
         message.topics = topics_items
         (n,) = _unpack_i(view, position)
@@ -154,7 +154,7 @@ class ConsumerProtocolSubscription(Message):
                 if n < 0:
                     fail_null("topic")
                 stop = position + n
-                consumer_protocol_subscription_topic_partition.topic = view[position:stop].tobytes().decode()
+                consumer_protocol_subscription_topic_partition.topic = str(view[position:stop], "utf-8")
                 position = stop
                 (n,) = _unpack_i(view, position)
                 position += 4
@@ -176,7 +176,7 @@ class ConsumerProtocolSubscription(Message):
             position += 2
             if n >= 0:
                 stop = position + n
-                message.rack_id = view[position:stop].tobytes().decode()
+                message.rack_id = str(view[position:stop], "utf-8")
                 position = stop
             elif n == -1:
                 message.rack_id = None
@@ -222,7 +222,7 @@ class ConsumerProtocolAssignment(Message):
         self.assigned_partitions = [] if assigned_partitions is UNSET else assigned_partitions
         self.user_data = user_data
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
+    def _encode_plain(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_i(len(self.assigned_partitions))
         for consumer_protocol_assignment_topic_partition in self.assigned_partitions:
             topic_bytes = consumer_protocol_assignment_topic_partition.topic.encode()
@@ -238,7 +238,7 @@ class ConsumerProtocolAssignment(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_i(view, position)
@@ -253,7 +253,7 @@ class ConsumerProtocolAssignment(Message):
             if n < 0:
                 fail_null("topic")
             stop = position + n
-            consumer_protocol_assignment_topic_partition.topic = view[position:stop].tobytes().decode()
+            consumer_protocol_assignment_topic_partition.topic = str(view[position:stop], "utf-8")
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4

@@ -108,11 +108,6 @@ class CreatePartitionsRequest(Message):
         self.timeout_ms = timeout_ms
         self.validate_only = validate_only
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 2:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         n = len(self.topics) + 1
         if n < 128:
@@ -162,12 +157,6 @@ class CreatePartitionsRequest(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 2:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -186,7 +175,7 @@ class CreatePartitionsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "name")
             stop = position + n - 1
-            create_partitions_topic.name = view[position:stop].tobytes().decode()
+            create_partitions_topic.name = str(view[position:stop], "utf-8")
             position = stop
             create_partitions_topic.count, n = _unpack_iB(view, position)
             position += 5
@@ -244,7 +233,7 @@ class CreatePartitionsRequest(Message):
             if n < 0:
                 fail_null("name")
             stop = position + n
-            create_partitions_topic.name = view[position:stop].tobytes().decode()
+            create_partitions_topic.name = str(view[position:stop], "utf-8")
             position = stop
             create_partitions_topic.count, n = _unpack_ii(view, position)
             position += 8
@@ -316,11 +305,6 @@ class CreatePartitionsResponse(Message):
         self.throttle_time_ms = throttle_time_ms
         self.results = [] if results is UNSET else results
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 2:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_i(self.throttle_time_ms)
         n = len(self.results) + 1
@@ -369,12 +353,6 @@ class CreatePartitionsResponse(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 2:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -393,7 +371,7 @@ class CreatePartitionsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "name")
             stop = position + n - 1
-            create_partitions_topic_result.name = view[position:stop].tobytes().decode()
+            create_partitions_topic_result.name = str(view[position:stop], "utf-8")
             position = stop
             create_partitions_topic_result.error_code, n = _unpack_hB(view, position)
             position += 3
@@ -401,7 +379,7 @@ class CreatePartitionsResponse(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                create_partitions_topic_result.error_message = view[position:stop].tobytes().decode()
+                create_partitions_topic_result.error_message = str(view[position:stop], "utf-8")
                 position = stop
             else:
                 create_partitions_topic_result.error_message = None
@@ -433,13 +411,13 @@ class CreatePartitionsResponse(Message):
             if n < 0:
                 fail_null("name")
             stop = position + n
-            create_partitions_topic_result.name = view[position:stop].tobytes().decode()
+            create_partitions_topic_result.name = str(view[position:stop], "utf-8")
             position = stop
             create_partitions_topic_result.error_code, n = _unpack_hh(view, position)
             position += 4
             if n >= 0:
                 stop = position + n
-                create_partitions_topic_result.error_message = view[position:stop].tobytes().decode()
+                create_partitions_topic_result.error_message = str(view[position:stop], "utf-8")
                 position = stop
             elif n == -1:
                 create_partitions_topic_result.error_message = None

@@ -142,11 +142,6 @@ class CreateTopicsRequest(Message):
         self.timeout_ms = timeout_ms
         self.validate_only = validate_only
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 5:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         n = len(self.topics) + 1
         if n < 128:
@@ -230,12 +225,6 @@ class CreateTopicsRequest(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 5:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -254,7 +243,7 @@ class CreateTopicsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "name")
             stop = position + n - 1
-            creatable_topic.name = view[position:stop].tobytes().decode()
+            creatable_topic.name = str(view[position:stop], "utf-8")
             position = stop
             (
                 creatable_topic.num_partitions,
@@ -300,7 +289,7 @@ class CreateTopicsRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "name")
                 stop = position + n - 1
-                creatable_topic_config.name = view[position:stop].tobytes().decode()
+                creatable_topic_config.name = str(view[position:stop], "utf-8")
                 position = stop
                 n = view[position]
                 position += 1
@@ -308,7 +297,7 @@ class CreateTopicsRequest(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     stop = position + n - 1
-                    creatable_topic_config.value = view[position:stop].tobytes().decode()
+                    creatable_topic_config.value = str(view[position:stop], "utf-8")
                     position = stop
                 else:
                     creatable_topic_config.value = None
@@ -346,7 +335,7 @@ class CreateTopicsRequest(Message):
             if n < 0:
                 fail_null("name")
             stop = position + n
-            creatable_topic.name = view[position:stop].tobytes().decode()
+            creatable_topic.name = str(view[position:stop], "utf-8")
             position = stop
             (
                 creatable_topic.num_partitions,
@@ -379,13 +368,13 @@ class CreateTopicsRequest(Message):
                 if n < 0:
                     fail_null("name")
                 stop = position + n
-                creatable_topic_config.name = view[position:stop].tobytes().decode()
+                creatable_topic_config.name = str(view[position:stop], "utf-8")
                 position = stop
                 (n,) = _unpack_h(view, position)
                 position += 2
                 if n >= 0:
                     stop = position + n
-                    creatable_topic_config.value = view[position:stop].tobytes().decode()
+                    creatable_topic_config.value = str(view[position:stop], "utf-8")
                     position = stop
                 elif n == -1:
                     creatable_topic_config.value = None
@@ -494,11 +483,6 @@ class CreateTopicsResponse(Message):
         self.throttle_time_ms = throttle_time_ms
         self.topics = [] if topics is UNSET else topics
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 5:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_i(self.throttle_time_ms)
         n = len(self.topics) + 1
@@ -598,12 +582,6 @@ class CreateTopicsResponse(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 5:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -622,7 +600,7 @@ class CreateTopicsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "name")
             stop = position + n - 1
-            creatable_topic_result.name = view[position:stop].tobytes().decode()
+            creatable_topic_result.name = str(view[position:stop], "utf-8")
             position = stop
             if version >= 7:
                 (
@@ -639,7 +617,7 @@ class CreateTopicsResponse(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                creatable_topic_result.error_message = view[position:stop].tobytes().decode()
+                creatable_topic_result.error_message = str(view[position:stop], "utf-8")
                 position = stop
             else:
                 creatable_topic_result.error_message = None
@@ -663,7 +641,7 @@ class CreateTopicsResponse(Message):
                     if not 0 < n < 128:
                         n, position = length_tail(view, position, n, "name")
                     stop = position + n - 1
-                    creatable_topic_configs.name = view[position:stop].tobytes().decode()
+                    creatable_topic_configs.name = str(view[position:stop], "utf-8")
                     position = stop
                     n = view[position]
                     position += 1
@@ -671,7 +649,7 @@ class CreateTopicsResponse(Message):
                         n, position = varint_tail(view, position, n)
                     if n:
                         stop = position + n - 1
-                        creatable_topic_configs.value = view[position:stop].tobytes().decode()
+                        creatable_topic_configs.value = str(view[position:stop], "utf-8")
                         position = stop
                     else:
                         creatable_topic_configs.value = None
@@ -731,13 +709,13 @@ class CreateTopicsResponse(Message):
             if n < 0:
                 fail_null("name")
             stop = position + n
-            creatable_topic_result.name = view[position:stop].tobytes().decode()
+            creatable_topic_result.name = str(view[position:stop], "utf-8")
             position = stop
             creatable_topic_result.error_code, n = _unpack_hh(view, position)
             position += 4
             if n >= 0:
                 stop = position + n
-                creatable_topic_result.error_message = view[position:stop].tobytes().decode()
+                creatable_topic_result.error_message = str(view[position:stop], "utf-8")
                 position = stop
             elif n == -1:
                 creatable_topic_result.error_message = None

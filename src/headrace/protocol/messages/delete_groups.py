@@ -54,11 +54,6 @@ class DeleteGroupsRequest(Message):
     def __init__(self, *, groups_names: list[str] = UNSET) -> None:
         self.groups_names = [] if groups_names is UNSET else groups_names
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 2:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         n = len(self.groups_names) + 1
         if n < 128:
@@ -85,12 +80,6 @@ class DeleteGroupsRequest(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 2:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -108,7 +97,7 @@ class DeleteGroupsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "groups_names")
             stop = position + n - 1
-            groups_names_items.append(view[position:stop].tobytes().decode())
+            groups_names_items.append(str(view[position:stop], "utf-8"))
             position = stop
         message.groups_names = groups_names_items
         n = view[position]
@@ -132,7 +121,7 @@ class DeleteGroupsRequest(Message):
             if n < 0:
                 fail_null("groups_names")
             stop = position + n
-            groups_names_items.append(view[position:stop].tobytes().decode())
+            groups_names_items.append(str(view[position:stop], "utf-8"))
             position = stop
         message.groups_names = groups_names_items
         return message, position
@@ -173,11 +162,6 @@ class DeleteGroupsResponse(Message):
         self.throttle_time_ms = throttle_time_ms
         self.results = [] if results is UNSET else results
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 2:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_i(self.throttle_time_ms)
         n = len(self.results) + 1
@@ -207,12 +191,6 @@ class DeleteGroupsResponse(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 2:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -231,7 +209,7 @@ class DeleteGroupsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "group_id")
             stop = position + n - 1
-            deletable_group_result.group_id = view[position:stop].tobytes().decode()
+            deletable_group_result.group_id = str(view[position:stop], "utf-8")
             position = stop
             deletable_group_result.error_code, n = _unpack_hB(view, position)
             position += 3
@@ -261,7 +239,7 @@ class DeleteGroupsResponse(Message):
             if n < 0:
                 fail_null("group_id")
             stop = position + n
-            deletable_group_result.group_id = view[position:stop].tobytes().decode()
+            deletable_group_result.group_id = str(view[position:stop], "utf-8")
             position = stop
             (deletable_group_result.error_code,) = _unpack_h(view, position)
             position += 2

@@ -92,11 +92,6 @@ class DeleteRecordsRequest(Message):
         self.topics = [] if topics is UNSET else topics
         self.timeout_ms = timeout_ms
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 2:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         n = len(self.topics) + 1
         if n < 128:
@@ -141,12 +136,6 @@ class DeleteRecordsRequest(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 2:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -165,7 +154,7 @@ class DeleteRecordsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "name")
             stop = position + n - 1
-            delete_records_topic.name = view[position:stop].tobytes().decode()
+            delete_records_topic.name = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
@@ -215,7 +204,7 @@ class DeleteRecordsRequest(Message):
             if n < 0:
                 fail_null("name")
             stop = position + n
-            delete_records_topic.name = view[position:stop].tobytes().decode()
+            delete_records_topic.name = str(view[position:stop], "utf-8")
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
@@ -299,11 +288,6 @@ class DeleteRecordsResponse(Message):
         self.throttle_time_ms = throttle_time_ms
         self.topics = [] if topics is UNSET else topics
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 2:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_i(self.throttle_time_ms)
         n = len(self.topics) + 1
@@ -350,12 +334,6 @@ class DeleteRecordsResponse(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 2:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -374,7 +352,7 @@ class DeleteRecordsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "name")
             stop = position + n - 1
-            delete_records_topic_result.name = view[position:stop].tobytes().decode()
+            delete_records_topic_result.name = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
@@ -425,7 +403,7 @@ class DeleteRecordsResponse(Message):
             if n < 0:
                 fail_null("name")
             stop = position + n
-            delete_records_topic_result.name = view[position:stop].tobytes().decode()
+            delete_records_topic_result.name = str(view[position:stop], "utf-8")
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4

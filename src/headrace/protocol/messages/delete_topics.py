@@ -83,11 +83,6 @@ class DeleteTopicsRequest(Message):
         self.topic_names = [] if topic_names is UNSET else topic_names
         self.timeout_ms = timeout_ms
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 4:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         if version == 6:
             n = len(self.topics) + 1
@@ -135,12 +130,6 @@ class DeleteTopicsRequest(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 4:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -161,7 +150,7 @@ class DeleteTopicsRequest(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     stop = position + n - 1
-                    delete_topic_state.name = view[position:stop].tobytes().decode()
+                    delete_topic_state.name = str(view[position:stop], "utf-8")
                     position = stop
                 else:
                     delete_topic_state.name = None
@@ -188,7 +177,7 @@ class DeleteTopicsRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "topic_names")
                 stop = position + n - 1
-                topic_names_items.append(view[position:stop].tobytes().decode())
+                topic_names_items.append(str(view[position:stop], "utf-8"))
                 position = stop
             message.topic_names = topic_names_items
         else:
@@ -215,7 +204,7 @@ class DeleteTopicsRequest(Message):
             if n < 0:
                 fail_null("topic_names")
             stop = position + n
-            topic_names_items.append(view[position:stop].tobytes().decode())
+            topic_names_items.append(str(view[position:stop], "utf-8"))
             position = stop
         message.topic_names = topic_names_items
         (message.timeout_ms,) = _unpack_i(view, position)
@@ -268,11 +257,6 @@ class DeleteTopicsResponse(Message):
     ) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.responses = [] if responses is UNSET else responses
-
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 4:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
 
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_i(self.throttle_time_ms)
@@ -332,12 +316,6 @@ class DeleteTopicsResponse(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 4:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -357,7 +335,7 @@ class DeleteTopicsResponse(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                deletable_topic_result.name = view[position:stop].tobytes().decode()
+                deletable_topic_result.name = str(view[position:stop], "utf-8")
                 position = stop
             elif version == 6:
                 deletable_topic_result.name = None
@@ -380,7 +358,7 @@ class DeleteTopicsResponse(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     stop = position + n - 1
-                    deletable_topic_result.error_message = view[position:stop].tobytes().decode()
+                    deletable_topic_result.error_message = str(view[position:stop], "utf-8")
                     position = stop
                 else:
                     deletable_topic_result.error_message = None
@@ -416,7 +394,7 @@ class DeleteTopicsResponse(Message):
             if n < 0:
                 fail_null("name")
             stop = position + n
-            deletable_topic_result.name = view[position:stop].tobytes().decode()
+            deletable_topic_result.name = str(view[position:stop], "utf-8")
             position = stop
             (deletable_topic_result.error_code,) = _unpack_h(view, position)
             position += 2

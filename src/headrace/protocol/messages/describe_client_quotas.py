@@ -92,11 +92,6 @@ class DescribeClientQuotasRequest(Message):
         self.components = [] if components is UNSET else components
         self.strict = strict
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 1:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         n = len(self.components) + 1
         if n < 128:
@@ -145,12 +140,6 @@ class DescribeClientQuotasRequest(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 1:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -169,7 +158,7 @@ class DescribeClientQuotasRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "entity_type")
             stop = position + n - 1
-            component_data.entity_type = view[position:stop].tobytes().decode()
+            component_data.entity_type = str(view[position:stop], "utf-8")
             position = stop
             component_data.match_type, n = _unpack_bB(view, position)
             position += 2
@@ -177,7 +166,7 @@ class DescribeClientQuotasRequest(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                component_data.match = view[position:stop].tobytes().decode()
+                component_data.match = str(view[position:stop], "utf-8")
                 position = stop
             else:
                 component_data.match = None
@@ -209,13 +198,13 @@ class DescribeClientQuotasRequest(Message):
             if n < 0:
                 fail_null("entity_type")
             stop = position + n
-            component_data.entity_type = view[position:stop].tobytes().decode()
+            component_data.entity_type = str(view[position:stop], "utf-8")
             position = stop
             component_data.match_type, n = _unpack_bh(view, position)
             position += 3
             if n >= 0:
                 stop = position + n
-                component_data.match = view[position:stop].tobytes().decode()
+                component_data.match = str(view[position:stop], "utf-8")
                 position = stop
             elif n == -1:
                 component_data.match = None
@@ -299,11 +288,6 @@ class DescribeClientQuotasResponse(Message):
         self.error_code = error_code
         self.error_message = error_message
         self.entries = [] if entries is UNSET else entries
-
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 1:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
 
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_ih(self.throttle_time_ms, self.error_code)
@@ -407,12 +391,6 @@ class DescribeClientQuotasResponse(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 1:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -422,7 +400,7 @@ class DescribeClientQuotasResponse(Message):
             n, position = varint_tail(view, position, n)
         if n:
             stop = position + n - 1
-            message.error_message = view[position:stop].tobytes().decode()
+            message.error_message = str(view[position:stop], "utf-8")
             position = stop
         else:
             message.error_message = None
@@ -452,7 +430,7 @@ class DescribeClientQuotasResponse(Message):
                     if not 0 < n < 128:
                         n, position = length_tail(view, position, n, "entity_type")
                     stop = position + n - 1
-                    entity_data.entity_type = view[position:stop].tobytes().decode()
+                    entity_data.entity_type = str(view[position:stop], "utf-8")
                     position = stop
                     n = view[position]
                     position += 1
@@ -460,7 +438,7 @@ class DescribeClientQuotasResponse(Message):
                         n, position = varint_tail(view, position, n)
                     if n:
                         stop = position + n - 1
-                        entity_data.entity_name = view[position:stop].tobytes().decode()
+                        entity_data.entity_name = str(view[position:stop], "utf-8")
                         position = stop
                     else:
                         entity_data.entity_name = None
@@ -485,7 +463,7 @@ class DescribeClientQuotasResponse(Message):
                     if not 0 < n < 128:
                         n, position = length_tail(view, position, n, "key")
                     stop = position + n - 1
-                    value_data.key = view[position:stop].tobytes().decode()
+                    value_data.key = str(view[position:stop], "utf-8")
                     position = stop
                     value_data.value, n = _unpack_dB(view, position)
                     position += 9
@@ -515,7 +493,7 @@ class DescribeClientQuotasResponse(Message):
         position += 8
         if n >= 0:
             stop = position + n
-            message.error_message = view[position:stop].tobytes().decode()
+            message.error_message = str(view[position:stop], "utf-8")
             position = stop
         elif n == -1:
             message.error_message = None
@@ -541,13 +519,13 @@ class DescribeClientQuotasResponse(Message):
                     if n < 0:
                         fail_null("entity_type")
                     stop = position + n
-                    entity_data.entity_type = view[position:stop].tobytes().decode()
+                    entity_data.entity_type = str(view[position:stop], "utf-8")
                     position = stop
                     (n,) = _unpack_h(view, position)
                     position += 2
                     if n >= 0:
                         stop = position + n
-                        entity_data.entity_name = view[position:stop].tobytes().decode()
+                        entity_data.entity_name = str(view[position:stop], "utf-8")
                         position = stop
                     elif n == -1:
                         entity_data.entity_name = None
@@ -567,7 +545,7 @@ class DescribeClientQuotasResponse(Message):
                     if n < 0:
                         fail_null("key")
                     stop = position + n
-                    value_data.key = view[position:stop].tobytes().decode()
+                    value_data.key = str(view[position:stop], "utf-8")
                     position = stop
                     (value_data.value,) = _unpack_d(view, position)
                     position += 8

@@ -68,7 +68,7 @@ class DescribeClusterRequest(Message):
         self.endpoint_type = endpoint_type
         self.include_fenced_brokers = include_fenced_brokers
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
+    def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         if version >= 2:
             out += _pack_obox(
                 self.include_cluster_authorized_operations,
@@ -82,7 +82,7 @@ class DescribeClusterRequest(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         if version >= 2:
             (
@@ -186,7 +186,7 @@ class DescribeClusterResponse(Message):
         self.brokers = [] if brokers is UNSET else brokers
         self.cluster_authorized_operations = cluster_authorized_operations
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
+    def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_ih(self.throttle_time_ms, self.error_code)
         error_message = self.error_message
         if error_message is not None:
@@ -243,7 +243,7 @@ class DescribeClusterResponse(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, message.error_code, n = _unpack_ihB(view, position)
@@ -252,7 +252,7 @@ class DescribeClusterResponse(Message):
             n, position = varint_tail(view, position, n)
         if n:
             stop = position + n - 1
-            message.error_message = view[position:stop].tobytes().decode()
+            message.error_message = str(view[position:stop], "utf-8")
             position = stop
         else:
             message.error_message = None
@@ -266,7 +266,7 @@ class DescribeClusterResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "cluster_id")
         stop = position + n - 1
-        message.cluster_id = view[position:stop].tobytes().decode()
+        message.cluster_id = str(view[position:stop], "utf-8")
         position = stop
         message.controller_id, n = _unpack_iB(view, position)
         position += 5
@@ -283,7 +283,7 @@ class DescribeClusterResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "host")
             stop = position + n - 1
-            describe_cluster_broker.host = view[position:stop].tobytes().decode()
+            describe_cluster_broker.host = str(view[position:stop], "utf-8")
             position = stop
             describe_cluster_broker.port, n = _unpack_iB(view, position)
             position += 5
@@ -291,7 +291,7 @@ class DescribeClusterResponse(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                describe_cluster_broker.rack = view[position:stop].tobytes().decode()
+                describe_cluster_broker.rack = str(view[position:stop], "utf-8")
                 position = stop
             else:
                 describe_cluster_broker.rack = None

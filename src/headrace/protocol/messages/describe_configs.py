@@ -107,11 +107,6 @@ class DescribeConfigsRequest(Message):
         self.include_synonyms = include_synonyms
         self.include_documentation = include_documentation
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 4:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         n = len(self.resources) + 1
         if n < 128:
@@ -170,12 +165,6 @@ class DescribeConfigsRequest(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 4:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -194,7 +183,7 @@ class DescribeConfigsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "resource_name")
             stop = position + n - 1
-            describe_configs_resource.resource_name = view[position:stop].tobytes().decode()
+            describe_configs_resource.resource_name = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
@@ -211,7 +200,7 @@ class DescribeConfigsRequest(Message):
                     if not 0 < n < 128:
                         n, position = length_tail(view, position, n, "configuration_keys")
                     stop = position + n - 1
-                    configuration_keys_items.append(view[position:stop].tobytes().decode())
+                    configuration_keys_items.append(str(view[position:stop], "utf-8"))
                     position = stop
                 describe_configs_resource.configuration_keys = configuration_keys_items
             else:
@@ -244,7 +233,7 @@ class DescribeConfigsRequest(Message):
             if n < 0:
                 fail_null("resource_name")
             stop = position + n
-            describe_configs_resource.resource_name = view[position:stop].tobytes().decode()
+            describe_configs_resource.resource_name = str(view[position:stop], "utf-8")
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
@@ -258,7 +247,7 @@ class DescribeConfigsRequest(Message):
                     if n < 0:
                         fail_null("configuration_keys")
                     stop = position + n
-                    configuration_keys_items.append(view[position:stop].tobytes().decode())
+                    configuration_keys_items.append(str(view[position:stop], "utf-8"))
                     position = stop
                 describe_configs_resource.configuration_keys = configuration_keys_items
             elif n == -1:
@@ -385,11 +374,6 @@ class DescribeConfigsResponse(Message):
     ) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.results = [] if results is UNSET else results
-
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 4:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
 
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_i(self.throttle_time_ms)
@@ -547,12 +531,6 @@ class DescribeConfigsResponse(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 4:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -572,7 +550,7 @@ class DescribeConfigsResponse(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                describe_configs_result.error_message = view[position:stop].tobytes().decode()
+                describe_configs_result.error_message = str(view[position:stop], "utf-8")
                 position = stop
             else:
                 describe_configs_result.error_message = None
@@ -581,7 +559,7 @@ class DescribeConfigsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "resource_name")
             stop = position + n - 1
-            describe_configs_result.resource_name = view[position:stop].tobytes().decode()
+            describe_configs_result.resource_name = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
@@ -598,7 +576,7 @@ class DescribeConfigsResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "name")
                 stop = position + n - 1
-                describe_configs_resource_result.name = view[position:stop].tobytes().decode()
+                describe_configs_resource_result.name = str(view[position:stop], "utf-8")
                 position = stop
                 n = view[position]
                 position += 1
@@ -606,7 +584,7 @@ class DescribeConfigsResponse(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     stop = position + n - 1
-                    describe_configs_resource_result.value = view[position:stop].tobytes().decode()
+                    describe_configs_resource_result.value = str(view[position:stop], "utf-8")
                     position = stop
                 else:
                     describe_configs_resource_result.value = None
@@ -630,7 +608,7 @@ class DescribeConfigsResponse(Message):
                     if not 0 < n < 128:
                         n, position = length_tail(view, position, n, "name")
                     stop = position + n - 1
-                    describe_configs_synonym.name = view[position:stop].tobytes().decode()
+                    describe_configs_synonym.name = str(view[position:stop], "utf-8")
                     position = stop
                     n = view[position]
                     position += 1
@@ -638,7 +616,7 @@ class DescribeConfigsResponse(Message):
                         n, position = varint_tail(view, position, n)
                     if n:
                         stop = position + n - 1
-                        describe_configs_synonym.value = view[position:stop].tobytes().decode()
+                        describe_configs_synonym.value = str(view[position:stop], "utf-8")
                         position = stop
                     else:
                         describe_configs_synonym.value = None
@@ -654,7 +632,7 @@ class DescribeConfigsResponse(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     stop = position + n - 1
-                    describe_configs_resource_result.documentation = view[position:stop].tobytes().decode()
+                    describe_configs_resource_result.documentation = str(view[position:stop], "utf-8")
                     position = stop
                 else:
                     describe_configs_resource_result.documentation = None
@@ -691,7 +669,7 @@ class DescribeConfigsResponse(Message):
             position += 4
             if n >= 0:
                 stop = position + n
-                describe_configs_result.error_message = view[position:stop].tobytes().decode()
+                describe_configs_result.error_message = str(view[position:stop], "utf-8")
                 position = stop
             elif n == -1:
                 describe_configs_result.error_message = None
@@ -702,7 +680,7 @@ class DescribeConfigsResponse(Message):
             if n < 0:
                 fail_null("resource_name")
             stop = position + n
-            describe_configs_result.resource_name = view[position:stop].tobytes().decode()
+            describe_configs_result.resource_name = str(view[position:stop], "utf-8")
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
@@ -716,13 +694,13 @@ class DescribeConfigsResponse(Message):
                 if n < 0:
                     fail_null("name")
                 stop = position + n
-                describe_configs_resource_result.name = view[position:stop].tobytes().decode()
+                describe_configs_resource_result.name = str(view[position:stop], "utf-8")
                 position = stop
                 (n,) = _unpack_h(view, position)
                 position += 2
                 if n >= 0:
                     stop = position + n
-                    describe_configs_resource_result.value = view[position:stop].tobytes().decode()
+                    describe_configs_resource_result.value = str(view[position:stop], "utf-8")
                     position = stop
                 elif n == -1:
                     describe_configs_resource_result.value = None
@@ -745,13 +723,13 @@ class DescribeConfigsResponse(Message):
                     if n < 0:
                         fail_null("name")
                     stop = position + n
-                    describe_configs_synonym.name = view[position:stop].tobytes().decode()
+                    describe_configs_synonym.name = str(view[position:stop], "utf-8")
                     position = stop
                     (n,) = _unpack_h(view, position)
                     position += 2
                     if n >= 0:
                         stop = position + n
-                        describe_configs_synonym.value = view[position:stop].tobytes().decode()
+                        describe_configs_synonym.value = str(view[position:stop], "utf-8")
                         position = stop
                     elif n == -1:
                         describe_configs_synonym.value = None
@@ -771,7 +749,7 @@ class DescribeConfigsResponse(Message):
                     position += 2
                     if n >= 0:
                         stop = position + n
-                        describe_configs_resource_result.documentation = view[position:stop].tobytes().decode()
+                        describe_configs_resource_result.documentation = str(view[position:stop], "utf-8")
                         position = stop
                     elif n == -1:
                         describe_configs_resource_result.documentation = None

@@ -70,11 +70,6 @@ class DescribeGroupsRequest(Message):
         self.groups = [] if groups is UNSET else groups
         self.include_authorized_operations = include_authorized_operations
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 5:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         n = len(self.groups) + 1
         if n < 128:
@@ -103,12 +98,6 @@ class DescribeGroupsRequest(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 5:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -126,7 +115,7 @@ class DescribeGroupsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "groups")
             stop = position + n - 1
-            groups_items.append(view[position:stop].tobytes().decode())
+            groups_items.append(str(view[position:stop], "utf-8"))
             position = stop
         message.groups = groups_items
         message.include_authorized_operations, n = _unpack_oB(view, position)
@@ -150,7 +139,7 @@ class DescribeGroupsRequest(Message):
             if n < 0:
                 fail_null("groups")
             stop = position + n
-            groups_items.append(view[position:stop].tobytes().decode())
+            groups_items.append(str(view[position:stop], "utf-8"))
             position = stop
         message.groups = groups_items
         if version >= 3:
@@ -259,11 +248,6 @@ class DescribeGroupsResponse(Message):
     def __init__(self, *, throttle_time_ms: int = 0, groups: list[DescribedGroup] = UNSET) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.groups = [] if groups is UNSET else groups
-
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 5:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
 
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_i(self.throttle_time_ms)
@@ -415,12 +399,6 @@ class DescribeGroupsResponse(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 5:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -443,7 +421,7 @@ class DescribeGroupsResponse(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     stop = position + n - 1
-                    described_group.error_message = view[position:stop].tobytes().decode()
+                    described_group.error_message = str(view[position:stop], "utf-8")
                     position = stop
                 else:
                     described_group.error_message = None
@@ -454,28 +432,28 @@ class DescribeGroupsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "group_id")
             stop = position + n - 1
-            described_group.group_id = view[position:stop].tobytes().decode()
+            described_group.group_id = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "group_state")
             stop = position + n - 1
-            described_group.group_state = view[position:stop].tobytes().decode()
+            described_group.group_state = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "protocol_type")
             stop = position + n - 1
-            described_group.protocol_type = view[position:stop].tobytes().decode()
+            described_group.protocol_type = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "protocol_data")
             stop = position + n - 1
-            described_group.protocol_data = view[position:stop].tobytes().decode()
+            described_group.protocol_data = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
@@ -492,7 +470,7 @@ class DescribeGroupsResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "member_id")
                 stop = position + n - 1
-                described_group_member.member_id = view[position:stop].tobytes().decode()
+                described_group_member.member_id = str(view[position:stop], "utf-8")
                 position = stop
                 n = view[position]
                 position += 1
@@ -500,7 +478,7 @@ class DescribeGroupsResponse(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     stop = position + n - 1
-                    described_group_member.group_instance_id = view[position:stop].tobytes().decode()
+                    described_group_member.group_instance_id = str(view[position:stop], "utf-8")
                     position = stop
                 else:
                     described_group_member.group_instance_id = None
@@ -509,14 +487,14 @@ class DescribeGroupsResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "client_id")
                 stop = position + n - 1
-                described_group_member.client_id = view[position:stop].tobytes().decode()
+                described_group_member.client_id = str(view[position:stop], "utf-8")
                 position = stop
                 n = view[position]
                 position += 1
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "client_host")
                 stop = position + n - 1
-                described_group_member.client_host = view[position:stop].tobytes().decode()
+                described_group_member.client_host = str(view[position:stop], "utf-8")
                 position = stop
                 n = view[position]
                 position += 1
@@ -572,28 +550,28 @@ class DescribeGroupsResponse(Message):
             if n < 0:
                 fail_null("group_id")
             stop = position + n
-            described_group.group_id = view[position:stop].tobytes().decode()
+            described_group.group_id = str(view[position:stop], "utf-8")
             position = stop
             (n,) = _unpack_h(view, position)
             position += 2
             if n < 0:
                 fail_null("group_state")
             stop = position + n
-            described_group.group_state = view[position:stop].tobytes().decode()
+            described_group.group_state = str(view[position:stop], "utf-8")
             position = stop
             (n,) = _unpack_h(view, position)
             position += 2
             if n < 0:
                 fail_null("protocol_type")
             stop = position + n
-            described_group.protocol_type = view[position:stop].tobytes().decode()
+            described_group.protocol_type = str(view[position:stop], "utf-8")
             position = stop
             (n,) = _unpack_h(view, position)
             position += 2
             if n < 0:
                 fail_null("protocol_data")
             stop = position + n
-            described_group.protocol_data = view[position:stop].tobytes().decode()
+            described_group.protocol_data = str(view[position:stop], "utf-8")
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
@@ -607,14 +585,14 @@ class DescribeGroupsResponse(Message):
                 if n < 0:
                     fail_null("member_id")
                 stop = position + n
-                described_group_member.member_id = view[position:stop].tobytes().decode()
+                described_group_member.member_id = str(view[position:stop], "utf-8")
                 position = stop
                 if version == 4:
                     (n,) = _unpack_h(view, position)
                     position += 2
                     if n >= 0:
                         stop = position + n
-                        described_group_member.group_instance_id = view[position:stop].tobytes().decode()
+                        described_group_member.group_instance_id = str(view[position:stop], "utf-8")
                         position = stop
                     elif n == -1:
                         described_group_member.group_instance_id = None
@@ -627,14 +605,14 @@ class DescribeGroupsResponse(Message):
                 if n < 0:
                     fail_null("client_id")
                 stop = position + n
-                described_group_member.client_id = view[position:stop].tobytes().decode()
+                described_group_member.client_id = str(view[position:stop], "utf-8")
                 position = stop
                 (n,) = _unpack_h(view, position)
                 position += 2
                 if n < 0:
                     fail_null("client_host")
                 stop = position + n
-                described_group_member.client_host = view[position:stop].tobytes().decode()
+                described_group_member.client_host = str(view[position:stop], "utf-8")
                 position = stop
                 (n,) = _unpack_i(view, position)
                 position += 4

@@ -86,11 +86,6 @@ class DescribeLogDirsRequest(Message):
     def __init__(self, *, topics: list[DescribableLogDirTopic] | None = UNSET) -> None:
         self.topics = [] if topics is UNSET else topics
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 2:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         topics = self.topics
         if topics is not None:
@@ -128,12 +123,6 @@ class DescribeLogDirsRequest(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 2:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -153,7 +142,7 @@ class DescribeLogDirsRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "topic")
                 stop = position + n - 1
-                describable_log_dir_topic.topic = view[position:stop].tobytes().decode()
+                describable_log_dir_topic.topic = str(view[position:stop], "utf-8")
                 position = stop
                 n = view[position]
                 position += 1
@@ -195,7 +184,7 @@ class DescribeLogDirsRequest(Message):
                 if n < 0:
                     fail_null("topic")
                 stop = position + n
-                describable_log_dir_topic.topic = view[position:stop].tobytes().decode()
+                describable_log_dir_topic.topic = str(view[position:stop], "utf-8")
                 position = stop
                 (n,) = _unpack_i(view, position)
                 position += 4
@@ -309,11 +298,6 @@ class DescribeLogDirsResponse(Message):
         self.error_code = error_code
         self.results = [] if results is UNSET else results
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 2:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         if version >= 3:
             out += _pack_ih(self.throttle_time_ms, self.error_code)
@@ -397,12 +381,6 @@ class DescribeLogDirsResponse(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 2:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -426,7 +404,7 @@ class DescribeLogDirsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "log_dir")
             stop = position + n - 1
-            describe_log_dirs_result.log_dir = view[position:stop].tobytes().decode()
+            describe_log_dirs_result.log_dir = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
@@ -443,7 +421,7 @@ class DescribeLogDirsResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "name")
                 stop = position + n - 1
-                describe_log_dirs_topic.name = view[position:stop].tobytes().decode()
+                describe_log_dirs_topic.name = str(view[position:stop], "utf-8")
                 position = stop
                 n = view[position]
                 position += 1
@@ -525,7 +503,7 @@ class DescribeLogDirsResponse(Message):
             if n < 0:
                 fail_null("log_dir")
             stop = position + n
-            describe_log_dirs_result.log_dir = view[position:stop].tobytes().decode()
+            describe_log_dirs_result.log_dir = str(view[position:stop], "utf-8")
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
@@ -539,7 +517,7 @@ class DescribeLogDirsResponse(Message):
                 if n < 0:
                     fail_null("name")
                 stop = position + n
-                describe_log_dirs_topic.name = view[position:stop].tobytes().decode()
+                describe_log_dirs_topic.name = str(view[position:stop], "utf-8")
                 position = stop
                 (n,) = _unpack_i(view, position)
                 position += 4

@@ -97,7 +97,7 @@ class DescribeTopicPartitionsRequest(Message):
         self.response_partition_limit = response_partition_limit
         self.cursor = cursor
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
+    def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         n = len(self.topics) + 1
         if n < 128:
             out.append(n)
@@ -130,7 +130,7 @@ class DescribeTopicPartitionsRequest(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -148,7 +148,7 @@ class DescribeTopicPartitionsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "name")
             stop = position + n - 1
-            topic_request.name = view[position:stop].tobytes().decode()
+            topic_request.name = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
@@ -167,7 +167,7 @@ class DescribeTopicPartitionsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "topic_name")
             stop = position + n - 1
-            describe_topic_partitions_request_cursor.topic_name = view[position:stop].tobytes().decode()
+            describe_topic_partitions_request_cursor.topic_name = str(view[position:stop], "utf-8")
             position = stop
             describe_topic_partitions_request_cursor.partition_index, n = _unpack_iB(view, position)
             position += 5
@@ -305,7 +305,7 @@ class DescribeTopicPartitionsResponse(Message):
         self.topics = [] if topics is UNSET else topics
         self.next_cursor = next_cursor
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
+    def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_i(self.throttle_time_ms)
         n = len(self.topics) + 1
         if n < 128:
@@ -373,7 +373,7 @@ class DescribeTopicPartitionsResponse(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -392,7 +392,7 @@ class DescribeTopicPartitionsResponse(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                describe_topic_partitions_response_topic.name = view[position:stop].tobytes().decode()
+                describe_topic_partitions_response_topic.name = str(view[position:stop], "utf-8")
                 position = stop
             else:
                 describe_topic_partitions_response_topic.name = None
@@ -493,7 +493,7 @@ class DescribeTopicPartitionsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "topic_name")
             stop = position + n - 1
-            describe_topic_partitions_response_cursor.topic_name = view[position:stop].tobytes().decode()
+            describe_topic_partitions_response_cursor.topic_name = str(view[position:stop], "utf-8")
             position = stop
             (
                 describe_topic_partitions_response_cursor.partition_index,

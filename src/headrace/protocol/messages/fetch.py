@@ -261,11 +261,6 @@ class FetchRequest(Message):
         self.forgotten_topics_data = [] if forgotten_topics_data is UNSET else forgotten_topics_data
         self.rack_id = rack_id
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 12:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         if version >= 15:
             out += _pack_iiibii(
@@ -443,12 +438,6 @@ class FetchRequest(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 12:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -490,7 +479,7 @@ class FetchRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "topic")
                 stop = position + n - 1
-                fetch_topic.topic = view[position:stop].tobytes().decode()
+                fetch_topic.topic = str(view[position:stop], "utf-8")
                 position = stop
             else:
                 fetch_topic.topic = ""
@@ -559,7 +548,7 @@ class FetchRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "topic")
                 stop = position + n - 1
-                forgotten_topic.topic = view[position:stop].tobytes().decode()
+                forgotten_topic.topic = str(view[position:stop], "utf-8")
                 position = stop
             else:
                 forgotten_topic.topic = ""
@@ -588,7 +577,7 @@ class FetchRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "rack_id")
         stop = position + n - 1
-        message.rack_id = view[position:stop].tobytes().decode()
+        message.rack_id = str(view[position:stop], "utf-8")
         position = stop
         n = view[position]
         position += 1
@@ -606,7 +595,7 @@ class FetchRequest(Message):
                         n, position = varint_tail(view, position, n)
                     if n:
                         stop = position + n - 1
-                        message.cluster_id = view[position:stop].tobytes().decode()
+                        message.cluster_id = str(view[position:stop], "utf-8")
                         position = stop
                     else:
                         message.cluster_id = None
@@ -667,7 +656,7 @@ class FetchRequest(Message):
             if n < 0:
                 fail_null("topic")
             stop = position + n
-            fetch_topic.topic = view[position:stop].tobytes().decode()
+            fetch_topic.topic = str(view[position:stop], "utf-8")
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
@@ -724,7 +713,7 @@ class FetchRequest(Message):
                 if n < 0:
                     fail_null("topic")
                 stop = position + n
-                forgotten_topic.topic = view[position:stop].tobytes().decode()
+                forgotten_topic.topic = str(view[position:stop], "utf-8")
                 position = stop
                 (n,) = _unpack_i(view, position)
                 position += 4
@@ -742,7 +731,7 @@ class FetchRequest(Message):
             if n < 0:
                 fail_null("rack_id")
             stop = position + n
-            message.rack_id = view[position:stop].tobytes().decode()
+            message.rack_id = str(view[position:stop], "utf-8")
             position = stop
         else:
             message.rack_id = ""
@@ -934,11 +923,6 @@ class FetchResponse(Message):
         self.responses = [] if responses is UNSET else responses
         self.node_endpoints = [] if node_endpoints is UNSET else node_endpoints
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 12:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_ihi(self.throttle_time_ms, self.error_code, self.session_id)
         n = len(self.responses) + 1
@@ -1118,12 +1102,6 @@ class FetchResponse(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 12:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -1148,7 +1126,7 @@ class FetchResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "topic")
                 stop = position + n - 1
-                fetchable_topic_response.topic = view[position:stop].tobytes().decode()
+                fetchable_topic_response.topic = str(view[position:stop], "utf-8")
                 position = stop
             else:
                 fetchable_topic_response.topic = ""
@@ -1285,7 +1263,7 @@ class FetchResponse(Message):
                         if not 0 < n < 128:
                             n, position = length_tail(view, position, n, "host")
                         stop = position + n - 1
-                        node_endpoint.host = view[position:stop].tobytes().decode()
+                        node_endpoint.host = str(view[position:stop], "utf-8")
                         position = stop
                         node_endpoint.port, n = _unpack_iB(view, position)
                         position += 5
@@ -1293,7 +1271,7 @@ class FetchResponse(Message):
                             n, position = varint_tail(view, position, n)
                         if n:
                             stop = position + n - 1
-                            node_endpoint.rack = view[position:stop].tobytes().decode()
+                            node_endpoint.rack = str(view[position:stop], "utf-8")
                             position = stop
                         else:
                             node_endpoint.rack = None
@@ -1337,7 +1315,7 @@ class FetchResponse(Message):
             if n < 0:
                 fail_null("topic")
             stop = position + n
-            fetchable_topic_response.topic = view[position:stop].tobytes().decode()
+            fetchable_topic_response.topic = str(view[position:stop], "utf-8")
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4

@@ -67,11 +67,6 @@ class FindCoordinatorRequest(Message):
         self.key_type = key_type
         self.coordinator_keys = [] if coordinator_keys is UNSET else coordinator_keys
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 3:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         if version == 3:
             key_bytes = self.key.encode()
@@ -108,12 +103,6 @@ class FindCoordinatorRequest(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 3:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -123,7 +112,7 @@ class FindCoordinatorRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "key")
             stop = position + n - 1
-            message.key = view[position:stop].tobytes().decode()
+            message.key = str(view[position:stop], "utf-8")
             position = stop
         else:
             message.key = ""
@@ -144,7 +133,7 @@ class FindCoordinatorRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "coordinator_keys")
                 stop = position + n - 1
-                coordinator_keys_items.append(view[position:stop].tobytes().decode())
+                coordinator_keys_items.append(str(view[position:stop], "utf-8"))
                 position = stop
             message.coordinator_keys = coordinator_keys_items
         else:
@@ -164,7 +153,7 @@ class FindCoordinatorRequest(Message):
         if n < 0:
             fail_null("key")
         stop = position + n
-        message.key = view[position:stop].tobytes().decode()
+        message.key = str(view[position:stop], "utf-8")
         position = stop
         if version >= 1:
             (message.key_type,) = _unpack_b(view, position)
@@ -248,11 +237,6 @@ class FindCoordinatorResponse(Message):
         self.host = host
         self.port = port
         self.coordinators = [] if coordinators is UNSET else coordinators
-
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 3:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
 
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         if version >= 4:
@@ -345,12 +329,6 @@ class FindCoordinatorResponse(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 3:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -368,7 +346,7 @@ class FindCoordinatorResponse(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                message.error_message = view[position:stop].tobytes().decode()
+                message.error_message = str(view[position:stop], "utf-8")
                 position = stop
             else:
                 message.error_message = None
@@ -385,7 +363,7 @@ class FindCoordinatorResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "host")
             stop = position + n - 1
-            message.host = view[position:stop].tobytes().decode()
+            message.host = str(view[position:stop], "utf-8")
             position = stop
         else:
             message.host = ""
@@ -410,14 +388,14 @@ class FindCoordinatorResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "key")
                 stop = position + n - 1
-                coordinator.key = view[position:stop].tobytes().decode()
+                coordinator.key = str(view[position:stop], "utf-8")
                 position = stop
                 coordinator.node_id, n = _unpack_iB(view, position)
                 position += 5
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "host")
                 stop = position + n - 1
-                coordinator.host = view[position:stop].tobytes().decode()
+                coordinator.host = str(view[position:stop], "utf-8")
                 position = stop
                 coordinator.port, coordinator.error_code, n = _unpack_ihB(view, position)
                 position += 7
@@ -425,7 +403,7 @@ class FindCoordinatorResponse(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     stop = position + n - 1
-                    coordinator.error_message = view[position:stop].tobytes().decode()
+                    coordinator.error_message = str(view[position:stop], "utf-8")
                     position = stop
                 else:
                     coordinator.error_message = None
@@ -459,7 +437,7 @@ class FindCoordinatorResponse(Message):
             position += 2
             if n >= 0:
                 stop = position + n
-                message.error_message = view[position:stop].tobytes().decode()
+                message.error_message = str(view[position:stop], "utf-8")
                 position = stop
             elif n == -1:
                 message.error_message = None
@@ -472,7 +450,7 @@ class FindCoordinatorResponse(Message):
         if n < 0:
             fail_null("host")
         stop = position + n
-        message.host = view[position:stop].tobytes().decode()
+        message.host = str(view[position:stop], "utf-8")
         position = stop
         (message.port,) = _unpack_i(view, position)
         position += 4

@@ -64,21 +64,21 @@ class GroupMetadataKey(Message):
     def __init__(self, *, group: str = "") -> None:
         self.group = group
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
+    def _encode_plain(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         group_bytes = self.group.encode()
         out += _pack_h(len(group_bytes))
         out += group_bytes
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         (n,) = _unpack_h(view, position)
         position += 2
         if n < 0:
             fail_null("group")
         stop = position + n
-        message.group = view[position:stop].tobytes().decode()
+        message.group = str(view[position:stop], "utf-8")
         position = stop
         return message, position
 
@@ -168,11 +168,6 @@ class GroupMetadataValue(Message):
         self.leader = leader
         self.current_state_timestamp = current_state_timestamp
         self.members = [] if members is UNSET else members
-
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 4:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
 
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         protocol_type_bytes = self.protocol_type.encode()
@@ -316,12 +311,6 @@ class GroupMetadataValue(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 4:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -330,7 +319,7 @@ class GroupMetadataValue(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "protocol_type")
         stop = position + n - 1
-        message.protocol_type = view[position:stop].tobytes().decode()
+        message.protocol_type = str(view[position:stop], "utf-8")
         position = stop
         message.generation, n = _unpack_iB(view, position)
         position += 5
@@ -338,7 +327,7 @@ class GroupMetadataValue(Message):
             n, position = varint_tail(view, position, n)
         if n:
             stop = position + n - 1
-            message.protocol = view[position:stop].tobytes().decode()
+            message.protocol = str(view[position:stop], "utf-8")
             position = stop
         else:
             message.protocol = None
@@ -348,7 +337,7 @@ class GroupMetadataValue(Message):
             n, position = varint_tail(view, position, n)
         if n:
             stop = position + n - 1
-            message.leader = view[position:stop].tobytes().decode()
+            message.leader = str(view[position:stop], "utf-8")
             position = stop
         else:
             message.leader = None
@@ -367,7 +356,7 @@ class GroupMetadataValue(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "member_id")
             stop = position + n - 1
-            member_metadata.member_id = view[position:stop].tobytes().decode()
+            member_metadata.member_id = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
@@ -375,7 +364,7 @@ class GroupMetadataValue(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                member_metadata.group_instance_id = view[position:stop].tobytes().decode()
+                member_metadata.group_instance_id = str(view[position:stop], "utf-8")
                 position = stop
             else:
                 member_metadata.group_instance_id = None
@@ -384,14 +373,14 @@ class GroupMetadataValue(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "client_id")
             stop = position + n - 1
-            member_metadata.client_id = view[position:stop].tobytes().decode()
+            member_metadata.client_id = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "client_host")
             stop = position + n - 1
-            member_metadata.client_host = view[position:stop].tobytes().decode()
+            member_metadata.client_host = str(view[position:stop], "utf-8")
             position = stop
             (
                 member_metadata.rebalance_timeout,
@@ -432,13 +421,13 @@ class GroupMetadataValue(Message):
         if n < 0:
             fail_null("protocol_type")
         stop = position + n
-        message.protocol_type = view[position:stop].tobytes().decode()
+        message.protocol_type = str(view[position:stop], "utf-8")
         position = stop
         message.generation, n = _unpack_ih(view, position)
         position += 6
         if n >= 0:
             stop = position + n
-            message.protocol = view[position:stop].tobytes().decode()
+            message.protocol = str(view[position:stop], "utf-8")
             position = stop
         elif n == -1:
             message.protocol = None
@@ -448,7 +437,7 @@ class GroupMetadataValue(Message):
         position += 2
         if n >= 0:
             stop = position + n
-            message.leader = view[position:stop].tobytes().decode()
+            message.leader = str(view[position:stop], "utf-8")
             position = stop
         elif n == -1:
             message.leader = None
@@ -471,14 +460,14 @@ class GroupMetadataValue(Message):
             if n < 0:
                 fail_null("member_id")
             stop = position + n
-            member_metadata.member_id = view[position:stop].tobytes().decode()
+            member_metadata.member_id = str(view[position:stop], "utf-8")
             position = stop
             if version == 3:
                 (n,) = _unpack_h(view, position)
                 position += 2
                 if n >= 0:
                     stop = position + n
-                    member_metadata.group_instance_id = view[position:stop].tobytes().decode()
+                    member_metadata.group_instance_id = str(view[position:stop], "utf-8")
                     position = stop
                 elif n == -1:
                     member_metadata.group_instance_id = None
@@ -491,14 +480,14 @@ class GroupMetadataValue(Message):
             if n < 0:
                 fail_null("client_id")
             stop = position + n
-            member_metadata.client_id = view[position:stop].tobytes().decode()
+            member_metadata.client_id = str(view[position:stop], "utf-8")
             position = stop
             (n,) = _unpack_h(view, position)
             position += 2
             if n < 0:
                 fail_null("client_host")
             stop = position + n
-            member_metadata.client_host = view[position:stop].tobytes().decode()
+            member_metadata.client_host = str(view[position:stop], "utf-8")
             position = stop
             if version >= 1:
                 (

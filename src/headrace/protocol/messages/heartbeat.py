@@ -64,11 +64,6 @@ class HeartbeatRequest(Message):
         self.member_id = member_id
         self.group_instance_id = group_instance_id
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 4:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         group_id_bytes = self.group_id.encode()
         n = len(group_id_bytes) + 1
@@ -117,12 +112,6 @@ class HeartbeatRequest(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 4:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         n = view[position]
@@ -130,14 +119,14 @@ class HeartbeatRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "group_id")
         stop = position + n - 1
-        message.group_id = view[position:stop].tobytes().decode()
+        message.group_id = str(view[position:stop], "utf-8")
         position = stop
         message.generation_id, n = _unpack_iB(view, position)
         position += 5
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "member_id")
         stop = position + n - 1
-        message.member_id = view[position:stop].tobytes().decode()
+        message.member_id = str(view[position:stop], "utf-8")
         position = stop
         n = view[position]
         position += 1
@@ -145,7 +134,7 @@ class HeartbeatRequest(Message):
             n, position = varint_tail(view, position, n)
         if n:
             stop = position + n - 1
-            message.group_instance_id = view[position:stop].tobytes().decode()
+            message.group_instance_id = str(view[position:stop], "utf-8")
             position = stop
         else:
             message.group_instance_id = None
@@ -163,21 +152,21 @@ class HeartbeatRequest(Message):
         if n < 0:
             fail_null("group_id")
         stop = position + n
-        message.group_id = view[position:stop].tobytes().decode()
+        message.group_id = str(view[position:stop], "utf-8")
         position = stop
         message.generation_id, n = _unpack_ih(view, position)
         position += 6
         if n < 0:
             fail_null("member_id")
         stop = position + n
-        message.member_id = view[position:stop].tobytes().decode()
+        message.member_id = str(view[position:stop], "utf-8")
         position = stop
         if version == 3:
             (n,) = _unpack_h(view, position)
             position += 2
             if n >= 0:
                 stop = position + n
-                message.group_instance_id = view[position:stop].tobytes().decode()
+                message.group_instance_id = str(view[position:stop], "utf-8")
                 position = stop
             elif n == -1:
                 message.group_instance_id = None
@@ -205,11 +194,6 @@ class HeartbeatResponse(Message):
         self.throttle_time_ms = throttle_time_ms
         self.error_code = error_code
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 4:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_ihx(self.throttle_time_ms, self.error_code)
         return out
@@ -220,12 +204,6 @@ class HeartbeatResponse(Message):
         else:
             out += _pack_h(self.error_code)
         return out
-
-    @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 4:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
 
     @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:

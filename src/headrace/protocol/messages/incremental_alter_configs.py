@@ -115,11 +115,6 @@ class IncrementalAlterConfigsRequest(Message):
         self.resources = [] if resources is UNSET else resources
         self.validate_only = validate_only
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 1:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         n = len(self.resources) + 1
         if n < 128:
@@ -188,12 +183,6 @@ class IncrementalAlterConfigsRequest(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 1:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -212,7 +201,7 @@ class IncrementalAlterConfigsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "resource_name")
             stop = position + n - 1
-            alter_configs_resource.resource_name = view[position:stop].tobytes().decode()
+            alter_configs_resource.resource_name = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
@@ -229,7 +218,7 @@ class IncrementalAlterConfigsRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "name")
                 stop = position + n - 1
-                alterable_config.name = view[position:stop].tobytes().decode()
+                alterable_config.name = str(view[position:stop], "utf-8")
                 position = stop
                 alterable_config.config_operation, n = _unpack_bB(view, position)
                 position += 2
@@ -237,7 +226,7 @@ class IncrementalAlterConfigsRequest(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     stop = position + n - 1
-                    alterable_config.value = view[position:stop].tobytes().decode()
+                    alterable_config.value = str(view[position:stop], "utf-8")
                     position = stop
                 else:
                     alterable_config.value = None
@@ -275,7 +264,7 @@ class IncrementalAlterConfigsRequest(Message):
             if n < 0:
                 fail_null("resource_name")
             stop = position + n
-            alter_configs_resource.resource_name = view[position:stop].tobytes().decode()
+            alter_configs_resource.resource_name = str(view[position:stop], "utf-8")
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
@@ -289,13 +278,13 @@ class IncrementalAlterConfigsRequest(Message):
                 if n < 0:
                     fail_null("name")
                 stop = position + n
-                alterable_config.name = view[position:stop].tobytes().decode()
+                alterable_config.name = str(view[position:stop], "utf-8")
                 position = stop
                 alterable_config.config_operation, n = _unpack_bh(view, position)
                 position += 3
                 if n >= 0:
                     stop = position + n
-                    alterable_config.value = view[position:stop].tobytes().decode()
+                    alterable_config.value = str(view[position:stop], "utf-8")
                     position = stop
                 elif n == -1:
                     alterable_config.value = None
@@ -356,11 +345,6 @@ class IncrementalAlterConfigsResponse(Message):
         self.throttle_time_ms = throttle_time_ms
         self.responses = [] if responses is UNSET else responses
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 1:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_i(self.throttle_time_ms)
         n = len(self.responses) + 1
@@ -410,12 +394,6 @@ class IncrementalAlterConfigsResponse(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 1:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -435,7 +413,7 @@ class IncrementalAlterConfigsResponse(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                alter_configs_resource_response.error_message = view[position:stop].tobytes().decode()
+                alter_configs_resource_response.error_message = str(view[position:stop], "utf-8")
                 position = stop
             else:
                 alter_configs_resource_response.error_message = None
@@ -444,7 +422,7 @@ class IncrementalAlterConfigsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "resource_name")
             stop = position + n - 1
-            alter_configs_resource_response.resource_name = view[position:stop].tobytes().decode()
+            alter_configs_resource_response.resource_name = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
@@ -473,7 +451,7 @@ class IncrementalAlterConfigsResponse(Message):
             position += 4
             if n >= 0:
                 stop = position + n
-                alter_configs_resource_response.error_message = view[position:stop].tobytes().decode()
+                alter_configs_resource_response.error_message = str(view[position:stop], "utf-8")
                 position = stop
             elif n == -1:
                 alter_configs_resource_response.error_message = None
@@ -484,7 +462,7 @@ class IncrementalAlterConfigsResponse(Message):
             if n < 0:
                 fail_null("resource_name")
             stop = position + n
-            alter_configs_resource_response.resource_name = view[position:stop].tobytes().decode()
+            alter_configs_resource_response.resource_name = str(view[position:stop], "utf-8")
             position = stop
             responses_items.append(alter_configs_resource_response)
         message.responses = responses_items

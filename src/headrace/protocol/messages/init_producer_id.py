@@ -84,11 +84,6 @@ class InitProducerIdRequest(Message):
         self.enable2_pc = enable2_pc
         self.keep_prepared_txn = keep_prepared_txn
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 2:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         transactional_id = self.transactional_id
         if transactional_id is not None:
@@ -127,12 +122,6 @@ class InitProducerIdRequest(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 2:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         n = view[position]
@@ -141,7 +130,7 @@ class InitProducerIdRequest(Message):
             n, position = varint_tail(view, position, n)
         if n:
             stop = position + n - 1
-            message.transactional_id = view[position:stop].tobytes().decode()
+            message.transactional_id = str(view[position:stop], "utf-8")
             position = stop
         else:
             message.transactional_id = None
@@ -187,7 +176,7 @@ class InitProducerIdRequest(Message):
         position += 2
         if n >= 0:
             stop = position + n
-            message.transactional_id = view[position:stop].tobytes().decode()
+            message.transactional_id = str(view[position:stop], "utf-8")
             position = stop
         elif n == -1:
             message.transactional_id = None
@@ -239,11 +228,6 @@ class InitProducerIdResponse(Message):
         self.ongoing_txn_producer_id = ongoing_txn_producer_id
         self.ongoing_txn_producer_epoch = ongoing_txn_producer_epoch
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 2:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         if version >= 6:
             out += _pack_ihqhqhx(
@@ -271,12 +255,6 @@ class InitProducerIdResponse(Message):
             self.producer_epoch,
         )
         return out
-
-    @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 2:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
 
     @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:

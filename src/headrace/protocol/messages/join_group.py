@@ -113,11 +113,6 @@ class JoinGroupRequest(Message):
         self.protocols = [] if protocols is UNSET else protocols
         self.reason = reason
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 6:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         group_id_bytes = self.group_id.encode()
         n = len(group_id_bytes) + 1
@@ -222,12 +217,6 @@ class JoinGroupRequest(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 6:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -236,14 +225,14 @@ class JoinGroupRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "group_id")
         stop = position + n - 1
-        message.group_id = view[position:stop].tobytes().decode()
+        message.group_id = str(view[position:stop], "utf-8")
         position = stop
         message.session_timeout_ms, message.rebalance_timeout_ms, n = _unpack_iiB(view, position)
         position += 9
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "member_id")
         stop = position + n - 1
-        message.member_id = view[position:stop].tobytes().decode()
+        message.member_id = str(view[position:stop], "utf-8")
         position = stop
         n = view[position]
         position += 1
@@ -251,7 +240,7 @@ class JoinGroupRequest(Message):
             n, position = varint_tail(view, position, n)
         if n:
             stop = position + n - 1
-            message.group_instance_id = view[position:stop].tobytes().decode()
+            message.group_instance_id = str(view[position:stop], "utf-8")
             position = stop
         else:
             message.group_instance_id = None
@@ -260,7 +249,7 @@ class JoinGroupRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "protocol_type")
         stop = position + n - 1
-        message.protocol_type = view[position:stop].tobytes().decode()
+        message.protocol_type = str(view[position:stop], "utf-8")
         position = stop
         n = view[position]
         position += 1
@@ -277,7 +266,7 @@ class JoinGroupRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "name")
             stop = position + n - 1
-            join_group_request_protocol.name = view[position:stop].tobytes().decode()
+            join_group_request_protocol.name = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
@@ -299,7 +288,7 @@ class JoinGroupRequest(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                message.reason = view[position:stop].tobytes().decode()
+                message.reason = str(view[position:stop], "utf-8")
                 position = stop
             else:
                 message.reason = None
@@ -321,7 +310,7 @@ class JoinGroupRequest(Message):
         if n < 0:
             fail_null("group_id")
         stop = position + n
-        message.group_id = view[position:stop].tobytes().decode()
+        message.group_id = str(view[position:stop], "utf-8")
         position = stop
         if version >= 1:
             (
@@ -337,14 +326,14 @@ class JoinGroupRequest(Message):
         if n < 0:
             fail_null("member_id")
         stop = position + n
-        message.member_id = view[position:stop].tobytes().decode()
+        message.member_id = str(view[position:stop], "utf-8")
         position = stop
         if version == 5:
             (n,) = _unpack_h(view, position)
             position += 2
             if n >= 0:
                 stop = position + n
-                message.group_instance_id = view[position:stop].tobytes().decode()
+                message.group_instance_id = str(view[position:stop], "utf-8")
                 position = stop
             elif n == -1:
                 message.group_instance_id = None
@@ -357,7 +346,7 @@ class JoinGroupRequest(Message):
         if n < 0:
             fail_null("protocol_type")
         stop = position + n
-        message.protocol_type = view[position:stop].tobytes().decode()
+        message.protocol_type = str(view[position:stop], "utf-8")
         position = stop
         (n,) = _unpack_i(view, position)
         position += 4
@@ -371,7 +360,7 @@ class JoinGroupRequest(Message):
             if n < 0:
                 fail_null("name")
             stop = position + n
-            join_group_request_protocol.name = view[position:stop].tobytes().decode()
+            join_group_request_protocol.name = str(view[position:stop], "utf-8")
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
@@ -458,11 +447,6 @@ class JoinGroupResponse(Message):
         self.skip_assignment = skip_assignment
         self.member_id = member_id
         self.members = [] if members is UNSET else members
-
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 6:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
 
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_ihi(self.throttle_time_ms, self.error_code, self.generation_id)
@@ -577,12 +561,6 @@ class JoinGroupResponse(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 6:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -599,7 +577,7 @@ class JoinGroupResponse(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                message.protocol_type = view[position:stop].tobytes().decode()
+                message.protocol_type = str(view[position:stop], "utf-8")
                 position = stop
             else:
                 message.protocol_type = None
@@ -611,7 +589,7 @@ class JoinGroupResponse(Message):
             n, position = varint_tail(view, position, n)
         if n:
             stop = position + n - 1
-            message.protocol_name = view[position:stop].tobytes().decode()
+            message.protocol_name = str(view[position:stop], "utf-8")
             position = stop
         elif version >= 7:
             message.protocol_name = None
@@ -622,7 +600,7 @@ class JoinGroupResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "leader")
         stop = position + n - 1
-        message.leader = view[position:stop].tobytes().decode()
+        message.leader = str(view[position:stop], "utf-8")
         position = stop
         if version >= 9:
             message.skip_assignment, n = _unpack_oB(view, position)
@@ -634,7 +612,7 @@ class JoinGroupResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "member_id")
         stop = position + n - 1
-        message.member_id = view[position:stop].tobytes().decode()
+        message.member_id = str(view[position:stop], "utf-8")
         position = stop
         n = view[position]
         position += 1
@@ -651,7 +629,7 @@ class JoinGroupResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "member_id")
             stop = position + n - 1
-            join_group_response_member.member_id = view[position:stop].tobytes().decode()
+            join_group_response_member.member_id = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
@@ -659,7 +637,7 @@ class JoinGroupResponse(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                join_group_response_member.group_instance_id = view[position:stop].tobytes().decode()
+                join_group_response_member.group_instance_id = str(view[position:stop], "utf-8")
                 position = stop
             else:
                 join_group_response_member.group_instance_id = None
@@ -703,21 +681,21 @@ class JoinGroupResponse(Message):
         if n < 0:
             fail_null("protocol_name")
         stop = position + n
-        message.protocol_name = view[position:stop].tobytes().decode()
+        message.protocol_name = str(view[position:stop], "utf-8")
         position = stop
         (n,) = _unpack_h(view, position)
         position += 2
         if n < 0:
             fail_null("leader")
         stop = position + n
-        message.leader = view[position:stop].tobytes().decode()
+        message.leader = str(view[position:stop], "utf-8")
         position = stop
         (n,) = _unpack_h(view, position)
         position += 2
         if n < 0:
             fail_null("member_id")
         stop = position + n
-        message.member_id = view[position:stop].tobytes().decode()
+        message.member_id = str(view[position:stop], "utf-8")
         position = stop
         (n,) = _unpack_i(view, position)
         position += 4
@@ -731,14 +709,14 @@ class JoinGroupResponse(Message):
             if n < 0:
                 fail_null("member_id")
             stop = position + n
-            join_group_response_member.member_id = view[position:stop].tobytes().decode()
+            join_group_response_member.member_id = str(view[position:stop], "utf-8")
             position = stop
             if version == 5:
                 (n,) = _unpack_h(view, position)
                 position += 2
                 if n >= 0:
                     stop = position + n
-                    join_group_response_member.group_instance_id = view[position:stop].tobytes().decode()
+                    join_group_response_member.group_instance_id = str(view[position:stop], "utf-8")
                     position = stop
                 elif n == -1:
                     join_group_response_member.group_instance_id = None

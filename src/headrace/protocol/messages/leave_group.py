@@ -88,11 +88,6 @@ class LeaveGroupRequest(Message):
         self.member_id = member_id
         self.members = [] if members is UNSET else members
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 4:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         group_id_bytes = self.group_id.encode()
         n = len(group_id_bytes) + 1
@@ -165,12 +160,6 @@ class LeaveGroupRequest(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 4:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -180,7 +169,7 @@ class LeaveGroupRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "group_id")
         stop = position + n - 1
-        message.group_id = view[position:stop].tobytes().decode()
+        message.group_id = str(view[position:stop], "utf-8")
         position = stop
         n = view[position]
         position += 1
@@ -197,7 +186,7 @@ class LeaveGroupRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "member_id")
             stop = position + n - 1
-            member_identity.member_id = view[position:stop].tobytes().decode()
+            member_identity.member_id = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
@@ -205,7 +194,7 @@ class LeaveGroupRequest(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                member_identity.group_instance_id = view[position:stop].tobytes().decode()
+                member_identity.group_instance_id = str(view[position:stop], "utf-8")
                 position = stop
             else:
                 member_identity.group_instance_id = None
@@ -216,7 +205,7 @@ class LeaveGroupRequest(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     stop = position + n - 1
-                    member_identity.reason = view[position:stop].tobytes().decode()
+                    member_identity.reason = str(view[position:stop], "utf-8")
                     position = stop
                 else:
                     member_identity.reason = None
@@ -243,7 +232,7 @@ class LeaveGroupRequest(Message):
         if n < 0:
             fail_null("group_id")
         stop = position + n
-        message.group_id = view[position:stop].tobytes().decode()
+        message.group_id = str(view[position:stop], "utf-8")
         position = stop
         if version <= 2:
             (n,) = _unpack_h(view, position)
@@ -251,7 +240,7 @@ class LeaveGroupRequest(Message):
             if n < 0:
                 fail_null("member_id")
             stop = position + n
-            message.member_id = view[position:stop].tobytes().decode()
+            message.member_id = str(view[position:stop], "utf-8")
             position = stop
         else:
             message.member_id = ""
@@ -269,13 +258,13 @@ class LeaveGroupRequest(Message):
                 if n < 0:
                     fail_null("member_id")
                 stop = position + n
-                member_identity.member_id = view[position:stop].tobytes().decode()
+                member_identity.member_id = str(view[position:stop], "utf-8")
                 position = stop
                 (n,) = _unpack_h(view, position)
                 position += 2
                 if n >= 0:
                     stop = position + n
-                    member_identity.group_instance_id = view[position:stop].tobytes().decode()
+                    member_identity.group_instance_id = str(view[position:stop], "utf-8")
                     position = stop
                 elif n == -1:
                     member_identity.group_instance_id = None
@@ -334,11 +323,6 @@ class LeaveGroupResponse(Message):
         self.error_code = error_code
         self.members = [] if members is UNSET else members
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 4:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_ih(self.throttle_time_ms, self.error_code)
         n = len(self.members) + 1
@@ -391,12 +375,6 @@ class LeaveGroupResponse(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 4:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -415,7 +393,7 @@ class LeaveGroupResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "member_id")
             stop = position + n - 1
-            member_response.member_id = view[position:stop].tobytes().decode()
+            member_response.member_id = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
@@ -423,7 +401,7 @@ class LeaveGroupResponse(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                member_response.group_instance_id = view[position:stop].tobytes().decode()
+                member_response.group_instance_id = str(view[position:stop], "utf-8")
                 position = stop
             else:
                 member_response.group_instance_id = None
@@ -463,13 +441,13 @@ class LeaveGroupResponse(Message):
                 if n < 0:
                     fail_null("member_id")
                 stop = position + n
-                member_response.member_id = view[position:stop].tobytes().decode()
+                member_response.member_id = str(view[position:stop], "utf-8")
                 position = stop
                 (n,) = _unpack_h(view, position)
                 position += 2
                 if n >= 0:
                     stop = position + n
-                    member_response.group_instance_id = view[position:stop].tobytes().decode()
+                    member_response.group_instance_id = str(view[position:stop], "utf-8")
                     position = stop
                 elif n == -1:
                     member_response.group_instance_id = None

@@ -50,14 +50,14 @@ class ListConfigResourcesRequest(Message):
     def __init__(self, *, resource_types: list[int] = UNSET) -> None:
         self.resource_types = [] if resource_types is UNSET else resource_types
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
+    def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         if version == 1:
             out += compact_number_array(self.resource_types, "b")
         out.append(0)
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         if version == 1:
@@ -117,7 +117,7 @@ class ListConfigResourcesResponse(Message):
         self.error_code = error_code
         self.config_resources = [] if config_resources is UNSET else config_resources
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
+    def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_ih(self.throttle_time_ms, self.error_code)
         n = len(self.config_resources) + 1
         if n < 128:
@@ -140,7 +140,7 @@ class ListConfigResourcesResponse(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, message.error_code, n = _unpack_ihB(view, position)
@@ -158,7 +158,7 @@ class ListConfigResourcesResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "resource_name")
             stop = position + n - 1
-            config_resource.resource_name = view[position:stop].tobytes().decode()
+            config_resource.resource_name = str(view[position:stop], "utf-8")
             position = stop
             if version >= 1:
                 config_resource.resource_type, n = _unpack_bB(view, position)

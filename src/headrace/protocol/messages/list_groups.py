@@ -60,11 +60,6 @@ class ListGroupsRequest(Message):
         self.states_filter = [] if states_filter is UNSET else states_filter
         self.types_filter = [] if types_filter is UNSET else types_filter
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 3:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         if version >= 4:
             n = len(self.states_filter) + 1
@@ -101,12 +96,6 @@ class ListGroupsRequest(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 3:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -125,7 +114,7 @@ class ListGroupsRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "states_filter")
                 stop = position + n - 1
-                states_filter_items.append(view[position:stop].tobytes().decode())
+                states_filter_items.append(str(view[position:stop], "utf-8"))
                 position = stop
             message.states_filter = states_filter_items
         else:
@@ -145,7 +134,7 @@ class ListGroupsRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "types_filter")
                 stop = position + n - 1
-                types_filter_items.append(view[position:stop].tobytes().decode())
+                types_filter_items.append(str(view[position:stop], "utf-8"))
                 position = stop
             message.types_filter = types_filter_items
         else:
@@ -213,11 +202,6 @@ class ListGroupsResponse(Message):
         self.error_code = error_code
         self.groups = [] if groups is UNSET else groups
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 3:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_ih(self.throttle_time_ms, self.error_code)
         n = len(self.groups) + 1
@@ -275,12 +259,6 @@ class ListGroupsResponse(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 3:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -299,14 +277,14 @@ class ListGroupsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "group_id")
             stop = position + n - 1
-            listed_group.group_id = view[position:stop].tobytes().decode()
+            listed_group.group_id = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "protocol_type")
             stop = position + n - 1
-            listed_group.protocol_type = view[position:stop].tobytes().decode()
+            listed_group.protocol_type = str(view[position:stop], "utf-8")
             position = stop
             if version >= 4:
                 n = view[position]
@@ -314,7 +292,7 @@ class ListGroupsResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "group_state")
                 stop = position + n - 1
-                listed_group.group_state = view[position:stop].tobytes().decode()
+                listed_group.group_state = str(view[position:stop], "utf-8")
                 position = stop
             else:
                 listed_group.group_state = ""
@@ -324,7 +302,7 @@ class ListGroupsResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "group_type")
                 stop = position + n - 1
-                listed_group.group_type = view[position:stop].tobytes().decode()
+                listed_group.group_type = str(view[position:stop], "utf-8")
                 position = stop
             else:
                 listed_group.group_type = ""
@@ -363,14 +341,14 @@ class ListGroupsResponse(Message):
             if n < 0:
                 fail_null("group_id")
             stop = position + n
-            listed_group.group_id = view[position:stop].tobytes().decode()
+            listed_group.group_id = str(view[position:stop], "utf-8")
             position = stop
             (n,) = _unpack_h(view, position)
             position += 2
             if n < 0:
                 fail_null("protocol_type")
             stop = position + n
-            listed_group.protocol_type = view[position:stop].tobytes().decode()
+            listed_group.protocol_type = str(view[position:stop], "utf-8")
             position = stop
             groups_items.append(listed_group)
         message.groups = groups_items

@@ -119,11 +119,6 @@ class ListOffsetsRequest(Message):
         self.topics = [] if topics is UNSET else topics
         self.timeout_ms = timeout_ms
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 6:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_ib(self.replica_id, self.isolation_level)
         n = len(self.topics) + 1
@@ -182,12 +177,6 @@ class ListOffsetsRequest(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 6:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -206,7 +195,7 @@ class ListOffsetsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "name")
             stop = position + n - 1
-            list_offsets_topic.name = view[position:stop].tobytes().decode()
+            list_offsets_topic.name = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
@@ -268,7 +257,7 @@ class ListOffsetsRequest(Message):
             if n < 0:
                 fail_null("name")
             stop = position + n
-            list_offsets_topic.name = view[position:stop].tobytes().decode()
+            list_offsets_topic.name = str(view[position:stop], "utf-8")
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
@@ -365,11 +354,6 @@ class ListOffsetsResponse(Message):
         self.throttle_time_ms = throttle_time_ms
         self.topics = [] if topics is UNSET else topics
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 6:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_i(self.throttle_time_ms)
         n = len(self.topics) + 1
@@ -431,12 +415,6 @@ class ListOffsetsResponse(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 6:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -455,7 +433,7 @@ class ListOffsetsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "name")
             stop = position + n - 1
-            list_offsets_topic_response.name = view[position:stop].tobytes().decode()
+            list_offsets_topic_response.name = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
@@ -513,7 +491,7 @@ class ListOffsetsResponse(Message):
             if n < 0:
                 fail_null("name")
             stop = position + n
-            list_offsets_topic_response.name = view[position:stop].tobytes().decode()
+            list_offsets_topic_response.name = str(view[position:stop], "utf-8")
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4

@@ -119,11 +119,6 @@ class MetadataRequest(Message):
         self.include_cluster_authorized_operations = include_cluster_authorized_operations
         self.include_topic_authorized_operations = include_topic_authorized_operations
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 9:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         topics = self.topics
         if topics is not None:
@@ -191,12 +186,6 @@ class MetadataRequest(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 9:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -222,7 +211,7 @@ class MetadataRequest(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     stop = position + n - 1
-                    metadata_request_topic.name = view[position:stop].tobytes().decode()
+                    metadata_request_topic.name = str(view[position:stop], "utf-8")
                     position = stop
                 elif version >= 10:
                     metadata_request_topic.name = None
@@ -274,7 +263,7 @@ class MetadataRequest(Message):
                 if n < 0:
                     fail_null("name")
                 stop = position + n
-                metadata_request_topic.name = view[position:stop].tobytes().decode()
+                metadata_request_topic.name = str(view[position:stop], "utf-8")
                 position = stop
                 topics_items.append(metadata_request_topic)
             message.topics = topics_items
@@ -448,11 +437,6 @@ class MetadataResponse(Message):
         self.cluster_authorized_operations = cluster_authorized_operations
         self.error_code = error_code
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 9:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_i(self.throttle_time_ms)
         n = len(self.brokers) + 1
@@ -617,12 +601,6 @@ class MetadataResponse(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 9:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -641,7 +619,7 @@ class MetadataResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "host")
             stop = position + n - 1
-            metadata_response_broker.host = view[position:stop].tobytes().decode()
+            metadata_response_broker.host = str(view[position:stop], "utf-8")
             position = stop
             metadata_response_broker.port, n = _unpack_iB(view, position)
             position += 5
@@ -649,7 +627,7 @@ class MetadataResponse(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                metadata_response_broker.rack = view[position:stop].tobytes().decode()
+                metadata_response_broker.rack = str(view[position:stop], "utf-8")
                 position = stop
             else:
                 metadata_response_broker.rack = None
@@ -665,7 +643,7 @@ class MetadataResponse(Message):
             n, position = varint_tail(view, position, n)
         if n:
             stop = position + n - 1
-            message.cluster_id = view[position:stop].tobytes().decode()
+            message.cluster_id = str(view[position:stop], "utf-8")
             position = stop
         else:
             message.cluster_id = None
@@ -685,7 +663,7 @@ class MetadataResponse(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                metadata_response_topic.name = view[position:stop].tobytes().decode()
+                metadata_response_topic.name = str(view[position:stop], "utf-8")
                 position = stop
             elif version >= 12:
                 metadata_response_topic.name = None
@@ -794,7 +772,7 @@ class MetadataResponse(Message):
             if n < 0:
                 fail_null("host")
             stop = position + n
-            metadata_response_broker.host = view[position:stop].tobytes().decode()
+            metadata_response_broker.host = str(view[position:stop], "utf-8")
             position = stop
             (metadata_response_broker.port,) = _unpack_i(view, position)
             position += 4
@@ -803,7 +781,7 @@ class MetadataResponse(Message):
                 position += 2
                 if n >= 0:
                     stop = position + n
-                    metadata_response_broker.rack = view[position:stop].tobytes().decode()
+                    metadata_response_broker.rack = str(view[position:stop], "utf-8")
                     position = stop
                 elif n == -1:
                     metadata_response_broker.rack = None
@@ -818,7 +796,7 @@ class MetadataResponse(Message):
             position += 2
             if n >= 0:
                 stop = position + n
-                message.cluster_id = view[position:stop].tobytes().decode()
+                message.cluster_id = str(view[position:stop], "utf-8")
                 position = stop
             elif n == -1:
                 message.cluster_id = None
@@ -844,7 +822,7 @@ class MetadataResponse(Message):
             if n < 0:
                 fail_null("name")
             stop = position + n
-            metadata_response_topic.name = view[position:stop].tobytes().decode()
+            metadata_response_topic.name = str(view[position:stop], "utf-8")
             position = stop
             if version >= 1:
                 metadata_response_topic.is_internal, n = _unpack_oi(view, position)

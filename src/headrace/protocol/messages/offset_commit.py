@@ -147,11 +147,6 @@ class OffsetCommitRequest(Message):
         self.retention_time_ms = retention_time_ms
         self.topics = [] if topics is UNSET else topics
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 8:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         group_id_bytes = self.group_id.encode()
         n = len(group_id_bytes) + 1
@@ -268,12 +263,6 @@ class OffsetCommitRequest(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 8:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -283,14 +272,14 @@ class OffsetCommitRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "group_id")
         stop = position + n - 1
-        message.group_id = view[position:stop].tobytes().decode()
+        message.group_id = str(view[position:stop], "utf-8")
         position = stop
         message.generation_id_or_member_epoch, n = _unpack_iB(view, position)
         position += 5
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "member_id")
         stop = position + n - 1
-        message.member_id = view[position:stop].tobytes().decode()
+        message.member_id = str(view[position:stop], "utf-8")
         position = stop
         n = view[position]
         position += 1
@@ -298,7 +287,7 @@ class OffsetCommitRequest(Message):
             n, position = varint_tail(view, position, n)
         if n:
             stop = position + n - 1
-            message.group_instance_id = view[position:stop].tobytes().decode()
+            message.group_instance_id = str(view[position:stop], "utf-8")
             position = stop
         else:
             message.group_instance_id = None
@@ -318,7 +307,7 @@ class OffsetCommitRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "name")
                 stop = position + n - 1
-                offset_commit_request_topic.name = view[position:stop].tobytes().decode()
+                offset_commit_request_topic.name = str(view[position:stop], "utf-8")
                 position = stop
             else:
                 offset_commit_request_topic.name = ""
@@ -348,7 +337,7 @@ class OffsetCommitRequest(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     stop = position + n - 1
-                    offset_commit_request_partition.committed_metadata = view[position:stop].tobytes().decode()
+                    offset_commit_request_partition.committed_metadata = str(view[position:stop], "utf-8")
                     position = stop
                 else:
                     offset_commit_request_partition.committed_metadata = None
@@ -379,21 +368,21 @@ class OffsetCommitRequest(Message):
         if n < 0:
             fail_null("group_id")
         stop = position + n
-        message.group_id = view[position:stop].tobytes().decode()
+        message.group_id = str(view[position:stop], "utf-8")
         position = stop
         message.generation_id_or_member_epoch, n = _unpack_ih(view, position)
         position += 6
         if n < 0:
             fail_null("member_id")
         stop = position + n
-        message.member_id = view[position:stop].tobytes().decode()
+        message.member_id = str(view[position:stop], "utf-8")
         position = stop
         if version == 7:
             (n,) = _unpack_h(view, position)
             position += 2
             if n >= 0:
                 stop = position + n
-                message.group_instance_id = view[position:stop].tobytes().decode()
+                message.group_instance_id = str(view[position:stop], "utf-8")
                 position = stop
             elif n == -1:
                 message.group_instance_id = None
@@ -419,7 +408,7 @@ class OffsetCommitRequest(Message):
             if n < 0:
                 fail_null("name")
             stop = position + n
-            offset_commit_request_topic.name = view[position:stop].tobytes().decode()
+            offset_commit_request_topic.name = str(view[position:stop], "utf-8")
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
@@ -446,7 +435,7 @@ class OffsetCommitRequest(Message):
                     position += 14
                 if n >= 0:
                     stop = position + n
-                    offset_commit_request_partition.committed_metadata = view[position:stop].tobytes().decode()
+                    offset_commit_request_partition.committed_metadata = str(view[position:stop], "utf-8")
                     position = stop
                 elif n == -1:
                     offset_commit_request_partition.committed_metadata = None
@@ -515,11 +504,6 @@ class OffsetCommitResponse(Message):
         self.throttle_time_ms = throttle_time_ms
         self.topics = [] if topics is UNSET else topics
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 8:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_i(self.throttle_time_ms)
         n = len(self.topics) + 1
@@ -570,12 +554,6 @@ class OffsetCommitResponse(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 8:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -595,7 +573,7 @@ class OffsetCommitResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "name")
                 stop = position + n - 1
-                offset_commit_response_topic.name = view[position:stop].tobytes().decode()
+                offset_commit_response_topic.name = str(view[position:stop], "utf-8")
                 position = stop
             else:
                 offset_commit_response_topic.name = ""
@@ -658,7 +636,7 @@ class OffsetCommitResponse(Message):
             if n < 0:
                 fail_null("name")
             stop = position + n
-            offset_commit_response_topic.name = view[position:stop].tobytes().decode()
+            offset_commit_response_topic.name = str(view[position:stop], "utf-8")
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4

@@ -67,7 +67,7 @@ class OffsetCommitKey(Message):
         self.topic = topic
         self.partition = partition
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
+    def _encode_plain(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         group_bytes = self.group.encode()
         out += _pack_h(len(group_bytes))
         out += group_bytes
@@ -78,21 +78,21 @@ class OffsetCommitKey(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         (n,) = _unpack_h(view, position)
         position += 2
         if n < 0:
             fail_null("group")
         stop = position + n
-        message.group = view[position:stop].tobytes().decode()
+        message.group = str(view[position:stop], "utf-8")
         position = stop
         (n,) = _unpack_h(view, position)
         position += 2
         if n < 0:
             fail_null("topic")
         stop = position + n
-        message.topic = view[position:stop].tobytes().decode()
+        message.topic = str(view[position:stop], "utf-8")
         position = stop
         (message.partition,) = _unpack_i(view, position)
         position += 4
@@ -140,11 +140,6 @@ class OffsetCommitValue(Message):
         self.expire_timestamp = expire_timestamp
         self.topic_id = topic_id
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 4:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         metadata_bytes = self.metadata.encode()
         out += _pack_qi(self.offset, self.leader_epoch)
@@ -182,12 +177,6 @@ class OffsetCommitValue(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 4:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         message.expire_timestamp = -1
@@ -196,7 +185,7 @@ class OffsetCommitValue(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "metadata")
         stop = position + n - 1
-        message.metadata = view[position:stop].tobytes().decode()
+        message.metadata = str(view[position:stop], "utf-8")
         position = stop
         message.commit_timestamp, n = _unpack_qB(view, position)
         position += 9
@@ -228,7 +217,7 @@ class OffsetCommitValue(Message):
         if n < 0:
             fail_null("metadata")
         stop = position + n
-        message.metadata = view[position:stop].tobytes().decode()
+        message.metadata = str(view[position:stop], "utf-8")
         position = stop
         if version >= 2:
             message.expire_timestamp = -1

@@ -90,7 +90,7 @@ class OffsetDeleteRequest(Message):
         self.group_id = group_id
         self.topics = [] if topics is UNSET else topics
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
+    def _encode_plain(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         group_id_bytes = self.group_id.encode()
         out += _pack_h(len(group_id_bytes))
         out += group_id_bytes
@@ -105,7 +105,7 @@ class OffsetDeleteRequest(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_h(view, position)
@@ -113,7 +113,7 @@ class OffsetDeleteRequest(Message):
         if n < 0:
             fail_null("group_id")
         stop = position + n
-        message.group_id = view[position:stop].tobytes().decode()
+        message.group_id = str(view[position:stop], "utf-8")
         position = stop
         (n,) = _unpack_i(view, position)
         position += 4
@@ -127,7 +127,7 @@ class OffsetDeleteRequest(Message):
             if n < 0:
                 fail_null("name")
             stop = position + n
-            offset_delete_request_topic.name = view[position:stop].tobytes().decode()
+            offset_delete_request_topic.name = str(view[position:stop], "utf-8")
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
@@ -201,7 +201,7 @@ class OffsetDeleteResponse(Message):
         self.throttle_time_ms = throttle_time_ms
         self.topics = [] if topics is UNSET else topics
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
+    def _encode_plain(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_hii(self.error_code, self.throttle_time_ms, len(self.topics))
         for offset_delete_response_topic in self.topics:
             name_bytes = offset_delete_response_topic.name.encode()
@@ -216,7 +216,7 @@ class OffsetDeleteResponse(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.error_code, message.throttle_time_ms, n = _unpack_hii(view, position)
@@ -231,7 +231,7 @@ class OffsetDeleteResponse(Message):
             if n < 0:
                 fail_null("name")
             stop = position + n
-            offset_delete_response_topic.name = view[position:stop].tobytes().decode()
+            offset_delete_response_topic.name = str(view[position:stop], "utf-8")
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4

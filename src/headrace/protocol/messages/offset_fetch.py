@@ -148,11 +148,6 @@ class OffsetFetchRequest(Message):
         self.groups = [] if groups is UNSET else groups
         self.require_stable = require_stable
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 6:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         if version <= 7:
             group_id_bytes = self.group_id.encode()
@@ -258,12 +253,6 @@ class OffsetFetchRequest(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 6:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -273,7 +262,7 @@ class OffsetFetchRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "group_id")
             stop = position + n - 1
-            message.group_id = view[position:stop].tobytes().decode()
+            message.group_id = str(view[position:stop], "utf-8")
             position = stop
         else:
             message.group_id = ""
@@ -294,7 +283,7 @@ class OffsetFetchRequest(Message):
                     if not 0 < n < 128:
                         n, position = length_tail(view, position, n, "name")
                     stop = position + n - 1
-                    offset_fetch_request_topic.name = view[position:stop].tobytes().decode()
+                    offset_fetch_request_topic.name = str(view[position:stop], "utf-8")
                     position = stop
                     n = view[position]
                     position += 1
@@ -331,7 +320,7 @@ class OffsetFetchRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "group_id")
                 stop = position + n - 1
-                offset_fetch_request_group.group_id = view[position:stop].tobytes().decode()
+                offset_fetch_request_group.group_id = str(view[position:stop], "utf-8")
                 position = stop
                 if version >= 9:
                     n = view[position]
@@ -340,7 +329,7 @@ class OffsetFetchRequest(Message):
                         n, position = varint_tail(view, position, n)
                     if n:
                         stop = position + n - 1
-                        offset_fetch_request_group.member_id = view[position:stop].tobytes().decode()
+                        offset_fetch_request_group.member_id = str(view[position:stop], "utf-8")
                         position = stop
                     else:
                         offset_fetch_request_group.member_id = None
@@ -368,7 +357,7 @@ class OffsetFetchRequest(Message):
                             if not 0 < n < 128:
                                 n, position = length_tail(view, position, n, "name")
                             stop = position + n - 1
-                            offset_fetch_request_topics.name = view[position:stop].tobytes().decode()
+                            offset_fetch_request_topics.name = str(view[position:stop], "utf-8")
                             position = stop
                         else:
                             offset_fetch_request_topics.name = ""
@@ -424,7 +413,7 @@ class OffsetFetchRequest(Message):
         if n < 0:
             fail_null("group_id")
         stop = position + n
-        message.group_id = view[position:stop].tobytes().decode()
+        message.group_id = str(view[position:stop], "utf-8")
         position = stop
         (n,) = _unpack_i(view, position)
         position += 4
@@ -439,7 +428,7 @@ class OffsetFetchRequest(Message):
                 if n < 0:
                     fail_null("name")
                 stop = position + n
-                offset_fetch_request_topic.name = view[position:stop].tobytes().decode()
+                offset_fetch_request_topic.name = str(view[position:stop], "utf-8")
                 position = stop
                 (n,) = _unpack_i(view, position)
                 position += 4
@@ -610,11 +599,6 @@ class OffsetFetchResponse(Message):
         self.error_code = error_code
         self.groups = [] if groups is UNSET else groups
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 6:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_i(self.throttle_time_ms)
         if version <= 7:
@@ -752,12 +736,6 @@ class OffsetFetchResponse(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 6:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -779,7 +757,7 @@ class OffsetFetchResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "name")
                 stop = position + n - 1
-                offset_fetch_response_topic.name = view[position:stop].tobytes().decode()
+                offset_fetch_response_topic.name = str(view[position:stop], "utf-8")
                 position = stop
                 n = view[position]
                 position += 1
@@ -802,7 +780,7 @@ class OffsetFetchResponse(Message):
                         n, position = varint_tail(view, position, n)
                     if n:
                         stop = position + n - 1
-                        offset_fetch_response_partition.metadata = view[position:stop].tobytes().decode()
+                        offset_fetch_response_partition.metadata = str(view[position:stop], "utf-8")
                         position = stop
                     else:
                         offset_fetch_response_partition.metadata = None
@@ -841,7 +819,7 @@ class OffsetFetchResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "group_id")
                 stop = position + n - 1
-                offset_fetch_response_group.group_id = view[position:stop].tobytes().decode()
+                offset_fetch_response_group.group_id = str(view[position:stop], "utf-8")
                 position = stop
                 n = view[position]
                 position += 1
@@ -859,7 +837,7 @@ class OffsetFetchResponse(Message):
                         if not 0 < n < 128:
                             n, position = length_tail(view, position, n, "name")
                         stop = position + n - 1
-                        offset_fetch_response_topics.name = view[position:stop].tobytes().decode()
+                        offset_fetch_response_topics.name = str(view[position:stop], "utf-8")
                         position = stop
                     else:
                         offset_fetch_response_topics.name = ""
@@ -889,7 +867,7 @@ class OffsetFetchResponse(Message):
                             n, position = varint_tail(view, position, n)
                         if n:
                             stop = position + n - 1
-                            offset_fetch_response_partitions.metadata = view[position:stop].tobytes().decode()
+                            offset_fetch_response_partitions.metadata = str(view[position:stop], "utf-8")
                             position = stop
                         else:
                             offset_fetch_response_partitions.metadata = None
@@ -941,7 +919,7 @@ class OffsetFetchResponse(Message):
             if n < 0:
                 fail_null("name")
             stop = position + n
-            offset_fetch_response_topic.name = view[position:stop].tobytes().decode()
+            offset_fetch_response_topic.name = str(view[position:stop], "utf-8")
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
@@ -968,7 +946,7 @@ class OffsetFetchResponse(Message):
                     position += 14
                 if n >= 0:
                     stop = position + n
-                    offset_fetch_response_partition.metadata = view[position:stop].tobytes().decode()
+                    offset_fetch_response_partition.metadata = str(view[position:stop], "utf-8")
                     position = stop
                 elif n == -1:
                     offset_fetch_response_partition.metadata = None

@@ -104,11 +104,6 @@ class OffsetForLeaderEpochRequest(Message):
         self.replica_id = replica_id
         self.topics = [] if topics is UNSET else topics
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 4:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_i(self.replica_id)
         n = len(self.topics) + 1
@@ -158,12 +153,6 @@ class OffsetForLeaderEpochRequest(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 4:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -182,7 +171,7 @@ class OffsetForLeaderEpochRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "topic")
             stop = position + n - 1
-            offset_for_leader_topic.topic = view[position:stop].tobytes().decode()
+            offset_for_leader_topic.topic = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
@@ -238,7 +227,7 @@ class OffsetForLeaderEpochRequest(Message):
             if n < 0:
                 fail_null("topic")
             stop = position + n
-            offset_for_leader_topic.topic = view[position:stop].tobytes().decode()
+            offset_for_leader_topic.topic = str(view[position:stop], "utf-8")
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
@@ -319,11 +308,6 @@ class OffsetForLeaderEpochResponse(Message):
         self.throttle_time_ms = throttle_time_ms
         self.topics = [] if topics is UNSET else topics
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 4:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_i(self.throttle_time_ms)
         n = len(self.topics) + 1
@@ -372,12 +356,6 @@ class OffsetForLeaderEpochResponse(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 4:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -396,7 +374,7 @@ class OffsetForLeaderEpochResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "topic")
             stop = position + n - 1
-            offset_for_leader_topic_result.topic = view[position:stop].tobytes().decode()
+            offset_for_leader_topic_result.topic = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
@@ -448,7 +426,7 @@ class OffsetForLeaderEpochResponse(Message):
             if n < 0:
                 fail_null("topic")
             stop = position + n
-            offset_for_leader_topic_result.topic = view[position:stop].tobytes().decode()
+            offset_for_leader_topic_result.topic = str(view[position:stop], "utf-8")
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4

@@ -125,11 +125,6 @@ class ProduceRequest(Message):
         self.timeout_ms = timeout_ms
         self.topic_data = [] if topic_data is UNSET else topic_data
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 9:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         transactional_id = self.transactional_id
         if transactional_id is not None:
@@ -212,12 +207,6 @@ class ProduceRequest(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 9:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -227,7 +216,7 @@ class ProduceRequest(Message):
             n, position = varint_tail(view, position, n)
         if n:
             stop = position + n - 1
-            message.transactional_id = view[position:stop].tobytes().decode()
+            message.transactional_id = str(view[position:stop], "utf-8")
             position = stop
         else:
             message.transactional_id = None
@@ -247,7 +236,7 @@ class ProduceRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "name")
                 stop = position + n - 1
-                topic_produce_data.name = view[position:stop].tobytes().decode()
+                topic_produce_data.name = str(view[position:stop], "utf-8")
                 position = stop
             else:
                 topic_produce_data.name = ""
@@ -302,7 +291,7 @@ class ProduceRequest(Message):
         position += 2
         if n >= 0:
             stop = position + n
-            message.transactional_id = view[position:stop].tobytes().decode()
+            message.transactional_id = str(view[position:stop], "utf-8")
             position = stop
         elif n == -1:
             message.transactional_id = None
@@ -321,7 +310,7 @@ class ProduceRequest(Message):
             if n < 0:
                 fail_null("name")
             stop = position + n
-            topic_produce_data.name = view[position:stop].tobytes().decode()
+            topic_produce_data.name = str(view[position:stop], "utf-8")
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
@@ -493,11 +482,6 @@ class ProduceResponse(Message):
         self.throttle_time_ms = throttle_time_ms
         self.node_endpoints = [] if node_endpoints is UNSET else node_endpoints
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 9:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         n = len(self.responses) + 1
         if n < 128:
@@ -656,12 +640,6 @@ class ProduceResponse(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 9:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -681,7 +659,7 @@ class ProduceResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "name")
                 stop = position + n - 1
-                topic_produce_response.name = view[position:stop].tobytes().decode()
+                topic_produce_response.name = str(view[position:stop], "utf-8")
                 position = stop
             else:
                 topic_produce_response.name = ""
@@ -723,7 +701,7 @@ class ProduceResponse(Message):
                         n, position = varint_tail(view, position, n)
                     if n:
                         stop = position + n - 1
-                        batch_index_and_error_message.batch_index_error_message = view[position:stop].tobytes().decode()
+                        batch_index_and_error_message.batch_index_error_message = str(view[position:stop], "utf-8")
                         position = stop
                     else:
                         batch_index_and_error_message.batch_index_error_message = None
@@ -739,7 +717,7 @@ class ProduceResponse(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     stop = position + n - 1
-                    partition_produce_response.error_message = view[position:stop].tobytes().decode()
+                    partition_produce_response.error_message = str(view[position:stop], "utf-8")
                     position = stop
                 else:
                     partition_produce_response.error_message = None
@@ -797,7 +775,7 @@ class ProduceResponse(Message):
                         if not 0 < n < 128:
                             n, position = length_tail(view, position, n, "host")
                         stop = position + n - 1
-                        node_endpoint.host = view[position:stop].tobytes().decode()
+                        node_endpoint.host = str(view[position:stop], "utf-8")
                         position = stop
                         node_endpoint.port, n = _unpack_iB(view, position)
                         position += 5
@@ -805,7 +783,7 @@ class ProduceResponse(Message):
                             n, position = varint_tail(view, position, n)
                         if n:
                             stop = position + n - 1
-                            node_endpoint.rack = view[position:stop].tobytes().decode()
+                            node_endpoint.rack = str(view[position:stop], "utf-8")
                             position = stop
                         else:
                             node_endpoint.rack = None
@@ -838,7 +816,7 @@ class ProduceResponse(Message):
             if n < 0:
                 fail_null("name")
             stop = position + n
-            topic_produce_response.name = view[position:stop].tobytes().decode()
+            topic_produce_response.name = str(view[position:stop], "utf-8")
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
@@ -878,7 +856,7 @@ class ProduceResponse(Message):
                         position += 6
                         if n >= 0:
                             stop = position + n
-                            batch_index_and_error_message.batch_index_error_message = view[position:stop].tobytes().decode()
+                            batch_index_and_error_message.batch_index_error_message = str(view[position:stop], "utf-8")
                             position = stop
                         elif n == -1:
                             batch_index_and_error_message.batch_index_error_message = None
@@ -893,7 +871,7 @@ class ProduceResponse(Message):
                     position += 2
                     if n >= 0:
                         stop = position + n
-                        partition_produce_response.error_message = view[position:stop].tobytes().decode()
+                        partition_produce_response.error_message = str(view[position:stop], "utf-8")
                         position = stop
                     elif n == -1:
                         partition_produce_response.error_message = None

@@ -53,11 +53,6 @@ class SaslAuthenticateRequest(Message):
     def __init__(self, *, auth_bytes: Buffer = b"") -> None:
         self.auth_bytes = auth_bytes
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 2:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         n = len(self.auth_bytes) + 1
         if n < 128:
@@ -72,12 +67,6 @@ class SaslAuthenticateRequest(Message):
         out += _pack_i(len(self.auth_bytes))
         out += self.auth_bytes
         return out
-
-    @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 2:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
 
     @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
@@ -136,11 +125,6 @@ class SaslAuthenticateResponse(Message):
         self.auth_bytes = auth_bytes
         self.session_lifetime_ms = session_lifetime_ms
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 2:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_h(self.error_code)
         error_message = self.error_message
@@ -179,12 +163,6 @@ class SaslAuthenticateResponse(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 2:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         message.error_code, n = _unpack_hB(view, position)
@@ -193,7 +171,7 @@ class SaslAuthenticateResponse(Message):
             n, position = varint_tail(view, position, n)
         if n:
             stop = position + n - 1
-            message.error_message = view[position:stop].tobytes().decode()
+            message.error_message = str(view[position:stop], "utf-8")
             position = stop
         else:
             message.error_message = None
@@ -217,7 +195,7 @@ class SaslAuthenticateResponse(Message):
         position += 4
         if n >= 0:
             stop = position + n
-            message.error_message = view[position:stop].tobytes().decode()
+            message.error_message = str(view[position:stop], "utf-8")
             position = stop
         elif n == -1:
             message.error_message = None

@@ -45,21 +45,21 @@ class SaslHandshakeRequest(Message):
     def __init__(self, *, mechanism: str = "") -> None:
         self.mechanism = mechanism
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
+    def _encode_plain(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         mechanism_bytes = self.mechanism.encode()
         out += _pack_h(len(mechanism_bytes))
         out += mechanism_bytes
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         (n,) = _unpack_h(view, position)
         position += 2
         if n < 0:
             fail_null("mechanism")
         stop = position + n
-        message.mechanism = view[position:stop].tobytes().decode()
+        message.mechanism = str(view[position:stop], "utf-8")
         position = stop
         return message, position
 
@@ -81,7 +81,7 @@ class SaslHandshakeResponse(Message):
         self.error_code = error_code
         self.mechanisms = [] if mechanisms is UNSET else mechanisms
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
+    def _encode_plain(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_hi(self.error_code, len(self.mechanisms))
         for mechanisms_item in self.mechanisms:
             mechanisms_bytes = mechanisms_item.encode()
@@ -90,7 +90,7 @@ class SaslHandshakeResponse(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.error_code, n = _unpack_hi(view, position)
@@ -104,7 +104,7 @@ class SaslHandshakeResponse(Message):
             if n < 0:
                 fail_null("mechanisms")
             stop = position + n
-            mechanisms_items.append(view[position:stop].tobytes().decode())
+            mechanisms_items.append(str(view[position:stop], "utf-8"))
             position = stop
         message.mechanisms = mechanisms_items
         return message, position

@@ -102,11 +102,6 @@ class SyncGroupRequest(Message):
         self.protocol_name = protocol_name
         self.assignments = [] if assignments is UNSET else assignments
 
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 4:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
-
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         group_id_bytes = self.group_id.encode()
         n = len(group_id_bytes) + 1
@@ -206,12 +201,6 @@ class SyncGroupRequest(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 4:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
@@ -220,14 +209,14 @@ class SyncGroupRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "group_id")
         stop = position + n - 1
-        message.group_id = view[position:stop].tobytes().decode()
+        message.group_id = str(view[position:stop], "utf-8")
         position = stop
         message.generation_id, n = _unpack_iB(view, position)
         position += 5
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "member_id")
         stop = position + n - 1
-        message.member_id = view[position:stop].tobytes().decode()
+        message.member_id = str(view[position:stop], "utf-8")
         position = stop
         n = view[position]
         position += 1
@@ -235,7 +224,7 @@ class SyncGroupRequest(Message):
             n, position = varint_tail(view, position, n)
         if n:
             stop = position + n - 1
-            message.group_instance_id = view[position:stop].tobytes().decode()
+            message.group_instance_id = str(view[position:stop], "utf-8")
             position = stop
         else:
             message.group_instance_id = None
@@ -246,7 +235,7 @@ class SyncGroupRequest(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                message.protocol_type = view[position:stop].tobytes().decode()
+                message.protocol_type = str(view[position:stop], "utf-8")
                 position = stop
             else:
                 message.protocol_type = None
@@ -259,7 +248,7 @@ class SyncGroupRequest(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                message.protocol_name = view[position:stop].tobytes().decode()
+                message.protocol_name = str(view[position:stop], "utf-8")
                 position = stop
             else:
                 message.protocol_name = None
@@ -280,7 +269,7 @@ class SyncGroupRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "member_id")
             stop = position + n - 1
-            sync_group_request_assignment.member_id = view[position:stop].tobytes().decode()
+            sync_group_request_assignment.member_id = str(view[position:stop], "utf-8")
             position = stop
             n = view[position]
             position += 1
@@ -312,21 +301,21 @@ class SyncGroupRequest(Message):
         if n < 0:
             fail_null("group_id")
         stop = position + n
-        message.group_id = view[position:stop].tobytes().decode()
+        message.group_id = str(view[position:stop], "utf-8")
         position = stop
         message.generation_id, n = _unpack_ih(view, position)
         position += 6
         if n < 0:
             fail_null("member_id")
         stop = position + n
-        message.member_id = view[position:stop].tobytes().decode()
+        message.member_id = str(view[position:stop], "utf-8")
         position = stop
         if version == 3:
             (n,) = _unpack_h(view, position)
             position += 2
             if n >= 0:
                 stop = position + n
-                message.group_instance_id = view[position:stop].tobytes().decode()
+                message.group_instance_id = str(view[position:stop], "utf-8")
                 position = stop
             elif n == -1:
                 message.group_instance_id = None
@@ -346,7 +335,7 @@ class SyncGroupRequest(Message):
             if n < 0:
                 fail_null("member_id")
             stop = position + n
-            sync_group_request_assignment.member_id = view[position:stop].tobytes().decode()
+            sync_group_request_assignment.member_id = str(view[position:stop], "utf-8")
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
@@ -390,11 +379,6 @@ class SyncGroupResponse(Message):
         self.protocol_type = protocol_type
         self.protocol_name = protocol_name
         self.assignment = assignment
-
-    def _encode(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
-        if version >= 4:
-            return self._encode_flexible(out, buffers, version)
-        return self._encode_plain(out, buffers, version)
 
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_ih(self.throttle_time_ms, self.error_code)
@@ -440,12 +424,6 @@ class SyncGroupResponse(Message):
         return out
 
     @classmethod
-    def _decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
-        if version >= 4:
-            return cls._decode_flexible(view, position, version)
-        return cls._decode_plain(view, position, version)
-
-    @classmethod
     def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         message.throttle_time_ms, message.error_code = _unpack_ih(view, position)
@@ -457,7 +435,7 @@ class SyncGroupResponse(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                message.protocol_type = view[position:stop].tobytes().decode()
+                message.protocol_type = str(view[position:stop], "utf-8")
                 position = stop
             else:
                 message.protocol_type = None
@@ -470,7 +448,7 @@ class SyncGroupResponse(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 stop = position + n - 1
-                message.protocol_name = view[position:stop].tobytes().decode()
+                message.protocol_name = str(view[position:stop], "utf-8")
                 position = stop
             else:
                 message.protocol_name = None
