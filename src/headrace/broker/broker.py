@@ -67,7 +67,11 @@ APIS: Final[tuple[Api, ...]] = tuple(
     Api(module.API_KEY, module.VERSIONS, getattr(module, "SERVED", module.VERSIONS), module.handle)
     for module in REGISTRY
 )
-_APIS_BY_KEY: Final = {api.key: api for api in APIS}
+_HANDLERS: Final = {
+    (api.key, version): api.handle
+    for api in APIS
+    for version in range(api.served.min, api.served.max + 1)
+}
 
 
 class Broker:
@@ -228,15 +232,15 @@ class Broker:
         Raises:
             CloseConnection: The connection has to be closed instead.
         """
-        api = _APIS_BY_KEY.get(request.API_KEY)
-        if api is None or context.header.api_version not in api.served:
+        handle = _HANDLERS.get((request.API_KEY, context.header.api_version))
+        if handle is None:
             raise CloseConnection(
                 f"API {request.API_KEY} version {context.header.api_version} is not supported"
             )
         if self.quotas.active:
             self.throttling.now_ms = context.now_ms
         try:
-            reply: Message | Deferred[Any] | None = api.handle(self, context, request)
+            reply: Message | Deferred[Any] | None = handle(self, context, request)
         finally:
             self._settle()
         if isinstance(reply, Deferred) and reply.done:
@@ -408,7 +412,7 @@ class Broker:
             return
         self._settling = True
         try:
-            if self._groups_are_served and self.failed:
+            if self.replicas.failure is not None and self._groups_are_served:
                 self._unload_groups()
             while True:
                 while self.replicas.advanced:

@@ -87,15 +87,18 @@ class LogDir:
     @property
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do next."""
-        deadlines = (
-            self.logs.upkeep.next_deadline_ms,
+        # Asked after every wake-up of the server, hence no generator.
+        earliest = self.logs.upkeep.next_deadline_ms
+        for at in (
             self.background.next_deadline_ms,
             self.space.next_check_ms,
             self.cleaner.next_deadline_ms,
             # With files in memory a step of compaction is done by the tick itself.
             0 if self.in_memory and self.cleaner.due else None,
-        )
-        return min((at for at in deadlines if at is not None), default=None)
+        ):
+            if at is not None and (earliest is None or at < earliest):
+                earliest = at
+        return earliest
 
     def tick(self, now_ms: int) -> None:
         """Apply retention, write checkpoints, sync, look at the space and what to compact; each when it is due.

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 from headrace.broker.context import CloseConnection, RequestContext, VersionRange
 from headrace.broker.delayed import DelayedProduce
 from headrace.broker.partition import Partition
-from headrace.broker.topics import Topic
 from headrace.core.deferred import Deferred
 from headrace.core.log.batch_compaction import RecordsWithoutKeyError
 from headrace.errors import ApiError, ErrorCode, InvalidTopicError
@@ -46,6 +45,7 @@ ACKS_NONE: Final = 0
 ACKS_LEADER: Final = 1
 ACKS_ALL: Final = -1
 ZSTD_VERSION: Final = 7
+_ACKS: Final = frozenset({ACKS_ALL, ACKS_NONE, ACKS_LEADER})
 
 Appended = tuple[Partition, int, PartitionProduceResponse]
 """A partition, the offset that has to become durable, and the part of the response that waits for it."""
@@ -91,8 +91,9 @@ class _Appender:
             return _failed(data.index, self._refusal)
         try:
             topic = self._broker.topics.require(topic_name)
+            if topic.is_internal:
+                raise InvalidTopicError(f"{topic.name} is written by the broker")
             partition = topic.partition(data.index)
-            _check_topic(topic)
             info = self._broker.replicas.append(
                 partition, _records(data, self._context.header.api_version), self._context.now_ms
             )
@@ -109,7 +110,7 @@ class _Appender:
 
 
 def _refusal(request: ProduceRequest) -> ApiError | None:
-    if request.acks not in {ACKS_ALL, ACKS_NONE, ACKS_LEADER}:
+    if request.acks not in _ACKS:
         return ApiError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}")
     if request.transactional_id is not None:
         return ApiError(
@@ -119,17 +120,12 @@ def _refusal(request: ProduceRequest) -> ApiError | None:
     return None
 
 
-def _check_topic(topic: Topic) -> None:
-    if topic.is_internal:
-        raise InvalidTopicError(f"{topic.name} is written by the broker")
-
-
 def _records(data: PartitionProduceData, version: int) -> Buffer:
     records = data.records
     if records is None or len(records) == 0:
         raise ApiError(ErrorCode.INVALID_RECORD, "no records")
     assert not isinstance(records, FileRange), "a request is bytes, never a file"
-    if len(records) >= HEADER_SIZE and version < ZSTD_VERSION:
+    if version < ZSTD_VERSION and len(records) >= HEADER_SIZE:
         attributes = unpack_header(records, 0)[5]
         if attributes & COMPRESSION_MASK == Compression.ZSTD:
             raise ApiError(
