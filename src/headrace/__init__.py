@@ -1,3 +1,44 @@
-"""Headrace: replayable, partitioned logs that speak the Apache Kafka protocol, for Python teams."""
+"""Headrace: replayable, partitioned logs that speak the Apache Kafka protocol, for Python teams.
+
+    broker = headrace.Broker()                       # in this process; or use "localhost:9092" below
+    broker.create_topic("orders", partitions=6, serde="json")
+    headrace.Producer(broker).send("orders", {"id": 1}, key=b"alice").result()
+
+What is named here is loaded when it is first used; `__init__.pyi` tells type checkers the same. `headrace.aio` has the
+asyncio twins of the clients.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "Broker": "headrace.streams.broker",
+    "ConsumerRecord": "headrace.clients.consumer.records",
+    "HeadraceError": "headrace.errors",
+    "ManualClock": "headrace.streams.clock",
+    "Producer": "headrace.clients.producer.blocking",
+    "RecordMetadata": "headrace.clients.producer.delivery",
+    "TopicPartition": "headrace.types",
+    "register_partitioner": "headrace.clients.producer.partitioners",
+    "register_serde": "headrace.serdes.serde",
+}
+
+
+__all__ = ["__version__", *_HOMES]  # noqa: PLE0604 - names are text, though not literals
+
+
+def __getattr__(name: str) -> Any:
+    """Load what is asked for (PEP 562): a program pays only for what it uses."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -81,6 +81,9 @@ class BrokerConfig:
         "page cache. Metadata, committed offsets and groups are always synced. Headrace's own option.",
         check=sync_interval_ms,
     )
+    headrace_key_serde: str = _default_of("headrace.key.serde")
+    headrace_partitioner: str = _default_of("headrace.partitioner")
+    headrace_serde: str = _default_of("headrace.serde")
     fetch_max_bytes: int = option(
         57_671_680,
         "Largest fetch response, whatever the client asks for.",

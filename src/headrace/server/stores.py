@@ -32,6 +32,16 @@ class Stores:
     further: Sequence[FileSystem | UnusableDirectory]
     metadata: MetadataStore
 
+    def close(self) -> None:
+        """Close the metadata, and let others claim the directories."""
+        self.metadata.close()
+        for files in (self.files, *self.further):
+            unlock = getattr(
+                files, "unlock", None
+            )  # directories in memory, or absent, are not claimed
+            if unlock is not None:
+                unlock()
+
 
 def open_stores(data: Sequence[Path]) -> Stores:
     """Claim the log directories for this process, and open the metadata in the first one.

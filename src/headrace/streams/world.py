@@ -102,7 +102,7 @@ class World:
     def submit(self, client: LocalClient, call: Call, on_done: OnDone) -> None:
         """Hand a request to the broker; `on_done` is told the outcome at once or by `pump`."""
         if self._closed:
-            on_done(TransportError(f"{_PEER} is closed"))
+            on_done(ClosedError(f"{_PEER} is closed"))
             return
         self.stirred = True
         request = call.request

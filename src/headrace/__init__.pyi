@@ -1,0 +1,13 @@
+from typing import Final
+
+from headrace.clients.consumer.records import ConsumerRecord as ConsumerRecord
+from headrace.clients.producer.blocking import Producer as Producer
+from headrace.clients.producer.delivery import RecordMetadata as RecordMetadata
+from headrace.clients.producer.partitioners import register_partitioner as register_partitioner
+from headrace.errors import HeadraceError as HeadraceError
+from headrace.serdes.serde import register_serde as register_serde
+from headrace.streams.broker import Broker as Broker
+from headrace.streams.clock import ManualClock as ManualClock
+from headrace.types import TopicPartition as TopicPartition
+
+__version__: Final[str]

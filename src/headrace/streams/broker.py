@@ -1,0 +1,231 @@
+"""`headrace.Broker`: a broker inside the program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+from headrace.broker.broker import Broker as CoreBroker
+from headrace.clients.config import ClientConfig
+from headrace.clients.consumer.records import ConsumerRecord
+from headrace.clients.drivers import Driver, open_blocking_driver
+from headrace.clients.flows import metadata
+from headrace.clients.flows.admin import NewTopic, create_topics, delete_topics
+from headrace.clients.flows.effects import ClientState, Flow
+from headrace.clients.flows.topic_settings import KEY_SERDE, PARTITIONER, SERDE, topic_settings
+from headrace.config.broker import parse_broker_config
+from headrace.errors import ApiError
+from headrace.serdes.serde import Serde, resolve_serde
+from headrace.server.entropy import OsEntropy
+from headrace.server.log import LoggingJournal
+from headrace.server.stores import open_stores
+from headrace.streams.clock import Clock
+from headrace.streams.world import World
+from headrace.types import TopicPartition
+
+CLIENT_ID: Final = "headrace-embedded"
+CREATE_TIMEOUT_MS: Final = 30_000
+
+T = TypeVar("T")
+
+if TYPE_CHECKING:
+    from headrace.clients.producer.blocking import Producer
+    from headrace.clients.producer.delivery import RecordMetadata
+
+
+class Broker(World):
+    """A Kafka broker in this process: no server, no threads of its own, ready in milliseconds.
+
+        broker = headrace.Broker()                     # in memory; headrace.Broker(data="directory") keeps it
+        broker.create_topic("orders", partitions=6, serde="json")
+        broker.publish("orders", {"id": 1}, key=b"alice")
+        producer = headrace.Producer(broker)
+
+    A context manager that closes itself. It is what clients take in place of an address. Any thread may use it.
+    """
+
+    def __init__(
+        self,
+        data: str | Path | None = None,
+        *,
+        clock: Clock | None = None,
+        configs: Mapping[str, str] | None = None,
+    ) -> None:
+        """Open a broker.
+
+        Args:
+            data: The directory to keep everything in; None keeps it in memory, for as long as the broker is open.
+            clock: The time of the broker and of its clients; None is the process's. A `ManualClock` is for tests.
+            configs: The broker's configuration under Kafka's names.
+
+        Raises:
+            ConfigError: A configuration is unknown or malformed.
+            StorageError: The directory is in use, or what is in it cannot be read.
+        """
+        self._stores = open_stores([] if data is None else [Path(data)])
+        core = CoreBroker(
+            parse_broker_config(dict(configs or {})),
+            files=self._stores.files,
+            further=self._stores.further,
+            metadata=self._stores.metadata,
+            entropy=OsEntropy(),
+            journal=LoggingJournal(),
+        )
+        super().__init__(core, clock)
+        core.open(self.now_ms())
+        self._driver: Driver = open_blocking_driver(self, ClientConfig(client_id=CLIENT_ID))
+        self._producer: Producer | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # Topics
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        *,
+        configs: Mapping[str, str] | None = None,
+        partitioner: str | None = None,
+        serde: str | None = None,
+        key_serde: str | None = None,
+    ) -> None:
+        """Create a topic.
+
+        Args:
+            name: Its name.
+            partitions: How many partitions it has.
+            configs: Its configuration under Kafka's names.
+            partitioner: The name of the partitioner that Headrace's producers use, unless they are told otherwise.
+            serde: The name of the serde of its values, likewise.
+            key_serde: The name of the serde of its keys, likewise.
+
+        Raises:
+            ApiError: TOPIC_ALREADY_EXISTS, or what is wrong with name, partitions or configuration.
+        """
+        named = {PARTITIONER: partitioner, SERDE: serde, KEY_SERDE: key_serde}
+        given = {key: value for key, value in named.items() if value is not None}
+        topic = NewTopic(name, partitions, configs={**dict(configs or {}), **given})
+        _raise_first(self._run(create_topics(self._state, [topic], CREATE_TIMEOUT_MS)))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and what is in it."""
+        _raise_first(self._run(delete_topics(self._state, [name], CREATE_TIMEOUT_MS)))
+
+    def topics(self) -> list[str]:
+        """Return the names of all topics but the broker's own, sorted."""
+        known = self._run(metadata.refresh(self._state, None)).topics.values()
+        return sorted(topic.name for topic in known if not topic.is_internal)
+
+    # Records without clients
+
+    def publish(
+        self,
+        topic: str,
+        value: Any = None,
+        *,
+        key: Any = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+    ) -> RecordMetadata:
+        """Write a record and return where it went; partition and bytes are as the topic's metadata says.
+
+        Each call writes a batch of one record. For many, a `Producer` is faster.
+
+        Args:
+            topic: Where to.
+            value: The content; None deletes the key in a compacted topic.
+            key: The key.
+            headers: Name and value pairs.
+            timestamp_ms: The record's time, milliseconds since 1970; None is now.
+            partition: The partition, instead of the partitioner's.
+        """
+        if self._producer is None:
+            from headrace.clients.producer.blocking import Producer  # noqa: PLC0415 - not every broker publishes
+
+            self._producer = Producer(self, linger_ms=0, client_id=CLIENT_ID)
+        sent = self._producer.send(
+            topic,
+            value,
+            key=key,
+            headers=tuple(headers),
+            timestamp_ms=timestamp_ms,
+            partition=partition,
+        )
+        return sent.result()
+
+    def read(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        limit: int = 100,
+        *,
+        serde: str | Serde | None = None,
+        key_serde: str | Serde | None = None,
+    ) -> list[ConsumerRecord]:
+        """Return records of one partition, without a group and without a consumer.
+
+        Args:
+            topic: The topic.
+            partition: The partition.
+            offset: Where to begin.
+            limit: How many records at most.
+            serde: How values are read; None is what the topic's metadata says, else bytes.
+            key_serde: How keys are read, likewise.
+
+        Raises:
+            ApiError: There is no such partition, or OFFSET_OUT_OF_RANGE.
+            SerializationError: A key or value cannot be read.
+        """
+        from headrace.streams.reading import RecordReader  # noqa: PLC0415 - not every broker is read so
+
+        settings = self._run(topic_settings(self._state, topic))
+        records = RecordReader(
+            TopicPartition(topic, partition),
+            value_serde=resolve_serde(serde or settings.serde or "bytes"),
+            key_serde=resolve_serde(key_serde or settings.key_serde or "bytes"),
+        )
+        return self._run(records.read(self._state, offset, limit))
+
+    # Life
+
+    def close(self) -> None:
+        """Close the broker: what it keeps in a directory is whole, what it keeps in memory is gone.
+
+        Its clients' calls fail from now on.
+        """
+        if self._closed:
+            return
+        if self._producer is not None:
+            self._producer.close()
+        self._driver.close()
+        super().close()
+        with self.condition:
+            self.broker.close(self.now_ms())
+            self._stores.close()
+
+    @property
+    def _state(self) -> ClientState:
+        return self._driver.engine.state
+
+    def _run(self, flow: Flow[T]) -> T:
+        return self._driver.run(flow)
+
+
+def _raise_first(outcomes: Mapping[str, ApiError | None]) -> None:
+    for error in outcomes.values():
+        if error is not None:
+            raise error

@@ -1,0 +1,95 @@
+"""A broker inside the program: topics, records with and without clients, time by hand, what stays and what goes."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.clients.producer.blocking import Producer
+from headrace.errors import ApiError, ClosedError, ErrorCode, SerializationError
+from headrace.streams.broker import Broker
+from headrace.streams.clock import START_MS, ManualClock
+
+
+@pytest.fixture
+def broker():
+    with Broker(clock=ManualClock()) as opened:
+        yield opened
+
+
+def test_a_record_is_published_and_read(broker) -> None:
+    broker.create_topic("orders", partitions=2, serde="json", key_serde="str")
+    where = broker.publish("orders", {"id": 1}, key="alice", headers=[("h", b"x")], partition=1)
+    assert where == ("orders", 1, 0, START_MS)
+    [record] = broker.read("orders", 1, 0)
+    assert (record.key, record.value, record.headers) == ("alice", {"id": 1}, (("h", b"x"),))
+    assert broker.read("orders", 0, 0) == []
+
+
+def test_a_range_is_read_across_batches(broker) -> None:
+    broker.create_topic("t")
+    for number in range(10):
+        broker.publish("t", b"%d" % number)
+    assert [record.value for record in broker.read("t", 0, 3, 4)] == [b"3", b"4", b"5", b"6"]
+    with pytest.raises(ApiError) as raised:
+        broker.read("t", 0, 11)
+    assert raised.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+    with pytest.raises(ApiError):
+        broker.read("t", 1, 0)
+
+
+def test_a_topic_tells_its_partitioner_and_serde_to_every_producer(broker) -> None:
+    broker.create_topic("turns", partitions=3, partitioner="round_robin", serde="str")
+    with Producer(broker) as producer:
+        sent = [producer.send("turns", "x", key=b"same") for _ in range(6)]
+        assert [each.result().partition for each in sent] == [0, 1, 2, 0, 1, 2]
+        with pytest.raises(SerializationError, match="turns"):
+            producer.send("turns", b"bytes")
+    with Producer(broker, partitioner="key_hash", serde="bytes") as other:
+        assert (
+            len({other.send("turns", b"x", key=b"same").result().partition for _ in range(6)}) == 1
+        )
+
+
+def test_what_a_topic_names_must_be_known(broker) -> None:
+    broker.create_topic("t", partitioner="nobody's")
+    with pytest.raises(Exception, match="nobody's"):
+        broker.publish("t", b"x")
+
+
+def test_topics_are_listed_and_deleted(broker) -> None:
+    broker.create_topic("b")
+    broker.create_topic("a")
+    with pytest.raises(ApiError):
+        broker.create_topic("a")
+    assert broker.topics() == ["a", "b"]
+    broker.delete_topic("a")
+    assert broker.topics() == ["b"]
+
+
+def test_what_is_in_a_directory_stays(tmp_path) -> None:
+    with Broker(tmp_path) as first:
+        first.create_topic("t", serde="json")
+        first.publish("t", [1, 2])
+    with Broker(tmp_path) as second:
+        assert [record.value for record in second.read("t", 0, 0)] == [[1, 2]]
+
+
+def test_a_closed_broker_says_so() -> None:
+    broker = Broker()
+    producer = Producer(broker)
+    broker.close()
+    broker.close()
+    with pytest.raises(ClosedError):
+        broker.topics()
+    with pytest.raises(ClosedError):
+        producer.send("t", b"x")
+
+
+def test_deliveries_are_told_to_callbacks(broker) -> None:
+    broker.create_topic("t")
+    told: list = []
+    with Producer(broker) as producer:
+        for number in range(5):
+            producer.send("t", b"%d" % number, on_delivery=told.append)
+        producer.flush()
+        assert [each.metadata().offset for each in told] == list(range(5))

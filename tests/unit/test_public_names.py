@@ -1,0 +1,36 @@
+"""What `headrace` offers is there, and costs nothing until it is used."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import headrace
+
+
+@pytest.mark.parametrize("name", headrace.__all__)
+def test_every_name_is_there(name: str) -> None:
+    assert getattr(headrace, name) is not None
+    assert name == "__version__" or name in headrace._HOMES
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="Brooker"):
+        _ = headrace.Brooker
+
+
+def test_importing_loads_nothing_but_the_package() -> None:
+    code = "import sys, headrace; print(*[m for m in sys.modules if m.startswith('headrace.')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+def test_type_checkers_are_told_the_same() -> None:
+    stub = Path(headrace.__file__).with_suffix(".pyi").read_text()
+    told = {match[2]: match[1] for match in re.finditer(r"from (\S+) import (\w+) as", stub)}
+    assert told.pop("Final", None) is None
+    assert told == headrace._HOMES
