@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import signal
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -129,24 +132,33 @@ def test_slow_writers_are_closed_and_nobody_else_notices(tmp_path: Path) -> None
             sock.close()
 
 
+def fill_big(client: WireClient) -> None:
+    """Put 18 MB into a topic."""
+    client.create_topic("big")
+    batch = build_batch([(None, os.urandom(900_000), (), NOW_MS)])
+    for _ in range(20):
+        assert client.produce("big", 0, batch).error_code == ErrorCode.NONE
+
+
+def fetch_of_big() -> FetchRequest:
+    """Ask for all of it."""
+    partition = FetchPartition(partition=0, partition_max_bytes=18 * MIB)
+    return FetchRequest(
+        replica_id=-1, session_epoch=-1, max_bytes=18 * MIB,
+        topics=[FetchTopic(topic="big", partitions=[partition])],
+    )  # fmt: skip
+
+
 def test_readers_that_take_nothing_cost_little_and_are_closed(tmp_path: Path) -> None:
     arguments = ["--durability", "os", "--config", "connections.max.idle.ms=3000"]
     with running_server(tmp_path, *arguments) as server:
         with WireClient(address(server)) as client:
-            client.create_topic("big")
-            batch = build_batch([(None, os.urandom(900_000), (), NOW_MS)])
-            for _ in range(20):
-                assert client.produce("big", 0, batch).error_code == ErrorCode.NONE
+            fill_big(client)
         before = rss(server)
         lazy = [WireClient(address(server)) for _ in range(50)]
-        partition = FetchPartition(partition=0, partition_max_bytes=18 * MIB)
-        request = FetchRequest(
-            replica_id=-1, session_epoch=-1, max_bytes=18 * MIB,
-            topics=[FetchTopic(topic="big", partitions=[partition])],
-        )  # fmt: skip
         for other in lazy:
             for _ in range(4):
-                other.send(request, 11)
+                other.send(fetch_of_big(), 11)
         process = psutil.Process(server.pid)
         with WireClient(address(server)) as client:
             until(lambda: len(process.net_connections("tcp")) >= len(lazy))
@@ -182,6 +194,46 @@ def test_a_peer_that_says_nothing_more_is_closed(tmp_path: Path) -> None:
 
         until(gone)
         assert silent.closed_by_server()
+
+
+STOPPED_READER = """
+import sys
+from tests.conformance.server.wire import WireClient
+from tests.conformance.server.test_load import fetch_of_big
+client = WireClient((sys.argv[1], int(sys.argv[2])))
+for _ in range(4):
+    client.send(fetch_of_big(), 11)
+client.sock.recv(1)
+print("reading", flush=True)
+while client.sock.recv(1):
+    pass
+"""
+
+
+def test_a_peer_that_stops_in_the_middle_of_an_answer_is_closed(tmp_path: Path) -> None:
+    """Its kernel goes on acknowledging until its buffers are full; then it does not even do that."""
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(
+            running_server(tmp_path, "--config", "connections.max.idle.ms=2000")
+        )
+        client = stack.enter_context(WireClient(address(server)))
+        fill_big(client)
+        descriptors = int(psutil.Process(server.pid).num_fds())
+        command = [sys.executable, "-c", STOPPED_READER, server.host, str(server.port)]
+        reader = subprocess.Popen(command, stdout=subprocess.PIPE)
+        stack.callback(reader.wait, 20)
+        stack.callback(reader.kill)
+        assert reader.stdout is not None
+        stack.callback(reader.stdout.close)
+        assert reader.stdout.readline() == b"reading\n"
+        os.kill(reader.pid, signal.SIGSTOP)
+
+        def gone() -> bool:
+            client.ping()
+            return "the client took none of" in server.log
+
+        until(gone)
+        until(lambda: int(psutil.Process(server.pid).num_fds()) <= descriptors)
 
 
 def test_accepted_sockets_ask_whether_the_peer_is_alive(tmp_path: Path) -> None:
@@ -247,90 +299,6 @@ def test_too_few_descriptors_are_said_at_the_start(tmp_path: Path) -> None:
         with WireClient(address(server)) as client:
             client.ping()
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
-
-
-class Producer(threading.Thread):
-    """Sends as fast as the server takes it, 200 requests ahead, and notes which offsets were acknowledged."""
-
-    def __init__(self, server: ServerProcess, number: int, stop: threading.Event) -> None:
-        super().__init__(daemon=True)
-        self._client = WireClient(address(server), 60)
-        self._stopping = stop
-        self._partition = number % 4
-        self.prefix = f"{number}-"
-        self.acknowledged: dict[int, bytes] = {}
-        self.refused = 0
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self._surge()
-        except BaseException as error:  # noqa: BLE001 - the test asserts that there is none
-            self.error = error
-
-    def _surge(self) -> None:
-        sent: list[bytes] = []
-        taken = 0
-        while not self._stopping.is_set() or taken < len(sent):
-            if not self._stopping.is_set() and len(sent) - taken < 200:
-                value = f"{self.prefix}{len(sent)}".encode()
-                sent.append(value)
-                batch = build_batch([(None, value.ljust(2_000), (), NOW_MS)])
-                self._client.send_batch("t", self._partition, batch)
-                continue
-            _, response = self._client.receive()
-            part = response.responses[0].partition_responses[0]
-            if part.error_code == ErrorCode.NONE:
-                self.acknowledged[part.base_offset] = sent[taken]
-            else:
-                self.refused += 1
-            taken += 1
-
-    @property
-    def partition(self) -> int:
-        return self._partition
-
-    def close(self) -> None:
-        self._client.close()
-
-
-def test_a_surge_loses_nothing_and_passes_without_a_trace(tmp_path: Path) -> None:
-    """Many producers, each hundreds of synced requests ahead: the queue is at least ten times what one sync takes."""
-    with running_server(tmp_path) as server, WireClient(address(server), 60) as client:
-        client.create_topic("t", 4)
-        calm_ms, before = latency_ms(client), rss(server)
-        stop = threading.Event()
-        producers = [Producer(server, number, stop) for number in range(24)]
-        for producer in producers:
-            producer.start()
-        peak = before
-        began = time.monotonic()
-
-        def surged() -> bool:
-            nonlocal peak
-            peak = max(peak, rss(server))
-            return time.monotonic() - began > 6
-
-        until(surged)
-        assert client.produce("t", 0, BATCH).error_code == ErrorCode.NONE  # late, but served
-        stop.set()
-        for producer in producers:
-            producer.join(60)
-            assert not producer.is_alive()
-            producer.close()
-        assert [producer.error for producer in producers] == [None] * len(producers)
-        assert sum(len(producer.acknowledged) for producer in producers) > 2_000
-        assert peak - before < 80 * MIB
-        until(lambda: latency_ms(client) < 3 * calm_ms + 5)
-        for partition in range(4):
-            stored = {record.offset: record.value for record in client.read("t", partition)}
-            for producer in producers:
-                if producer.partition == partition:
-                    for offset, value in producer.acknowledged.items():
-                        kept = stored[offset]
-                        assert kept is not None
-                        assert bytes(kept).rstrip() == value
-        assert "Traceback" not in server.log
 
 
 def test_two_thousand_partitions_are_bounded_in_memory_and_files(tmp_path: Path) -> None:
