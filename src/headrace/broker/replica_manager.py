@@ -75,6 +75,10 @@ class ReplicaManager:
     def __init__(self, config: BrokerConfig, dirs: LogDirs, journal: Journal) -> None:
         """Work with these log directories; `load` opens the logs."""
         self.dirs = dirs
+        self.failure: OSError | None = None
+        """What took the first log directory out of service, and the broker with it; None while it serves."""
+        self._serving = list(dirs)
+        """The directories that have not failed."""
         self._config = config
         self._journal = journal
         self._partitions: dict[TopicPartition, Partition] = {}
@@ -92,11 +96,6 @@ class ReplicaManager:
     def partitions_count(self) -> int:
         """How many partitions there are."""
         return len(self._partitions)
-
-    @property
-    def failure(self) -> OSError | None:
-        """What took the first log directory out of service, and the broker with it; None while it serves."""
-        return self.dirs.first.failure
 
     # Life of a partition
 
@@ -142,7 +141,7 @@ class ReplicaManager:
         except OSError as error:
             if log_dir is self.dirs.first or is_passing(error):
                 raise
-            log_dir.logs.fail(error)
+            self.fail(log_dir, error)
         else:
             log_dir.space.check(now_ms)
 
@@ -352,7 +351,11 @@ class ReplicaManager:
         """Whether `start_sync` would return something."""
         if self.failure is not None:
             return True
-        return self._commit is None and any(log_dir.logs.sync_due for log_dir in self.dirs)
+        if self._commit is None:
+            for log_dir in self._serving:  # asked after every request, hence spelled out
+                if log_dir.logs.sync_due:
+                    return True
+        return False
 
     def start_sync(self) -> GroupCommit | FailedSync | None:
         """Return what has to be synced, None if nothing has or a sync is under way."""
@@ -362,7 +365,7 @@ class ReplicaManager:
             return None
         parts = [
             CommitPart(log_dir, batch)
-            for log_dir in self.dirs
+            for log_dir in self._serving
             if (batch := log_dir.logs.start_sync()) is not None
         ]
         if parts:
@@ -397,7 +400,10 @@ class ReplicaManager:
     def fail(self, log_dir: LogDir, error: OSError) -> None:
         """Take a log directory out of service: all produces to it that wait, and all that come, fail."""
         log_dir.logs.fail(error)
+        if log_dir in self._serving:
+            self._serving.remove(log_dir)
         if log_dir is self.dirs.first:  # the broker ends
+            self.failure = log_dir.failure
             for partition in self._partitions.values():
                 partition.fail_waiters(ErrorCode.KAFKA_STORAGE_ERROR)
             return
@@ -415,12 +421,8 @@ class ReplicaManager:
         return self._compacting is None and any(map(self._may_compact, self._turns))
 
     def _may_compact(self, log_dir: LogDir) -> bool:
-        return (
-            log_dir.cleaner.due
-            and not log_dir.in_memory
-            and log_dir.failure is None
-            and self.failure is None
-        )
+        may = log_dir.cleaner.due and log_dir.failure is None and self.failure is None
+        return may and not log_dir.in_memory
 
     def start_compaction(self) -> Compaction | None:
         """Return a round of compaction of which a step is to be run, None if there is none."""
@@ -465,17 +467,15 @@ class ReplicaManager:
         if self.failure is not None:
             return None
         earliest: int | None = None
-        for log_dir in self.dirs:
-            at = log_dir.next_deadline_ms if log_dir.failure is None else None
+        for log_dir in self._serving:
+            at = log_dir.next_deadline_ms
             if at is not None and (earliest is None or at < earliest):
                 earliest = at
         return earliest
 
     def tick(self, now_ms: int) -> None:
         """Do what is due in each directory."""
-        for log_dir in self.dirs:
-            if log_dir.failure is not None:
-                continue
+        for log_dir in list(self._serving):
             try:
                 log_dir.tick(now_ms)
             except OSError as error:
