@@ -13,11 +13,19 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from headrace.core.coordinator.group.classic import Group
 from headrace.core.coordinator.group.states import GroupState
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
 from tests.fixtures.group_clients import PARTITIONS, RETRIED, GroupClient, converge
-from tests.fixtures.group_world import GroupWorld, now, parked, subscription
+from tests.fixtures.group_world import (
+    REBALANCE_MS,
+    SESSION_MS,
+    GroupWorld,
+    now,
+    parked,
+    subscription,
+)
 
 NAMES = ("a", "b", "c", "d")
 INSTANCES = {"c": "static-c", "d": "static-d"}
@@ -34,9 +42,11 @@ class Consumer(GroupClient):
     def __init__(self, machine: GroupCoordinatorMachine, name: str) -> None:
         super().__init__(machine.world, name, instance=INSTANCES.get(name))
         self.machine = machine
+        self.rebalance_ms = machine.rebalance_ms
         self.paused = False
 
     def join(self) -> None:
+        self.machine.asking(self.member)
         super().join()
         self.machine.sent(self.outstanding)
 
@@ -80,9 +90,12 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
     @initialize(
         manual=st.sampled_from([True, True, True, False]),
         delay_ms=st.sampled_from([0, 3_000]),
+        rebalance_ms=st.sampled_from([REBALANCE_MS, SESSION_MS // 3]),
         names=st.sampled_from([(), ("a",), ("a", "b"), ("a", "c"), NAMES]),
     )
-    def start(self, *, manual: bool, delay_ms: int, names: tuple[str, ...]) -> None:
+    def start(
+        self, *, manual: bool, delay_ms: int, rebalance_ms: int, names: tuple[str, ...]
+    ) -> None:
         # Empty groups are not deleted here: a deleted group begins again with generation 1 (and with new member ids,
         # which is what keeps its former members out), so numbers would not tell generations apart.
         never_ms = 10**12
@@ -91,9 +104,11 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
             group_initial_rebalance_delay_ms=delay_ms,
             offsets_retention_check_interval_ms=never_ms,
         )
+        self.rebalance_ms = rebalance_ms
         self.clients = {name: Consumer(self, name) for name in names}
         self.replies: list[Deferred[Any]] = []
         self.generations: dict[int, frozenset[str]] = {}
+        self.asked: dict[int, set[str]] = {}
         self.owners: dict[int, dict[int, str]] = {}
         self.acknowledged: dict[int, int] = {}
         self.attempted: dict[int, set[int]] = {}
@@ -107,6 +122,11 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
         if outstanding is not None and isinstance(outstanding[0], Deferred):
             self.replies.append(outstanding[0])
 
+    def asking(self, member: str) -> None:
+        """Take note of who asks for a place in the generation that comes next."""
+        group = self.world.coordinator._shards[0].groups.get("g", Group("g"))
+        self.asked.setdefault(group.generation.number + 1, set()).add(member)
+
     def told_generation(self, response: Any) -> None:
         """A generation number stands for one membership, for ever; static members may change their ids in it."""
         if response.error_code != ErrorCode.NONE or not response.members:
@@ -116,6 +136,8 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
         )
         known = self.generations.setdefault(response.generation_id, members)
         assert known == members, "one generation, two memberships"
+        dynamic = {entry.member_id for entry in response.members if not entry.group_instance_id}
+        assert dynamic <= self.asked[response.generation_id], "a member that did not join again"
 
     def took(self, client: Consumer, generation: int, partitions: set[int]) -> None:
         owners = self.owners.setdefault(generation, {})
@@ -171,6 +193,48 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
             self.clients[name].paused = not self.clients[name].paused
 
     @rule(name=st.sampled_from(NAMES))
+    def somebody_misses_a_rebalance(self, name: str) -> None:
+        """It stands still until the others have gone on without it."""
+        others = self.awake(but=name)
+        if name in self.clients and others:
+            self.clients[name].paused = True
+            self.subscribe_anew(others[0])
+            self.all_step(others, 6)
+            self.world.advance(self.rebalance_ms)
+            self.all_step(others, 4)
+
+    @rule(name=st.sampled_from(NAMES))
+    def the_leader_keeps_the_others_waiting(self, name: str) -> None:
+        """They have sent SyncGroup; then somebody else comes, or changes its subscription, and all begins anew."""
+        clients = self.awake(but=name)
+        if len(clients) < 2:
+            return
+        self.subscribe_anew(clients[0])
+        for _ in range(8):
+            group = self.world.coordinator._shards[0].groups.get("g")
+            waits = group is not None and group.state is GroupState.COMPLETING_REBALANCE
+            leader = group.generation.leader if group is not None and waits else None
+            self.all_step([client for client in clients if client.member != leader], 1)
+        self.start_client(name)
+        self.subscribe_anew(self.clients[name])
+        self.all_step([self.clients[name]], 3)
+
+    def awake(self, *, but: str) -> list[Consumer]:
+        return [
+            client for name, client in self.clients.items() if name != but and not client.paused
+        ]
+
+    def subscribe_anew(self, client: Consumer) -> None:
+        topics = [subscription("t"), subscription("t", "u")]
+        self.change_subscription(client.name, topics[client.metadata == topics[0]])
+
+    def all_step(self, clients: list[Consumer], steps: int) -> None:
+        for _ in range(steps):
+            self.world.sync()
+            for client in clients:
+                client.step()
+
+    @rule(name=st.sampled_from(NAMES))
     def lose_connection(self, name: str) -> None:
         if name in self.clients:
             self.clients[name].reconnect()
@@ -180,6 +244,7 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
         client = self.clients.get(name)
         if client is not None and client.metadata != metadata:
             client.metadata, client.generation, client.assignment = metadata, -1, None
+            client.reconnect()  # what it has asked for before does not matter any more
 
     @rule(name=st.sampled_from(NAMES))
     def leave(self, name: str) -> None:
@@ -222,9 +287,13 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
     def disk_catches_up(self) -> None:
         self.world.sync()
 
-    @rule(synced=st.booleans())
-    def kill_coordinator(self, *, synced: bool) -> None:
+    @rule(synced=st.booleans(), committing=st.booleans())
+    def kill_coordinator(self, *, synced: bool, committing: bool) -> None:
         """All connections break; what was not synced may or may not have reached the disk."""
+        if committing:
+            self.all_step(self.awake(but=""), 3)
+            self.everybody_commits()
+            self.acknowledged_commits_are_there()
         if synced:
             self.world.log.sync(0)
         self.world.restart()
@@ -258,6 +327,8 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
                 continue
             assert entry.committed_offset >= acknowledged, "an acknowledged commit is lost"
             assert entry.committed_offset in self.attempted[entry.partition_index]
+            # Whoever was shown an offset may act on it: it must not be taken back either.
+            self.acknowledged[entry.partition_index] = entry.committed_offset
 
     @invariant()
     def members_of_the_working_membership_have_deadlines(self) -> None:
@@ -295,7 +366,8 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
         self.acknowledged_commits_are_there()
 
 
+EXAMPLES, STEPS = 300, 50
 GroupCoordinatorMachine.TestCase.settings = settings(
-    max_examples=max(settings().max_examples, 200), stateful_step_count=50
+    max_examples=max(settings().max_examples, EXAMPLES), stateful_step_count=STEPS
 )
 TestGroupCoordinator = GroupCoordinatorMachine.TestCase

@@ -1,0 +1,124 @@
+"""The property test of the group coordinator finds faults: seven are put in, one at a time, and each makes it fail.
+
+A check that cannot fail proves nothing. Each fault is one that a careless change could bring: an order swapped, a
+condition dropped, a timer forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from headrace.core.coordinator.group import join, membership, offsets, rebalance
+from headrace.core.coordinator.group.classic import Group
+from headrace.core.coordinator.group.shard import GroupShard
+from headrace.core.coordinator.runtime import Shard
+from headrace.core.deferred import Deferred
+from headrace.errors import ErrorCode
+from tests.property.test_group_coordinator import EXAMPLES, STEPS, GroupCoordinatorMachine
+
+Patch = pytest.MonkeyPatch
+
+
+def answers_come_before_the_sync(patch: Patch) -> None:
+    """A crash takes back commits and generations that clients know of."""
+    patch.setattr(Shard, "_park", lambda _self, response, _on_error: response)
+    patch.setattr(
+        Shard, "answer", lambda _self, deferred, response, _on_error: deferred.resolve(response)
+    )
+
+
+def reads_show_what_a_crash_may_take_back(patch: Patch) -> None:
+    """Only what writes waits for the sync: no read barrier."""
+    real = Shard._park
+
+    def park(self: Shard[Any], response: Any, on_error: Any) -> Any:
+        reads = type(response).__name__ == "OffsetFetchResponseGroup"
+        return response if reads else real(self, response, on_error)
+
+    patch.setattr(Shard, "_park", park)
+
+
+def a_generation_number_is_given_twice(patch: Patch) -> None:
+    """When a rebalance has removed a member, the number stays."""
+    real = rebalance._next_generation
+
+    def next_generation(group: Group, staying: Any, leader: Any, now_ms: int) -> Any:
+        generation = real(group, staying, leader, now_ms)
+        fewer = 0 < len(generation.members) < len(group.generation.members)
+        return generation._replace(number=group.generation.number) if fewer else generation
+
+    patch.setattr(rebalance, "_next_generation", next_generation)
+
+
+def commits_of_an_older_generation_count(patch: Patch) -> None:
+    """A member that is still in the group may commit, whatever generation it believes in."""
+    real = offsets._commit_error
+
+    def commit_error(group: Group | None, request: Any) -> ErrorCode:
+        error = real(group, request)
+        return ErrorCode.NONE if error is ErrorCode.ILLEGAL_GENERATION else error
+
+    patch.setattr(offsets, "_commit_error", commit_error)
+
+
+def timers_die_with_the_coordinator(patch: Patch) -> None:
+    """After a restart nobody's session ends, and nobody's assignment is waited for in vain."""
+    patch.setattr(GroupShard, "loaded", lambda _self, _now_ms: [])
+
+
+def whoever_does_not_join_again_stays(patch: Patch) -> None:
+    """A generation has members that have gone."""
+    real = rebalance.complete
+
+    def complete(shard: GroupShard, group: Group, now_ms: int) -> Any:
+        for member in group.members.values():
+            member.awaiting_join = member.awaiting_join or Deferred()
+        return real(shard, group, now_ms)
+
+    patch.setattr(rebalance, "complete", complete)
+
+
+def nobody_tells_those_who_wait_for_an_assignment(patch: Patch) -> None:
+    """A rebalance begins while SyncGroups are parked, and they stay so."""
+    real = rebalance.prepare
+
+    def prepare(shard: GroupShard, group: Group, reason: str, now_ms: int) -> Any:
+        for member in group.members.values():
+            member.awaiting_sync = None
+        return real(shard, group, reason, now_ms)
+
+    for module in (rebalance, join, membership):
+        patch.setattr(module, "prepare", prepare)
+
+
+FAULTS: list[Callable[[Patch], None]] = [
+    answers_come_before_the_sync,
+    reads_show_what_a_crash_may_take_back,
+    a_generation_number_is_given_twice,
+    commits_of_an_older_generation_count,
+    timers_die_with_the_coordinator,
+    whoever_does_not_join_again_stays,
+    nobody_tells_those_who_wait_for_an_assignment,
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_the_group_property_finds(fault: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    fault(monkeypatch)
+    budget = settings(
+        max_examples=EXAMPLES,
+        stateful_step_count=STEPS,
+        phases=[Phase.generate],
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    with pytest.raises(AssertionError) as found:
+        run_state_machine_as_test(GroupCoordinatorMachine, settings=budget)
+    print(found.getrepr(style="short"))
