@@ -1,0 +1,57 @@
+"""docs/performance.md shows what was measured: its tables are those of the run that it names."""
+
+from __future__ import annotations
+
+from benchmarks.macro.page import PAGE, rendered, source, tables
+from benchmarks.macro.report import HEADRACE, KAFKA, Results, Row
+
+FACTS = {
+    "commit": "0123456789",
+    "kafka": "4.3.0",
+    "date": "2026-01-01",
+    "rounds": 1,
+    "minutes": 1.0,
+    "presets": {"os": "page cache"},
+    "peers": {},
+    "machine": {
+        "cores": 2,
+        "cpu": "x",
+        "memory_gib": 1,
+        "kernel": "6",
+        "python": "3.11",
+        "load_before": [0.1],
+    },
+}
+
+
+def test_the_page_is_what_its_run_makes_it() -> None:
+    page = PAGE.read_text()
+    assert rendered(page, source(page)) == page
+
+
+def test_lost_rows_are_bold_and_others_are_not() -> None:
+    results = Results()
+    for metric, mine, theirs in (
+        ("records/s", 90.0, 100.0),
+        ("p99 ms", 1.2, 1.0),
+        ("broker CPU s/GB", 1.0, 2.0),
+        ("s to the first acknowledgement", 0.5, 1.0),  # faster, but not ten times
+    ):
+        results.note(Row("os", "case", metric), HEADRACE, mine)
+        results.note(Row("os", "case", metric), KAFKA, theirs)
+    text = tables("run", {**FACTS, **results.as_json()})
+    for wanted in ("**0.90**", "**1.20**", "**0.50**"):
+        assert wanted in text
+    assert "| broker CPU s/GB | 1.00 | 2.00 | 0.50 |" in text
+    assert "| broker CPU | at most 1.0 | 1 of 1 |" in text
+    assert "| throughput | at least 1.0 | **0 of 1** |" in text
+
+
+def test_the_middle_of_the_rounds_is_compared() -> None:
+    results = Results()
+    for mine, theirs in ((1.0, 100.0), (200.0, 100.0), (210.0, 1.0)):
+        results.note(Row("os", "case", "records/s"), HEADRACE, mine)
+        results.note(Row("os", "case", "records/s"), KAFKA, theirs)
+    assert "| case | records/s | 200 | 100 | 2.00 |" in tables(
+        "run", {**FACTS, **results.as_json()}
+    )
