@@ -11,4 +11,3 @@ from headrace.streams.clock import ManualClock as ManualClock
 from headrace.types import TopicPartition as TopicPartition
 
 __version__: Final[str]
-__all__: list[str]
