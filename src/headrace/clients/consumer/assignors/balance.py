@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Mapping
 
 from headrace.clients.consumer.assignors.base import MemberSubscription
@@ -67,35 +67,35 @@ def _valid_claims(
 
 
 def _even_out(owned: dict[str, list[TopicPartition]], takers: Mapping[str, list[str]]) -> None:
-    """Move single partitions to members with at least two fewer, until there are none."""
-    moved = True
-    while moved:
-        moved = False
-        for giver in sorted(owned, key=lambda member: (-len(owned[member]), member)):
-            moved |= _give_surplus(giver, owned, takers)
+    """Move single partitions to members with at least two fewer, until there are none.
+
+    It is always one with the most that gives, so that nobody gives what it would have to get again.
+    """
+    fixed: set[str] = set()
+    """Members that cannot give, as things stand."""
+    while len(fixed) < len(owned):
+        giver = min(owned.keys() - fixed, key=lambda member: (-len(owned[member]), member))
+        if _give_one(giver, owned, takers):
+            fixed.clear()
+        else:
+            fixed.add(giver)
 
 
-def _give_surplus(
+def _give_one(
     giver: str, owned: dict[str, list[TopicPartition]], takers: Mapping[str, list[str]]
 ) -> bool:
-    by_topic: dict[str, list[TopicPartition]] = defaultdict(list)
-    for partition in sorted(owned[giver]):
-        by_topic[partition.topic].append(partition)
-    gave = False
-    while by_topic:
-        least = {
-            topic: min(takers[topic], key=lambda member: (len(owned[member]), member))
-            for topic in by_topic
-        }
-        topic = min(
-            by_topic, key=lambda name: (len(owned[least[name]]), -len(by_topic[name]), name)
-        )
-        if len(owned[least[topic]]) + 1 >= len(owned[giver]):
-            return gave
-        partition = by_topic[topic].pop()
-        if not by_topic[topic]:
-            del by_topic[topic]
-        owned[giver].remove(partition)
-        owned[least[topic]].append(partition)
-        gave = True
-    return gave
+    sizes = Counter(partition.topic for partition in owned[giver])
+    least = {
+        topic: min(takers[topic], key=lambda member: (len(owned[member]), member))
+        for topic in sizes
+    }
+    if not least:
+        return False
+    # Of several topics the one that the member has most of, so that it keeps a bit of each.
+    topic = min(sizes, key=lambda name: (len(owned[least[name]]), -sizes[name], name))
+    if len(owned[least[topic]]) + 1 >= len(owned[giver]):
+        return False
+    partition = max(name for name in owned[giver] if name.topic == topic)
+    owned[giver].remove(partition)
+    owned[least[topic]].append(partition)
+    return True

@@ -101,11 +101,16 @@ def encode_history(partitions: list[TopicPartition], generation: int) -> bytes:
 
 
 def decode_history(data: bytes) -> tuple[int, tuple[TopicPartition, ...]]:
-    """Return the generation and the partitions of a sticky member; nothing where the bytes are of another kind."""
-    try:
-        return _decode_history(data)
-    except (struct.error, UnicodeDecodeError):
-        return -1, ()
+    """Return the generation and the partitions of a sticky member; nothing where the bytes are of another kind.
+
+    kafka-python writes a version before what Kafka's own clients write.
+    """
+    for start in (0, 2):
+        try:
+            return _decode_history(data[start:])
+        except (struct.error, UnicodeDecodeError):
+            continue
+    return -1, ()
 
 
 def _decode_history(data: bytes) -> tuple[int, tuple[TopicPartition, ...]]:
@@ -117,11 +122,12 @@ def _decode_history(data: bytes) -> tuple[int, tuple[TopicPartition, ...]]:
         topic = bytes(data[position + 2 : position + 2 + size]).decode()
         position += 2 + size
         (length,) = struct.unpack_from(">i", data, position)
-        if length > len(data):
-            raise struct.error("more partitions than bytes")
+        if size < 0 or not 0 <= length <= len(data):
+            raise struct.error("a count that cannot be")
         numbers = struct.unpack_from(f">{length}i", data, position + 4)
         position += 4 + 4 * length
         partitions += [TopicPartition(topic, number) for number in numbers]
-    # Version 0 ends here.
-    generation = struct.unpack_from(">i", data, position)[0] if len(data) >= position + 4 else -1
+    if position == len(data):  # version 0
+        return -1, tuple(partitions)
+    (generation,) = struct.unpack(">i", data[position:])
     return generation, tuple(partitions)
