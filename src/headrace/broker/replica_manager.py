@@ -19,11 +19,12 @@ was (`disk_space`).
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from headrace.broker.background_sync import OS_INTERVAL_MS
+from headrace.broker.compactions import Compactions
 from headrace.broker.group_commit import CommitPart, FailedSync, GroupCommit
 from headrace.broker.log_dir import LogDir
 from headrace.broker.log_dirs import LogDirs
@@ -83,9 +84,7 @@ class ReplicaManager:
         self._journal = journal
         self._partitions: dict[TopicPartition, Partition] = {}
         self._commit: GroupCommit | None = None
-        self._compacting: LogDir | None = None
-        self._turns = deque(dirs)
-        """The directories in the order in which they may compact: the one that did goes to the end."""
+        self._compactions = Compactions(dirs, self.fail)
         self._leader_epoch = 0
         self.advanced: dict[Partition, None] = {}
         """Partitions whose high watermark has moved since the broker last settled."""
@@ -418,46 +417,15 @@ class ReplicaManager:
     @property
     def compaction_due(self) -> bool:
         """Whether `start_compaction` would return something, to be run in a thread."""
-        return self._compacting is None and any(map(self._may_compact, self._turns))
-
-    def _may_compact(self, log_dir: LogDir) -> bool:
-        may = log_dir.cleaner.due and log_dir.failure is None and self.failure is None
-        return may and not log_dir.in_memory
+        return self.failure is None and self._compactions.due
 
     def start_compaction(self) -> Compaction | None:
         """Return a round of compaction of which a step is to be run, None if there is none."""
-        if self.compaction_due:
-            self._compacting = next(filter(self._may_compact, self._turns))
-            return self._compacting.cleaner.start()
-        return None
+        return self._compactions.start() if self.failure is None else None
 
     def finish_compaction(self, task: Compaction, error: Exception | None, now_ms: int) -> None:
         """Take note of a step's outcome: rewritten segments take the place of the old ones."""
-        log_dir, self._compacting = self._compacting, None
-        assert log_dir is not None, "no step is under way"
-        self._turns.remove(log_dir)
-        self._turns.append(log_dir)
-        self._finish_compaction(log_dir, task, error, now_ms)
-
-    def _finish_compaction(
-        self, log_dir: LogDir, task: Compaction, error: Exception | None, now_ms: int
-    ) -> None:
-        try:
-            log_dir.cleaner.finish(task, error, now_ms)
-        except OSError as failure:
-            self.fail(log_dir, failure)
-
-    def _compact_in_memory(self, log_dir: LogDir, now_ms: int) -> None:
-        """Run one step at once: with files in memory it waits for nothing, and they are not for two threads."""
-        task = log_dir.cleaner.start()
-        if task is None:
-            return
-        error: Exception | None = None
-        try:
-            task.run()
-        except (OSError, StorageError) as raised:
-            error = raised
-        self._finish_compaction(log_dir, task, error, now_ms)
+        self._compactions.finish(task, error, now_ms)
 
     # Time
 
@@ -481,7 +449,7 @@ class ReplicaManager:
             except OSError as error:
                 self.fail(log_dir, error)
             if log_dir.in_memory:
-                self._compact_in_memory(log_dir, now_ms)
+                self._compactions.step_in_memory(log_dir, now_ms)
 
     def close(self, now_ms: int) -> None:
         """Sync and close all logs, and mark the shutdown as clean in each directory that has not failed.
