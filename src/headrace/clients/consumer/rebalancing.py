@@ -144,7 +144,8 @@ class Rebalancing:
         self._cursors.update((name, Cursor(name)) for name in added)
         self._member.took(arrival)
         self._took(arrival)
-        error = (yield from self._tell("on_assigned", added)) or error
+        later = yield from self._tell("on_assigned", added)
+        error = error or later
         if error is not None:
             raise error
 

@@ -131,9 +131,7 @@ def consumer_of(cluster: FakeCluster, **options) -> Consumer:
     )
 
 
-def read_all(
-    consumer: Consumer, count: int, max_records: int = 500
-) -> list[ConsumerRecord]:
+def read_all(consumer: Consumer, count: int, max_records: int = 500) -> list[ConsumerRecord]:
     records: list[ConsumerRecord] = []
     while len(records) < count:
         more = consumer.poll(5, max_records)

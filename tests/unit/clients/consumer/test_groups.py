@@ -1,0 +1,566 @@
+"""Groups of consumers around one broker, in virtual time: who reads what, who is told, what happens to the late and the dead."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.clients.consumer.assignors import EqualAssignor
+from headrace.errors import (
+    ApiError,
+    ErrorCode,
+    FencedInstanceIdError,
+    NotAssignedError,
+    RebalanceInProgressError,
+    TransportError,
+)
+from headrace.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
+from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from headrace.protocol.messages.join_group import JoinGroupRequest
+from headrace.protocol.messages.leave_group import LeaveGroupRequest
+from headrace.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from headrace.protocol.messages.sync_group import SyncGroupRequest
+from headrace.types import TopicPartition
+from tests.fixtures.consumer_world import ConsumerWorld, Program, rebalance
+
+EAGER = ["range", "roundrobin", "sticky"]
+COOPERATIVE = ["equal", "cooperative-sticky"]
+
+
+class Listener:
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, list[int]]] = []
+
+    def on_revoked(self, partitions: list[TopicPartition]) -> None:
+        self.told.append(("revoked", [number for _, number in partitions]))
+
+    def on_assigned(self, partitions: list[TopicPartition]) -> None:
+        self.told.append(("assigned", [number for _, number in partitions]))
+
+    def on_lost(self, partitions: list[TopicPartition]) -> None:
+        self.told.append(("lost", [number for _, number in partitions]))
+
+
+def make_world(partitions: int = 6, records: int = 0) -> ConsumerWorld:
+    world = ConsumerWorld()
+    world.broker.create_topic("t", partitions=partitions)
+    if records:
+        world.fill("t", partitions, records)
+    return world
+
+
+def member(world: ConsumerWorld, assignor: str = "equal", **options) -> Program:
+    listener = options.pop("listener", None)
+    topics = options.pop("topics", ["t"])
+    defaults = {"group": "g", "auto_offset_reset": "earliest", "assignor": assignor}
+    program = world.consumer(**defaults | options)
+    program.subscribe(topics, listener=listener)
+    return program
+
+
+def numbers(program: Program) -> list[int]:
+    return [number for _, number in program.assignment()]
+
+
+@pytest.mark.parametrize("assignor", EAGER + COOPERATIVE)
+def test_partitions_are_shared_and_given_back(assignor: str) -> None:
+    world = make_world()
+    first, second = member(world, assignor), member(world, assignor)
+    rebalance(first, second)
+    assert sorted(numbers(first) + numbers(second)) == list(range(6))
+    assert len(numbers(first)) == len(numbers(second)) == 3
+    second.close()
+    rebalance(first)
+    assert numbers(first) == list(range(6))
+
+
+@pytest.mark.parametrize("assignor", EAGER + COOPERATIVE)
+def test_a_killed_members_partitions_go_to_those_alive(assignor: str) -> None:
+    world = make_world()
+    first, second = member(world, assignor), member(world, assignor)
+    rebalance(first, second)
+    second.die()
+    rebalance(first, rounds=100)
+    assert numbers(first) == list(range(6))
+
+
+@pytest.mark.parametrize("assignor", EAGER + COOPERATIVE)
+def test_every_record_is_read_once_through_graceful_rebalances(assignor: str) -> None:
+    world = make_world(records=40)
+    seen: list[bytes] = []
+    first = member(world, assignor)
+    programs = [first]
+    for step in range(60):
+        for program in programs:
+            seen += [record.value for record in program.poll(10, 7)]
+        if step == 5:
+            programs.append(member(world, assignor))
+        if step == 15:
+            programs.pop(0).close()
+        world.advance(300)
+    assert sorted(seen) == sorted(f"t-{p}-{n}".encode() for p in range(6) for n in range(40))
+
+
+def test_an_eager_member_gives_up_everything_a_cooperative_one_what_goes_to_another() -> None:
+    told = {}
+    for assignor in ("range", "equal"):
+        world = make_world()
+        listener = Listener()
+        first = member(world, assignor, listener=listener)
+        rebalance(first, rounds=2)
+        second = member(world, assignor)
+        rebalance(first, second)
+        told[assignor] = listener.told
+    assert told["range"] == [
+        ("assigned", [0, 1, 2, 3, 4, 5]),
+        ("revoked", [0, 1, 2, 3, 4, 5]),
+        ("assigned", [0, 1, 2]),
+    ]
+    assert [entry for entry in told["equal"] if entry[1]] == [
+        ("assigned", [0, 1, 2, 3, 4, 5]),
+        ("revoked", [3, 4, 5]),
+    ]
+
+
+def test_a_cooperative_member_reads_on_while_the_group_rebalances() -> None:
+    world = make_world(records=50)
+    first, busy = member(world, max_poll_records=1), member(world)
+    rebalance(first, busy)
+    newcomer = member(world)
+    newcomer.poll(10)
+    world.advance(3_500)
+    held = set(numbers(first))
+    records = [record for _ in range(8) for record in first.poll(0)]
+    assert first.core._member is not None
+    assert first.core._member.joining, "its join waits for a program that works"
+    assert len(records) == 8
+    assert {record.partition for record in records} <= held
+    first.commit()
+
+
+def test_a_partition_never_has_two_owners() -> None:
+    world = make_world(partitions=8)
+    owners: dict[int, str] = {}
+
+    class Owner(Listener):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
+        def on_assigned(self, partitions: list[TopicPartition]) -> None:
+            for _, number in partitions:
+                assert number not in owners, f"{self.name} was given what {owners[number]} has"
+                owners[number] = self.name
+
+        def on_revoked(self, partitions: list[TopicPartition]) -> None:
+            for _, number in partitions:
+                del owners[number]
+
+    programs: list[Program] = []
+    for name in "abcd":
+        programs.append(member(world, listener=Owner(name)))
+        rebalance(*programs, rounds=3)
+    for _ in range(2):
+        programs.pop(0).close()
+        rebalance(*programs, rounds=5)
+    rebalance(*programs)
+    assert sorted(owners) == list(range(8))
+    assert sorted(map(len, map(numbers, programs))) == [4, 4]
+
+
+def test_revocation_commits_what_is_finished_and_nothing_else() -> None:
+    world = make_world(partitions=2, records=10)
+    first = member(world, "range", max_poll_records=4, auto_commit_interval_ms=3_600_000)
+    t0, t1 = TopicPartition("t", 0), TopicPartition("t", 1)
+    assert len(first.poll(1000)) == 4
+    second = member(world, "range")
+    second.poll(0)
+    world.advance(3_500)  # the heartbeat tells the first; its program still works on the four
+    assert first.committed(t0, t1) == {t0: None, t1: None}
+    first.poll(0)  # it comes back: the four are finished, whatever this poll returns is not
+    committed = first.committed(t0, t1)
+    assert sum(at or 0 for at in committed.values()) == 4
+    rebalance(first, second)
+
+
+def test_a_late_member_is_left_out_told_so_and_comes_back() -> None:
+    world = make_world(records=3)
+    listener = Listener()
+    slow = member(world, listener=listener, max_poll_interval_ms=10_000)
+    other = member(world)
+    rebalance(slow, other)
+    held = numbers(slow)
+    for _ in range(30):  # the program of `slow` does not come back; its heartbeats go on
+        other.poll(10)
+        world.advance(500)
+    assert numbers(other) == list(range(6))
+    [warning] = slow.warnings
+    assert "max.poll.interval.ms" in warning
+    assert "'g'" in warning
+    slow.poll(0)
+    assert listener.told[-1] == ("lost", held)
+    rebalance(slow, other, rounds=24)
+    assert len(numbers(slow)) == len(numbers(other)) == 3
+
+
+def test_a_member_that_works_longer_than_its_session_keeps_its_partitions() -> None:
+    world = make_world()
+    worker, other = member(world), member(world)
+    rebalance(worker, other)
+    held = numbers(worker)
+    for _ in range(60):
+        other.poll(10)
+        world.advance(2_000)  # two minutes; the session is 45 s, max.poll.interval 5 minutes
+    assert numbers(worker) == held
+    assert len(numbers(other)) == 3
+
+
+def test_a_paused_process_finds_its_membership_gone_and_its_late_commit_fenced() -> None:
+    world = make_world(partitions=2, records=10)
+    listener = Listener()
+    paused = member(world, "range", listener=listener, enable_auto_commit=False)
+    records = paused.poll(1000)
+    assert records
+    world.programs.remove(paused)  # SIGSTOP: not even its heartbeats
+    other = member(world, "range")
+    rebalance(other, rounds=120)
+    assert numbers(other) == [0, 1]
+    world.programs.append(paused)
+    with pytest.raises(ApiError) as raised:
+        paused.commit()
+    assert raised.value.code in {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION}
+    paused.poll(0)
+    assert listener.told[-1] == ("lost", [0, 1])
+    with pytest.raises(NotAssignedError):
+        paused.commit({TopicPartition("t", 0): 1})
+    rebalance(paused, other)
+    assert sorted(numbers(paused) + numbers(other)) == [0, 1]
+
+
+def test_a_member_that_is_closed_leaves_at_once() -> None:
+    world = make_world()
+    listener = Listener()
+    first = member(world, listener=listener)
+    rebalance(first, rounds=2)
+    first.close()
+    assert listener.told[-1] == ("revoked", list(range(6)))
+    second = member(world)
+    second.poll(100)
+    assert numbers(second) == list(range(6)), "without waiting for a session to end"
+    assert len(first.requests(LeaveGroupRequest)) == 1
+
+
+def test_a_static_member_that_restarts_gets_its_partitions_back_without_a_rebalance() -> None:
+    world = make_world()
+    other = member(world, "range", group_instance_id="b")
+    first = member(world, "range", group_instance_id="a")
+    rebalance(first, other)
+    held, joins = numbers(first), len(other.requests(JoinGroupRequest))
+    first.close()
+    assert first.requests(LeaveGroupRequest) == []
+    again = member(world, "range", group_instance_id="a")
+    rebalance(again, other)
+    assert numbers(again) == held
+    assert len(other.requests(JoinGroupRequest)) == joins
+
+
+def test_a_second_member_of_one_instance_id_throws_the_first_out_for_good() -> None:
+    world = make_world()
+    first = member(world, group_instance_id="a")
+    rebalance(first, rounds=2)
+    second = member(world, group_instance_id="a")
+    second.poll(100)
+    world.advance(4_000)
+    for _ in range(2):
+        with pytest.raises(FencedInstanceIdError):
+            first.poll(0)
+    assert numbers(first) == []
+    world.advance(4_000)
+    second.poll(0)
+    assert numbers(second) == list(range(6))
+
+
+# Topics that change
+
+
+def add_partitions(world: ConsumerWorld, topic: str, count: int) -> None:
+    request = CreatePartitionsRequest(
+        topics=[CreatePartitionsTopic(name=topic, count=count, assignments=None)], timeout_ms=1000
+    )
+    assert world.broker.call(request).results[0].error_code == 0
+
+
+@pytest.mark.parametrize("assignor", ["range", "equal"])
+def test_new_partitions_are_picked_up(assignor: str) -> None:
+    world = make_world()
+    first = member(world, assignor, metadata_max_age_ms=5_000)
+    second = member(world, assignor, metadata_max_age_ms=5_000)
+    rebalance(first, second)
+    add_partitions(world, "t", 8)
+    rebalance(first, second, rounds=40)
+    assert sorted(numbers(first) + numbers(second)) == list(range(8))
+
+
+def test_a_member_may_wait_for_a_topic_that_does_not_exist_yet() -> None:
+    world = make_world()
+    first = member(world, topics=["later"])
+    rebalance(first, rounds=3)
+    assert first.core.joined
+    assert first.assignment() == []
+    world.broker.create_topic("later", partitions=2)
+    rebalance(first, rounds=10)
+    assert numbers(first) == [0, 1]
+
+
+def test_a_pattern_takes_topics_that_appear_later_but_not_what_is_excluded() -> None:
+    world = make_world()
+    world.broker.create_topic("orders-eu")
+    world.broker.create_topic("orders-test")
+    first = world.consumer(group="g", metadata_max_age_ms=5_000)
+    first.subscribe(pattern="orders-.*", exclude=["orders-test"])
+    rebalance(first, rounds=3)
+    assert {topic for topic, _ in first.assignment()} == {"orders-eu"}
+    world.broker.create_topic("orders-us")
+    world.broker.create_topic("my-orders-us")
+    rebalance(first, rounds=40)
+    assert {topic for topic, _ in first.assignment()} == {"orders-eu", "orders-us"}
+    assert first.core.subscription() == {"orders-eu", "orders-us"}
+
+
+@pytest.mark.parametrize("assignor", ["range", "equal"])
+def test_another_subscription_takes_the_place_of_the_first(assignor: str) -> None:
+    world = make_world(partitions=2)
+    world.broker.create_topic("u", partitions=2)
+    listener = Listener()
+    first = member(world, assignor, topics=["t"], listener=listener)
+    rebalance(first, rounds=2)
+    first.subscribe(["u"], listener=listener)
+    rebalance(first, rounds=4)
+    assert first.assignment() == [TopicPartition("u", 0), TopicPartition("u", 1)]
+    assert listener.told.count(("revoked", [0, 1])) == 1
+
+
+# A coordinator that fails
+
+
+def test_reading_goes_on_while_the_coordinator_is_looked_for() -> None:
+    world = make_world(partitions=1, records=50)
+    reader = member(world, max_poll_records=5)
+    assert len(reader.poll(1000)) == 5
+
+    def away(_program, call):
+        if call.channel == "group" or isinstance(call.request, FindCoordinatorRequest):
+            return TransportError("gone")
+        return None
+
+    world.fault = away
+    for _ in range(9):
+        world.advance(2_000)
+        assert len(reader.poll(0)) == 5
+    assert any(isinstance(call.request, FindCoordinatorRequest) for call in reader.calls)
+    world.fault = None
+    world.advance(5_000)
+    joins = len(reader.requests(JoinGroupRequest))
+    reader.poll(0)
+    assert len(reader.requests(JoinGroupRequest)) == joins, "the membership did not change"
+
+
+@pytest.mark.parametrize("request_type", [JoinGroupRequest, SyncGroupRequest, HeartbeatRequest])
+@pytest.mark.parametrize("handled", [False, True])
+def test_a_group_converges_when_requests_or_answers_are_lost(
+    request_type, *, handled: bool
+) -> None:
+    world = make_world()
+    first, second = member(world), member(world)
+    lost = []
+
+    def lose(_program, call):
+        if isinstance(call.request, request_type) and len(lost) < 3:
+            lost.append(call)
+            return TransportError("reset")
+        return None
+
+    if handled:
+        world.lost = lose
+    else:
+        world.fault = lose
+    rebalance(first, second, rounds=200)
+    assert lost
+    assert len(numbers(first)) == len(numbers(second)) == 3
+
+
+def test_a_broker_that_restarts_keeps_the_group_as_it_was() -> None:
+    world = make_world()
+    first, second = member(world), member(world)
+    rebalance(first, second)
+    before = numbers(first), numbers(second)
+    joins = len(first.requests(JoinGroupRequest))
+    world.broker.restart()
+    rebalance(first, second)
+    assert (numbers(first), numbers(second)) == before
+    assert len(first.requests(JoinGroupRequest)) == joins
+
+
+def test_an_answer_to_an_older_generations_heartbeat_is_no_news() -> None:
+    world = make_world()
+    first = member(world, "range")
+    rebalance(first, rounds=2)
+    own = first.core._member
+    assert own is not None
+    old = own.generation
+    second = member(world, "range")
+    rebalance(first, second)
+    assert own.generation > old
+    own.answered(ErrorCode.ILLEGAL_GENERATION, old)
+    assert own.lost is None
+    own.answered(ErrorCode.ILLEGAL_GENERATION, own.generation)
+    assert own.lost is not None
+
+
+def test_an_unknown_member_joins_anew() -> None:
+    world = make_world()
+    listener = Listener()
+    first = member(world, listener=listener)
+    rebalance(first, rounds=2)
+    world.fault = lambda _program, call: (
+        HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
+        if isinstance(call.request, HeartbeatRequest)
+        else None
+    )
+    world.advance(4_000)
+    world.fault = None
+    rebalance(first, rounds=120)
+    assert ("lost", list(range(6))) in listener.told
+    assert numbers(first) == list(range(6))
+
+
+# The program's own code
+
+
+def test_a_listener_may_commit_seek_and_ask_for_its_assignment() -> None:
+    world = make_world(partitions=2, records=10)
+    t0 = TopicPartition("t", 0)
+    seen = {}
+
+    class Own:
+        def on_assigned(self, partitions):
+            seen["assigned"] = program.run(program.core.assignment(0))
+            for name in partitions:
+                program.core.seek(name, 7)  # offsets kept elsewhere
+
+        def on_revoked(self, partitions):
+            program.commit({t0: 8})
+            seen["revoked"] = partitions
+
+    program = member(world, "range", listener=Own(), enable_auto_commit=False)
+    records = program.poll(1000)
+    assert {record.offset for record in records} == {7, 8, 9}
+    assert [number for _, number in seen["assigned"]] == [0, 1]
+    program.close()
+    assert len(seen["revoked"]) == 2
+    other = world.consumer(group="g")
+    assert other.committed(t0) == {t0: 8}
+
+
+@pytest.mark.parametrize("assignor", ["range", "equal"])
+def test_a_listener_that_fails_is_heard_and_stops_nothing(assignor: str) -> None:
+    world = make_world()
+
+    class Failing:
+        def on_assigned(self, partitions):
+            raise ValueError("assigned")
+
+        def on_revoked(self, partitions):
+            raise ValueError("revoked")
+
+    first = member(world, assignor, listener=Failing())
+    with pytest.raises(ValueError, match="assigned"):
+        first.poll(1000)
+    assert numbers(first) == list(range(6))
+    second = member(world, assignor)
+    errors = []
+    for _ in range(24):
+        try:
+            first.poll(20)
+        except ValueError as error:
+            errors.append(str(error))
+        second.poll(20)
+        world.advance(500)
+    assert "revoked" in errors
+    assert len(numbers(first)) == len(numbers(second)) == 3
+
+
+def test_a_commit_that_a_rebalance_overtook_says_to_come_back() -> None:
+    world = make_world(partitions=2, records=4)
+    first = member(world, enable_auto_commit=False)
+    first.poll(1000)
+    own = first.core._member
+    assert own is not None
+    refused = OffsetCommitResponsePartition(error_code=ErrorCode.ILLEGAL_GENERATION)
+
+    def overtaken(_program, call):
+        if not isinstance(call.request, OffsetCommitRequest):
+            return None
+        own.generation += 1  # a join that ends while the commit is on its way
+        return OffsetCommitResponse(
+            topics=[OffsetCommitResponseTopic(name="t", partitions=[refused])]
+        )
+
+    world.fault = overtaken
+    with pytest.raises(RebalanceInProgressError, match="commit again after the next poll"):
+        first.commit()
+    assert own.lost is None
+
+
+def test_an_own_assignor_needs_a_name_a_protocol_and_assign() -> None:
+    world = make_world()
+
+    class First(EqualAssignor):
+        """Everything to the first."""
+
+        name = "first"
+
+        def assign(self, members, partition_counts):
+            everything = [
+                TopicPartition(topic, number)
+                for topic, count in partition_counts.items()
+                for number in range(count)
+            ]
+            order = sorted(members)
+            return {name: everything if name == order[0] else [] for name in order}
+
+    first, second = member(world, First), member(world, First)
+    rebalance(first, second)
+    assert sorted(map(len, (numbers(first), numbers(second)))) == [0, 6]
+
+
+def test_members_that_share_no_assignor_cannot_be_in_one_group() -> None:
+    world = make_world()
+    first = member(world, "range")
+    rebalance(first, rounds=2)
+    second = member(world, "equal")
+    with pytest.raises(ApiError, match="INCONSISTENT_GROUP_PROTOCOL"):
+        second.poll(1000)
+
+
+def test_a_group_moves_from_eager_to_cooperative_by_a_list() -> None:
+    world = make_world()
+    old = member(world, "range")
+    both = world.consumer(
+        group="g", auto_offset_reset="earliest", assignor=["cooperative-sticky", "range"]
+    )
+    both.subscribe(["t"])
+    rebalance(old, both)
+    assert sorted(numbers(old) + numbers(both)) == list(range(6))
+    assert both.core._member is not None
+    assert not both.core._member.cooperative
