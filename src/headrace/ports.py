@@ -168,10 +168,10 @@ class MetadataStore(Protocol):
     in memory or the entry ephemeral. A commit has at most 100 checks and operations, and values of 512 KB together.
 
     A commit has one of five outcomes: it returns, or raises Conflict, Unavailable, Unknown or SessionLost. The store
-    never repeats one by itself. After Unknown reads may show it or not, and it may yet arrive; it is void for certain when
-    a key that it checks the version of has another one. So whoever must know checks a version in every commit, and after
-    Unknown calls `barrier`, reads that key, and if it is as before writes it (`headrace.broker.metadata_writer`). What
-    was Unknown is not repeated before.
+    never repeats one by itself. After Unknown reads may show it or not, and it may yet arrive; it is void for certain
+    when a key that it checks the version of has another one. So whoever must know checks a version in every commit,
+    and after Unknown calls `barrier`, reads that key, and if it is as before writes it; what was Unknown is not
+    repeated before (`headrace.broker.metadata_writer`).
 
     A session lasts from the store's opening to its closing or the end of its process, and in a store over a network
     also ends when that has not heard from it in time. Nothing but ephemeral entries belongs to it.

@@ -394,7 +394,8 @@ ADMIN: Final = (
     Difference(
         "DescribeConfigs",
         "other defaults: log.retention.ms one week, "
-        "group.max.size, max.connections and max.connections.per.ip without a limit, offsets.topic.segment.bytes 100 MiB",
+        "group.max.size, max.connections and max.connections.per.ip without a limit, "
+        "offsets.topic.segment.bytes 100 MiB",
         "two weeks, 1000 members, 10000 and 200 connections, 4 MiB",
         "Bounds that hold without an operator, and groups that are loaded soon; see the options' documentation.",
         (
@@ -428,8 +429,8 @@ ADMIN: Final = (
         "AlterClientQuotas",
         "addresses (ip) and connection_creation_rate, controller_mutation_rate",
         "INVALID_REQUEST",
-        "Not implemented: max.connections.per.ip and 50 new connections a second bound every address; one request changes "
-        "at most max.topics.per.request topics.",
+        "Not implemented: max.connections.per.ip and 50 new connections a second bound every address; one request "
+        "changes at most max.topics.per.request topics.",
         (where("client_quotas", "mutations", "connections of an address"),),
     ),
     Difference(

@@ -1,7 +1,7 @@
 """A surge: ten times as many requests as the broker was measured to sustain, whether it keeps up or not.
 
-The load is open-loop: how much is offered depends on the time alone. What a socket does not take waits with the client and is
-offered all the same; so back-pressure shows as requests that wait in sockets, or never leave the client.
+The load is open-loop: how much is offered depends on the time alone. What a socket does not take waits with the client
+and is offered all the same; so back-pressure shows as requests that wait in sockets, or never leave the client.
 """
 
 from __future__ import annotations
