@@ -1,8 +1,8 @@
 """Power cuts of a real server: its system calls are recorded, and replayed up to any point onto a disk that forgets.
 
 `make crash` looks at thousands of images, the tests at about a hundred. HEADRACE_CRASH_CHAINS and
-HEADRACE_CRASH_IMAGES (of each of the three lives of a chain) set the numbers, HEADRACE_CRASH_SEED the first seed. Chains
-of an odd seed have two log directories.
+HEADRACE_CRASH_IMAGES (of each of the three lives of a chain) set the numbers, HEADRACE_CRASH_SEED the first seed.
+Chains of an odd seed have two log directories.
 What is proved and what is not stands in docs/crash-testing.md.
 """
 

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Final, Protocol
 
 _PARALLEL_FROM: Final = 5
-"""From so many files on one disk they are synced in parallel; with fewer, handing them over costs more than it saves."""
+"""From so many files on one disk they are synced in parallel; with fewer, handing over costs more than it saves."""
 _PARALLEL: Final = 8
 
 

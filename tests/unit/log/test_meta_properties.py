@@ -1,0 +1,45 @@
+"""Whose a log directory is."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.core.log.meta_properties import META_FILE, claim, read_meta
+from headrace.errors import StorageError
+from headrace.storage.memory_files import MemoryFileSystem
+
+
+def claimed(files: MemoryFileSystem, new_id: str = "new", **whose: object) -> str:
+    wanted = {"cluster_id": "c", "node_id": 1, **whose}
+    return claim(files, new_id=new_id, **wanted)  # type: ignore[arg-type]  # a test's shorthand
+
+
+def test_a_new_directory_is_marked_and_keeps_its_id() -> None:
+    files = MemoryFileSystem()
+    assert read_meta(files) is None
+    assert claimed(files, "first") == "first"
+    assert claimed(files, "other") == "first"
+    assert read_meta(files) == {
+        "version": "1",
+        "cluster.id": "c",
+        "node.id": "1",
+        "directory.id": "first",
+    }
+
+
+def test_a_directory_of_an_earlier_version_gets_an_id_and_keeps_what_it_says() -> None:
+    files = MemoryFileSystem()
+    files.write_file(META_FILE, b"version=1\ncluster.id=c\nnode.id=1\nremark = mine \n")
+    assert claimed(files, "") == ""
+    assert claimed(files, "late") == "late"
+    assert (read_meta(files) or {})["remark"] == "mine"
+
+
+@pytest.mark.parametrize("whose", [{"cluster_id": "d"}, {"node_id": 2}])
+def test_the_directory_of_somebody_else_is_left_as_it_is(whose: dict[str, object]) -> None:
+    files = MemoryFileSystem()
+    claimed(files)
+    before = files.read_file(META_FILE)
+    with pytest.raises(StorageError, match="give this one its own directory"):
+        claimed(files, **whose)
+    assert files.read_file(META_FILE) == before
