@@ -17,12 +17,14 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Broker": "headrace.streams.broker",
+    "Consumer": "headrace.clients.consumer.blocking",
     "ConsumerRecord": "headrace.clients.consumer.records",
     "HeadraceError": "headrace.errors",
     "ManualClock": "headrace.streams.clock",
     "Producer": "headrace.clients.producer.blocking",
     "RecordMetadata": "headrace.clients.producer.delivery",
     "TopicPartition": "headrace.types",
+    "register_assignor": "headrace.clients.consumer.assignors",
     "register_partitioner": "headrace.clients.producer.partitioners",
     "register_serde": "headrace.serdes.serde",
 }

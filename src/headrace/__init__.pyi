@@ -1,5 +1,7 @@
 from typing import Final
 
+from headrace.clients.consumer.assignors import register_assignor as register_assignor
+from headrace.clients.consumer.blocking import Consumer as Consumer
 from headrace.clients.consumer.records import ConsumerRecord as ConsumerRecord
 from headrace.clients.producer.blocking import Producer as Producer
 from headrace.clients.producer.delivery import RecordMetadata as RecordMetadata
