@@ -8,12 +8,14 @@ from headrace.core.log.cleanable import plan_compaction
 from headrace.core.log.compaction import Compaction
 from headrace.core.log.config import LogConfig
 from headrace.core.log.partition_log import PartitionLog
+from headrace.core.log.replacement import install
 from headrace.errors import ApiError, CorruptRecordError, ErrorCode
 from headrace.records.batch import check_batch, iterate_headers
 from headrace.records.compression import Compression
 from headrace.storage.memory_files import MemoryFileSystem
 from headrace.storage.os_files import OsFileSystem
 from tests.fixtures.compaction import keyed, latest, put, run_round, settle
+from tests.fixtures.crash_files import CrashFileSystem
 from tests.fixtures.logs import DIRECTORY, NOW_MS, append, open_log, raw_batches, records_of
 
 DAY_MS = 24 * 3600 * 1000
@@ -479,3 +481,75 @@ def test_a_damaged_batch_stops_the_round(files, log, byte: int) -> None:
     with pytest.raises(CorruptRecordError):
         task.run()
     assert task.replacement is None
+
+
+# Replacing segments
+
+
+def to_compact(files: CrashFileSystem, **options) -> tuple[PartitionLog, Compaction]:
+    log = open_log(files, config(**options))
+    for number in range(12):
+        put(log, (b"a", b"%d" % number), (b"b%d" % (number % 2), b"v"))
+    roll(log)
+    settle(log)
+    plan = plan_compaction(log, 0, NOW_MS)
+    assert plan is not None
+    return log, Compaction(files, plan, now_ms=NOW_MS, max_keys=1000)
+
+
+def test_only_the_thread_waits_for_the_disk() -> None:
+    files = CrashFileSystem()
+    log, task = to_compact(files, segment_bytes=400)
+    seen: list[str] = []
+    files.fault = lambda kind, _path: seen.append(kind)
+    replaced = 0
+    while not task.finished:
+        task.run()
+        seen.clear()
+        log.segments.settle()
+        if task.replacement is not None:
+            install(files, log.segments, task.replacement, interval=64)
+            task.replacement = None
+            replaced += 1
+        assert not {"sync", "sync_directory", "rename", "write_file"} & set(seen)
+    assert replaced > 1
+    assert len(latest(log)) == 3
+
+
+def test_until_it_has_its_name_a_compacted_segment_stays_open_and_can_be_read() -> None:
+    files = CrashFileSystem()
+    log, task = to_compact(files)
+    while task.replacement is None:
+        task.run()
+    install(files, log.segments, task.replacement, interval=64)
+    task.replacement = None
+    compacted = log.segments.all[0]
+    for _ in range(3):
+        put(log, (b"c", b"v"))
+        roll(log)
+    log.segments.open_segments.limit = 1
+    for offset in range(log.log_end_offset):
+        assert log.read(offset, max_bytes=1, up_to=log.log_end_offset, minimum_one=True)
+    assert compacted.file is not None
+    assert files.list(DIRECTORY)[0].endswith(".log.swap")
+    task.run()
+    log.segments.settle()
+    assert compacted.file is None
+    assert latest(log) == {b"a": b"11", b"b0": b"v", b"b1": b"v", b"c": b"v"}
+
+
+def test_a_segment_without_a_name_is_not_removed() -> None:
+    """Else the thread would give its name to a file that nobody knows."""
+    files = CrashFileSystem()
+    log, task = to_compact(files)
+    while task.replacement is None:
+        task.run()
+    install(files, log.segments, task.replacement, interval=64)
+    task.replacement = None
+    log.advance_log_start_offset(log.high_watermark)
+    assert log.delete_old_segments(NOW_MS) == [0]
+    log.purge()
+    task.run()
+    log.segments.settle()
+    log.purge()
+    assert [name for name in files.list(DIRECTORY) if ".log" in name] == [f"{24:020d}.log"]

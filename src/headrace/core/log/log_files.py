@@ -147,6 +147,7 @@ class LogFiles:
         """Take note that the task has run without error, and everything below an offset is durable."""
         self._task = None
         self.segments.active.synced_offset = offset
+        self.segments.open_segments.trim()
 
     def forget_unsynced(self) -> None:
         """Regard everything as synced."""

@@ -24,6 +24,7 @@ from headrace.core.log.checkpoints import decode_checkpoint, encode_checkpoint
 from headrace.core.log.config import LogConfig
 from headrace.core.log.log_offsets import LogOffsets
 from headrace.core.log.meta_properties import claim
+from headrace.core.log.open_segments import OpenSegments
 from headrace.core.log.partition_log import PartitionLog
 from headrace.core.log.partition_metadata import decode_topic_id, encode_topic_id
 from headrace.core.log.sync import RunTasks, SyncTask, run_in_turn
@@ -99,6 +100,7 @@ class LogManager:
         self._batch: SyncBatch | None = None
         self._failure: OSError | None = None
         self._offsets = LogOffsets(files)
+        self.open_segments = OpenSegments(journal=journal)
         self.upkeep = Upkeep(self._logs, self.write_checkpoints, journal)
 
     @classmethod
@@ -193,6 +195,7 @@ class LogManager:
             metadata=encode_topic_id(spec.topic_id),
             journal=self._journal,
             sync=sync,
+            open_segments=self.open_segments,
         )
         log.on_dirty = self.mark_dirty
         if self._failure is not None:

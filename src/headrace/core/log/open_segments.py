@@ -38,24 +38,29 @@ class OpenSegments:
         """Note that a segment was opened, or is used; others may be closed for it."""
         self._recent.pop(segment, None)
         self._recent[segment] = segment.size
+        self.trim(segment)
+
+    def trim(self, used: Segment | None = None) -> None:
+        """Close what is over the bound and may close by now, but not the one that is `used`."""
         if len(self._recent) > self.limit:
-            self._close_idle(segment)
+            self._close_idle(used)
 
     def forget(self, segment: Segment) -> None:
         """Note that a segment was closed."""
         self._recent.pop(segment, None)
 
-    def _close_idle(self, used: Segment) -> None:
+    def _close_idle(self, used: Segment | None) -> None:
         self._tell()
-        for segment in list(islice(self._recent, _LOOK)):
-            if len(self._recent) <= self.limit:
-                return
-            if segment is used:
-                continue
-            # An append does not come by here, which would cost it time: it shows in the size.
-            if segment.size != self._recent[segment] or not segment.release():
-                del self._recent[segment]
-                self._recent[segment] = segment.size
+        recent = self._recent
+        for spare_used in (True, False):
+            for segment in list(islice(recent, _LOOK)):
+                if len(recent) <= self.limit:
+                    return
+                # An append does not come by here, which would cost it time: it shows in the size.
+                spared = segment is used or (spare_used and segment.size != recent[segment])
+                if spared or not segment.release():
+                    del recent[segment]
+                    recent[segment] = segment.size
 
     def _tell(self) -> None:
         if not self._told and self._journal is not None:

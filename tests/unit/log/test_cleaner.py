@@ -1,0 +1,122 @@
+"""What the cleaner does when something comes between the steps of a round."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from headrace.core.log.cleaner import LogCleaner
+from headrace.core.log.compaction import Compaction
+from headrace.core.log.config import LogConfig
+from headrace.core.log.log_manager import LogManager, PartitionSpec
+from headrace.core.log.partition_log import PartitionLog
+from tests.fixtures.compaction import latest, put
+from tests.fixtures.crash_files import CrashFileSystem
+from tests.fixtures.logs import DIRECTORY, NOW_MS, PARTITION, RecordingJournal
+
+CONFIG = LogConfig(compacts=True, retention_ms=-1, min_cleanable_dirty_ratio=0.0, segment_bytes=400)
+
+
+class World:
+    """A log of several groups of segments, and a round over it."""
+
+    def __init__(self) -> None:
+        self.files = CrashFileSystem()
+        self.journal = RecordingJournal()
+        self.start()
+        for number in range(20):
+            put(self.log, (b"a", b"%d" % number), (b"b%d" % (number % 2), b"v"))
+        self.cleaner.tick(NOW_MS)
+
+    def start(self) -> None:
+        self.manager = LogManager.open(self.files, cluster_id="c", node_id=1, journal=self.journal)
+        self.cleaner = LogCleaner(self.manager, self.files, self.journal)
+        self.manager.load([PartitionSpec(PARTITION, b"\1" * 16, CONFIG)], NOW_MS)
+
+    @property
+    def log(self) -> PartitionLog:
+        log = self.manager.get(PARTITION)
+        assert log is not None
+        return log
+
+    def step(self) -> tuple[Compaction, OSError | None]:
+        task = self.cleaner.start()
+        assert task is not None
+        try:
+            task.run()
+        except OSError as error:
+            return task, error
+        return task, None
+
+    def step_until_ready(self) -> Compaction:
+        while True:
+            task, error = self.step()
+            assert error is None
+            if task.replacement is not None:
+                return task
+            self.cleaner.finish(task, None, NOW_MS)
+
+    @property
+    def unnamed(self) -> list[str]:
+        return [name for name in self.files.list(DIRECTORY) if name.endswith((".swap", ".cleaned"))]
+
+
+@pytest.mark.parametrize("kind", ["rename", "sync_directory"])
+def test_a_full_table_of_files_between_removal_and_name_ends_the_service(kind: str) -> None:
+    world = World()
+    task = world.step_until_ready()
+    before = latest(world.log)
+    world.cleaner.finish(task, None, NOW_MS)
+    world.files.fault = lambda operation, _path: errno.EMFILE if operation == kind else None
+    task, error = world.step()
+    assert error is not None
+    with pytest.raises(OSError, match="EMFILE"):  # at any other moment it would end the round only
+        world.cleaner.finish(task, error, NOW_MS)
+    world.files.fault = None
+    assert world.unnamed  # it holds the only copy
+    world.start()
+    assert latest(world.log) == before
+
+
+def test_a_full_table_of_files_before_the_removal_ends_the_round() -> None:
+    world = World()
+    world.files.fault = lambda operation, _path: errno.EMFILE if operation == "rename" else None
+    while True:
+        task, error = world.step()
+        world.cleaner.finish(task, error, NOW_MS)
+        if error is not None:
+            break
+    assert not world.unnamed
+    assert world.manager.failure is None
+    assert latest(world.log)[b"a"] == b"19"
+
+
+def test_what_retention_overtakes_is_dropped_under_each_of_its_names() -> None:
+    world = World()
+    task = world.step_until_ready()
+    assert world.unnamed == [f"{0:020d}.log.swap"]
+    log = world.log
+    log.advance_log_start_offset(log.segments.all[1].base_offset)
+    world.manager.delete_below_start([log], NOW_MS)
+    world.cleaner.finish(task, None, NOW_MS)
+    assert not world.unnamed
+    start_offset, found = log.log_start_offset, latest(log)
+    world.start()
+    assert (world.log.log_start_offset, latest(world.log)) == (start_offset, found)
+
+
+def test_retention_between_removal_and_name_loses_nothing_of_what_stays() -> None:
+    world = World()
+    first = world.step_until_ready()
+    world.cleaner.finish(first, None, NOW_MS)
+    log = world.log
+    log.advance_log_start_offset(log.segments.all[1].base_offset)
+    world.manager.delete_below_start([log], NOW_MS)
+    task, error = world.step()
+    world.cleaner.finish(task, error, NOW_MS)
+    assert not world.unnamed
+    found = latest(log)
+    assert found[b"a"] == b"19"
+    world.start()
+    assert latest(world.log) == found
