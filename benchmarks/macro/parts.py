@@ -140,7 +140,7 @@ class Broker:
     def measure(
         self, case: str, load: Callable[[str, str], Outcome], topic: str, *, per: int = 0
     ) -> None:
-        """Puts a load on the broker; keeps what the load says, and what the broker used: per request if `per` counts them.
+        """Puts a load on the broker; keeps what it says, and what the broker used: per request if `per` counts them.
 
         A load that fails leaves a note instead.
         """

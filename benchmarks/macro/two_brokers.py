@@ -1,10 +1,10 @@
 """What a second broker process is worth on one machine: the most that workers could bring.
 
-    python -m benchmarks.macro.two_brokers [--rounds N] [--seconds S] [--rows TEXT] [--durability os|fsync]
+    python -m benchmarks.macro.two_brokers [--rounds N] [--seconds S] [--rows TEXT]
 
-Two clients, each in a process of its own with a topic of its own, put the same load on one broker that serves both and on two
-brokers, one for each. The two brokers share nothing, so no arrangement of worker processes behind one port can do better.
-All of it with asyncio's event loop and with uvloop. Clients share the cores with the brokers.
+Two clients, each in a process of its own with a topic of its own, put the same load on one broker that serves both
+and on two brokers, one for each. The two brokers share nothing, so no arrangement of worker processes behind one port
+can do better. All of it with asyncio's event loop and with uvloop. Clients share the cores with the brokers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FETCHED_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Load:
-    """What each client does. It is handed an address, a topic and seconds, and returns a rate and how many there were."""
+    """What each client does: it is handed an address, a topic and seconds; it returns a rate and a count."""
 
     name: str
     unit: str
