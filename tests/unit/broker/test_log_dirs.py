@@ -25,6 +25,10 @@ from headrace.protocol.messages.describe_log_dirs import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
 )
+from headrace.protocol.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    TopicRequest,
+)
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.metadata import MetadataRequest
 from tests.fixtures.broker_harness import (
@@ -101,6 +105,14 @@ def leaders(harness: BrokerHarness, topic: str = "t") -> list[tuple[int, int]]:
         each for each in harness.call(MetadataRequest(topics=None)).topics if each.name == topic
     ]
     return [(part.error_code, part.leader_id) for part in found.partitions]
+
+
+def described(harness: BrokerHarness, topic: str = "t") -> list[tuple[int, int, list[int]]]:
+    request = DescribeTopicPartitionsRequest(
+        topics=[TopicRequest(name=topic)], response_partition_limit=100, cursor=None
+    )
+    (found,) = harness.call(request).topics
+    return [(part.error_code, part.leader_id, part.offline_replicas) for part in found.partitions]
 
 
 def log_dirs(harness: BrokerHarness, topics=None) -> dict[str, tuple[int, list[str]]]:
@@ -222,6 +234,7 @@ def test_a_directory_that_fails_takes_its_partitions_only(harness, disks, kind):
     assert fetch.response.responses[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert not harness.broker.failed
     assert leaders(harness) == [SERVED, OFFLINE]
+    assert described(harness) == [(0, 1, []), (0, -1, [1])]
     assert log_dirs(harness) == {
         "/one": (0, ["t-0"]),
         "/two": (ErrorCode.KAFKA_STORAGE_ERROR, []),

@@ -117,7 +117,7 @@ def _described(
 ) -> DescribeTopicPartitionsResponsePartition:
     served = partition is not None
     return DescribeTopicPartitionsResponsePartition(
-        error_code=ErrorCode.NONE if served else ErrorCode.LEADER_NOT_AVAILABLE,
+        error_code=ErrorCode.NONE,  # as in Kafka, and unlike in Metadata: that there is no leader says it
         partition_index=index,
         leader_id=broker_id if served else -1,
         leader_epoch=-1 if partition is None else partition.leader_epoch,

@@ -138,7 +138,7 @@ def _describe(broker: Broker, topic: Topic) -> MetadataResponseTopic:
 def _partition(
     index: int, partition: Partition | None, broker_id: int
 ) -> MetadataResponsePartition:
-    if partition is None:  # its data is damaged, see `Topic.partitions`
+    if partition is None:  # it cannot be served, see `Topic.partitions`
         return MetadataResponsePartition(
             error_code=ErrorCode.LEADER_NOT_AVAILABLE,
             partition_index=index,
