@@ -97,8 +97,12 @@ PRODUCE: Final = (
         "Produce",
         "compares every record's timestamp with message.timestamp.before.max.ms and .after.max.ms",
         "compares the first record's and the largest, as the batch's header has them",
-        "Records are not decoded. A later record that is older than the first one of its batch is not found too old.",
-        (),
+        "Records are not decoded. A later record that is older than the first one of its batch is not found too old, "
+        "a header that claims a largest timestamp far ahead is believed, and no record_errors name the records.",
+        (
+            where("produce_create_time", "far ahead", paths=("*/record_errors/*",)),
+            where("produce_create_time", "max far ahead"),
+        ),
     ),
     Difference(
         "Produce",
@@ -363,10 +367,10 @@ ADMIN: Final = (
     ),
     Difference(
         "DescribeConfigs",
-        "has no option of this name",
-        "headrace.durability",
-        "What an acknowledgement means can be chosen for each topic.",
-        (where("*_configs", paths=("*/headrace.durability",), kafka="nothing"),),
+        "has no options of these names",
+        "headrace.durability, headrace.partitioner, headrace.serde, headrace.key.serde",
+        "What an acknowledgement means can be chosen for each topic, and what its clients have to agree on.",
+        (where("*_configs*", paths=("*/headrace.*",), kafka="nothing"),),
     ),
     Difference(
         "DescribeConfigs",
