@@ -194,6 +194,28 @@ async def test_many_small_ranges_are_not_all_read_into_memory(tmp_path: Path) ->
     file.close()
 
 
+@pytest.mark.parametrize("size", [1, 100, 70_000, 5 * MIB])
+@on_loop
+async def test_answers_sent_one_by_one_arrive_whole_and_in_order(size: int) -> None:
+    answers = [bytearray(os.urandom(size)) for _ in range(3)]
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.settimeout(0)
+        theirs.settimeout(0)
+        client = Client(theirs)
+        errors: list[OSError] = []
+        writer = outgoing.SocketWriter(
+            asyncio.get_running_loop(), ours, lambda: None, errors.append
+        )
+        for answer in answers:
+            writer.send([answer])  # the second finds the first in the queue if it is large
+        assert await client.receive(3 * size) == b"".join(answers)
+        assert writer.queued_bytes == 0
+        assert writer.sent_bytes == 3 * size
+        assert not errors
+        writer.close()
+
+
 @on_loop
 async def test_a_file_that_is_too_short_closes_the_connection(tmp_path: Path) -> None:
     path = tmp_path / "segment"
