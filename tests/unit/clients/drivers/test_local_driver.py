@@ -1,0 +1,300 @@
+"""Clients of a broker in this process: the blocking driver over `World`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+
+from headrace.broker.context import CloseConnection
+from headrace.clients.config import ClientConfig
+from headrace.clients.drivers import open_blocking_driver
+from headrace.clients.drivers.local import LocalDriver
+from headrace.clients.flows.admin import NewTopic, create_topics
+from headrace.clients.flows.effects import Call, Invoke, Sleep, Wait
+from headrace.clients.flows.fetch import FetchLimits, FetchPosition, fetch
+from headrace.clients.flows.metadata import refresh
+from headrace.clients.flows.produce import produce
+from headrace.errors import ApiError, ClosedError, ErrorCode, TransportError
+from headrace.protocol.messages.metadata import MetadataRequest
+from headrace.protocol.messages.produce import ProduceRequest
+from headrace.records.builder import build_batch
+from headrace.streams.clock import ManualClock
+from headrace.streams.world import World
+from headrace.types import TopicPartition
+from tests.fixtures.broker_harness import BrokerHarness, values
+from tests.unit.clients.drivers.test_background import PATIENCE_S, in_thread
+
+T0 = TopicPartition("t", 0)
+BATCH = build_batch([(b"k", b"v", (), 1)])
+LIMITS = FetchLimits(max_wait_ms=500)
+
+
+def new_world(*, virtual: bool = True) -> World:
+    harness = BrokerHarness()
+    return World(harness.broker, ManualClock(harness.now_ms) if virtual else None)
+
+
+def open_driver(world: World) -> LocalDriver:
+    driver = open_blocking_driver(world, ClientConfig(request_timeout_ms=30_000))
+    assert isinstance(driver, LocalDriver)
+    return driver
+
+
+def with_topic(world: World) -> LocalDriver:
+    driver = open_driver(world)
+    assert driver.run(create_topics(driver.engine.state, [NewTopic("t", 1)])) == {"t": None}
+    return driver
+
+
+def write(driver) -> int:
+    return driver.run(produce(driver.engine.state, T0, BATCH, -1, 30_000)).base_offset
+
+
+def read(driver, offset: int) -> bytes:
+    fetched = driver.run(fetch(driver.engine.state, {T0: FetchPosition(offset)}, LIMITS))
+    return bytes(fetched[T0].records)
+
+
+def test_records_that_must_be_synced_are_acknowledged_and_read_as_bytes() -> None:
+    driver = with_topic(new_world())
+    assert write(driver) == 0
+    assert values(read(driver, 0)) == [b"v"]
+
+
+def test_with_a_clock_by_hand_waiting_takes_no_time_but_the_clocks() -> None:
+    world = new_world()
+    driver = with_topic(world)
+    began, began_ms = time.monotonic(), world.now_ms()
+    assert read(driver, 0) == b""
+
+    def pausing():
+        yield Sleep(3_600_000, TransportError("unused"))
+
+    driver.run(pausing(), 36_000_000)
+    assert world.now_ms() - began_ms >= 500 + 0.8 * 3_600_000
+    assert time.monotonic() - began < PATIENCE_S
+
+
+def test_moving_the_clock_fires_what_comes_on_the_way_in_its_order() -> None:
+    world = new_world()
+    driver = open_driver(world)
+    fired: list[int] = []
+    with driver.enter() as engine:
+        for delay_ms in (30, 10, 20, 70):
+            engine.at(engine.now_ms + delay_ms, partial(fired.append, delay_ms))
+    world.advance(50)
+    assert fired == [10, 20, 30]
+
+
+def test_another_threads_write_ends_a_long_poll() -> None:
+    world = new_world(virtual=False)
+    driver, other = with_topic(world), open_driver(world)
+    limits = FetchLimits(max_wait_ms=60_000)
+    reading = fetch(driver.engine.state, {T0: FetchPosition(0)}, limits)
+    thread, outcomes = in_thread(lambda: driver.run(reading, 120_000))
+    write(other)
+    thread.join(PATIENCE_S)
+    assert values(outcomes[0][T0].records) == [b"v"]
+
+
+def test_a_change_that_another_thread_tells_of_ends_a_wait() -> None:
+    driver = open_driver(new_world(virtual=False))
+    changed: list[bool] = []
+
+    def waiting():
+        while not changed:
+            yield Wait()
+        return "done"
+
+    thread, outcomes = in_thread(lambda: driver.run(waiting(), 60_000))
+    with driver.enter() as engine:
+        changed.append(True)
+        engine.notify()
+    thread.join(PATIENCE_S)
+    assert outcomes == ["done"]
+
+
+def test_the_background_sees_to_timers_and_callbacks_and_ends_with_the_world() -> None:
+    world = new_world(virtual=False)
+    driver = open_driver(world)
+    driver.start_background()
+    with driver.enter() as engine:
+        engine.at(engine.now_ms + 3_600_000, lambda: None)
+    called = threading.Event()
+    with driver.enter() as engine:
+        engine.at(engine.now_ms + 5, lambda: engine.callbacks.append(called.set))
+    assert called.wait(PATIENCE_S)
+    assert "headrace-embedded" in [thread.name for thread in threading.enumerate()]
+    driver.close()
+    world.close()
+    assert "headrace-embedded" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_time_by_hand_needs_no_thread() -> None:
+    before = threading.active_count()
+    open_driver(new_world()).start_background()
+    assert threading.active_count() == before
+
+
+class RecordingBroker:
+    """Notes the order of what happens."""
+
+    apis = ()
+    compaction_due = False
+
+    def __init__(self, order: list[str], next_deadline_ms: int) -> None:
+        self.order = order
+        self.next_deadline_ms: int | None = next_deadline_ms
+
+    def tick(self, now_ms: int) -> None:
+        self.order.append("broker")
+        self.next_deadline_ms = None
+
+    def start_sync(self) -> None:
+        return None
+
+
+def test_clients_come_before_the_brokers_time_outs() -> None:
+    clock = ManualClock()
+    order: list[str] = []
+    world = World(RecordingBroker(order, clock.now_ms() + 100), clock)  # type: ignore[arg-type]  # what the world needs of a broker
+    for name in ("first", "second"):
+        driver = open_driver(world)
+        with driver.enter() as engine:
+            engine.at(engine.now_ms + 100, partial(order.append, name))
+    world.advance(100)
+    assert order == ["first", "second", "broker"]
+
+
+def test_the_programs_code_runs_without_the_lock_and_may_call_again() -> None:
+    world = new_world(virtual=False)
+    driver = with_topic(world)
+
+    def code() -> list[str]:
+        thread, outcomes = in_thread(lambda: write(open_driver(world)))
+        thread.join(PATIENCE_S)
+        assert outcomes == [0]
+        return list(driver.run(refresh(driver.engine.state, None)).topics)
+
+    def flow():
+        return (yield Invoke(code))
+
+    assert driver.run(flow()) == ["t"]
+
+
+def test_callbacks_are_told_before_the_call_returns_and_may_call_again() -> None:
+    driver = with_topic(new_world())
+    told: list[int] = []
+
+    def flow():
+        driver.engine.callbacks.append(lambda: told.append(write(driver)))
+        yield from ()
+
+    driver.run(flow())
+    assert told == [0]
+
+
+def test_waiting_for_the_broker_from_inside_of_it_is_refused() -> None:
+    driver = with_topic(new_world())
+    refusals: list[str] = []
+
+    def inside(_: object) -> None:
+        with pytest.raises(RuntimeError) as refusal:
+            write(driver)
+        refusals.append(str(refusal.value))
+
+    with driver.enter() as engine:
+        engine.submit(Call(request=MetadataRequest(topics=None)), inside)
+    assert "cannot wait for it" in refusals[0]
+    assert write(driver) == 0
+
+
+def test_a_broker_that_is_closed_fails_calls_and_takes_no_more_clients() -> None:
+    world = new_world(virtual=False)
+    driver = with_topic(world)
+    asked = threading.Event()
+    reading = fetch(driver.engine.state, {T0: FetchPosition(0)}, FetchLimits(max_wait_ms=60_000))
+
+    def flow():
+        asked.set()
+        return (yield from reading)
+
+    thread, outcomes = in_thread(lambda: driver.run(flow(), 120_000))
+    assert asked.wait(PATIENCE_S)
+    world.close()
+    thread.join(PATIENCE_S)
+    assert outcomes[0][T0].error == ErrorCode.NETWORK_EXCEPTION
+    with pytest.raises(ClosedError, match="the embedded broker is closed"):
+        driver.run(one_call(), 1000)
+    with pytest.raises(ClosedError):
+        open_driver(world)
+
+
+def one_call():
+    return (yield Call(request=MetadataRequest(topics=None)))
+
+
+def test_closing_a_client_ends_its_calls_and_leaves_the_others() -> None:
+    world = new_world(virtual=False)
+    driver, other = with_topic(world), open_driver(world)
+    waiting = threading.Event()
+
+    def flow():
+        waiting.set()
+        yield Wait()
+
+    thread, outcomes = in_thread(lambda: driver.run(flow(), 60_000))
+    assert waiting.wait(PATIENCE_S)
+    driver.close()
+    thread.join(PATIENCE_S)
+    assert isinstance(outcomes[0], ClosedError)
+    with pytest.raises(ClosedError):
+        write(driver)
+    assert write(other) == 0
+
+
+def test_what_a_server_would_close_the_connection_for_and_faults_of_the_broker_are_told(
+    caplog,
+) -> None:
+    world = new_world()
+    driver = open_driver(world)
+
+    def refuse(*_: object) -> None:
+        raise CloseConnection("no such thing")
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    broker = SimpleNamespace(
+        handle=refuse, next_deadline_ms=None, start_sync=lambda: None, compaction_due=False
+    )
+    world.broker = broker  # type: ignore[assignment]  # what the world needs of a broker
+    with pytest.raises(TransportError, match="no such thing"):
+        driver.run(one_call())
+    broker.handle = fail
+    with pytest.raises(ApiError, match="METADATA failed: ZeroDivisionError") as failure:
+        driver.run(one_call())
+    assert failure.value.code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_call_that_the_broker_does_not_answer_ends_at_its_deadline() -> None:
+    world = new_world()
+    driver = with_topic(world)
+    began_ms = world.now_ms()
+    reading = fetch(driver.engine.state, {T0: FetchPosition(0)}, FetchLimits(max_wait_ms=60_000))
+    assert driver.run(reading, 1000)[T0].error == ErrorCode.NETWORK_EXCEPTION
+    assert world.now_ms() - began_ms == 1000
+
+
+def test_a_request_without_an_answer_has_none() -> None:
+    driver = with_topic(new_world())
+
+    def flow():
+        return (yield Call(request=ProduceRequest(acks=0, timeout_ms=1000), answered=False))
+
+    assert driver.run(flow()) is None
