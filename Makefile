@@ -41,7 +41,7 @@ fuzz:  ## damaged messages, batches and files for FUZZ_SECONDS (300); a failure 
 	@$(PYTHON) tools/prepare.py test
 	$(BIN)/python -m tests.fuzz
 
-bench:  ## measure against Apache Kafka on this machine; results go to benchmarks/results
+bench:  ## measure against Apache Kafka on this machine (twenty minutes); ARGS=--page rewrites docs/performance.md
 	@$(PYTHON) tools/prepare.py test
 	$(BIN)/python -m benchmarks.macro.compare_kafka $(ARGS)
 

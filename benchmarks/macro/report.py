@@ -107,10 +107,10 @@ def header(facts: Mapping[str, Any]) -> list[str]:
     )
     load = ", ".join(map(str, host["load_before"]))
     rounds = f"{facts['rounds']} round(s) in {facts['minutes']} minutes"
-    peers = [f"{NAMES[name]}: {text}" for name, text in facts["peers"].items()]
+    peers = [f" {NAMES[name]}: {text}." for name, text in facts["peers"].items()]
     return [
         f"{where}, {host['python']}; load average before: {load}. Clients run on the same cores.",
-        f"{rounds}, brokers in turns. {'. '.join(peers)}.",
+        f"{rounds}, brokers in turns.{''.join(peers)}",
     ]
 
 
