@@ -291,7 +291,8 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
     def kill_coordinator(self, *, synced: bool, committing: bool) -> None:
         """All connections break; what was not synced may or may not have reached the disk."""
         if committing:
-            self.all_step(self.awake(but=""), 3)
+            if self.clients and not any(client.paused for client in self.clients.values()):
+                converge(self.world, list(self.clients.values()))
             self.everybody_commits()
             self.acknowledged_commits_are_there()
         if synced:
