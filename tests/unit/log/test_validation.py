@@ -126,6 +126,7 @@ HOUR_MS = 3_600_000
         (batch_of(1, timestamp=NOW_MS - HOUR_MS - 1), False),
         (batch_of(2, timestamp=NOW_MS - HOUR_MS - 1), False),
         (build_batch([(None, b"", (), -1)]), True),  # without a timestamp
+        (build_batch([(None, b"", (), -2)]), False),
     ],
 )
 def test_timestamps_far_off_are_refused(batch: bytes, *, taken: bool) -> None:

@@ -1,8 +1,8 @@
 """The files of one log: how they come into being, are sealed, made durable, and removed.
 
-Nothing is synced while requests wait for it. Creations and appends are noted, and the next `SyncTask` makes them durable,
-in another thread: the data, the names in the log's directory, and the name of the directory itself when it is new. What
-a crash leaves of a log that was never synced, nobody was told of; `repair_metadata` completes it.
+Nothing is synced while requests wait for it. Creations and appends are noted, and the next `SyncTask` makes them
+durable, in another thread: the data, the names in the log's directory, and the name of the directory itself when it is
+new. What a crash leaves of a log that was never synced, nobody was told of; `repair_metadata` completes it.
 
 The directory is created with the first segment, and that with the first batch.
 """
@@ -174,8 +174,8 @@ class LogFiles:
         self._unsynced.clear()
 
 
-def repair_metadata(files: FileSystem, directory: str, content: bytes) -> None:
+def repair_metadata(files: FileSystem, directory: str, content: bytes | None) -> None:
     """Write `partition.metadata` durably if a crash has come between the first batch of a log and its sync."""
     path = f"{directory}/{_METADATA_FILE}"
-    if files.read_file(path) != content:
+    if content is not None and files.read_file(path) != content:
         files.write_file(path, content)

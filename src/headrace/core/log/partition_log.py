@@ -84,7 +84,7 @@ class PartitionLog:
         loaded: LoadedLog,
         log_start_offset: int,
         metadata: bytes | None,
-        open_segments: OpenSegments,
+        open_segments: OpenSegments | None,
     ) -> None:
         """Take over what was loaded; callers use `open`."""
         self._files = files
@@ -98,7 +98,9 @@ class PartitionLog:
                 created_ms=now_ms,
             )
         ]
-        self.segments = Segments(segments, open_segments)
+        self.segments = Segments(
+            segments, OpenSegments() if open_segments is None else open_segments
+        )
         self.epochs: LeaderEpochCache = loaded.epochs
         self.producers: ProducerState = loaded.producers
         self._log_files = LogFiles(files, directory, loaded, self.segments, metadata=metadata)
@@ -135,11 +137,9 @@ class PartitionLog:
     ) -> PartitionLog:
         """Open a log, recovering it if need be. A directory that does not exist is created at the first append.
 
-        If it exists, its name is durable: the manager has synced the directory above.
-
         Args:
             files: The file system that has the directory.
-            directory: The partition's directory, relative to the file system's root.
+            directory: The partition's directory; if it exists, its name has been synced in the one above.
             config: The topic's settings.
             topic_partition: Whose log it is.
             now_ms: The wall clock.
@@ -165,10 +165,9 @@ class PartitionLog:
         ).load()
         if loaded.unsynced is not None:
             sync(loaded.unsynced)
+            repair_metadata(files, directory, metadata)
         if journal is not None:
             loaded.tell(journal, topic_partition)
-        if loaded.segments and metadata is not None and not clean:
-            repair_metadata(files, directory, metadata)
         return cls(
             files,
             directory,
@@ -178,7 +177,7 @@ class PartitionLog:
             loaded=loaded,
             log_start_offset=log_start_offset or 0,
             metadata=metadata,
-            open_segments=OpenSegments() if open_segments is None else open_segments,
+            open_segments=open_segments,
         )
 
     def __repr__(self) -> str:

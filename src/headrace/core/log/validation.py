@@ -27,7 +27,7 @@ from headrace.records.batch import (
     unpack_header,
 )
 from headrace.records.compression import Compression
-from headrace.types import Buffer
+from headrace.types import NO_TIMESTAMP, Buffer
 
 HeaderFields = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
 
@@ -103,7 +103,7 @@ def require_timely(fields: HeaderFields, config: LogConfig, now_ms: int) -> None
             f"timestamp {newest} is {newest - now_ms} ms ahead of the broker's clock; "
             f"message.timestamp.after.max.ms is {config.message_timestamp_after_max_ms}"
         )
-    elif 0 <= first < now_ms - config.message_timestamp_before_max_ms:
+    elif NO_TIMESTAMP != first < now_ms - config.message_timestamp_before_max_ms:
         message = (
             f"timestamp {first} is {now_ms - first} ms behind the broker's clock; "
             f"message.timestamp.before.max.ms is {config.message_timestamp_before_max_ms}"
