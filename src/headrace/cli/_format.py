@@ -14,9 +14,9 @@ from headrace.cli._template import (
     Token,
     strftime_layout,
 )
-from headrace.clients.fetcher import ConsumedRecord
+from headrace.clients.consumer.records import ConsumerRecord
 
-Writer = Callable[[ConsumedRecord, int], bytes]
+Writer = Callable[[ConsumerRecord, int], bytes]
 """From a record and its number, from 1, to bytes."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -26,7 +26,7 @@ def compile_writer(pieces: Sequence[Piece]) -> Writer:
     """Return the function that writes one record by a template."""
     writers = [_writer(piece) for piece in pieces]
 
-    def write(record: ConsumedRecord, number: int) -> bytes:
+    def write(record: ConsumerRecord, number: int) -> bytes:
         return b"".join([writer(record, number) for writer in writers])
 
     return write
@@ -58,7 +58,7 @@ def _headers_writer(inner: Sequence[Piece]) -> Writer:
     """Write each header as if its name were a record's key and its content the value."""
     write = compile_writer(inner)
 
-    def write_all(record: ConsumedRecord, number: int) -> bytes:
+    def write_all(record: ConsumerRecord, number: int) -> bytes:
         return b"".join(
             write(record._replace(key=name.encode("utf-8", "surrogateescape"), value=value), number)
             for name, value in record.headers
@@ -67,12 +67,12 @@ def _headers_writer(inner: Sequence[Piece]) -> Writer:
     return write_all
 
 
-_TEXTS: dict[Token, Callable[[ConsumedRecord], bytes]] = {
+_TEXTS: dict[Token, Callable[[ConsumerRecord], bytes]] = {
     Token.TOPIC: lambda record: record.topic.encode(),
     Token.KEY: lambda record: record.key or b"",
     Token.VALUE: lambda record: record.value or b"",
 }
-_NUMBERS: dict[Token, Callable[[ConsumedRecord], int]] = {
+_NUMBERS: dict[Token, Callable[[ConsumerRecord], int]] = {
     Token.PARTITION: lambda record: record.partition,
     Token.OFFSET: lambda record: record.offset,
     Token.TIMESTAMP: lambda record: record.timestamp_ms,

@@ -15,12 +15,15 @@ from headrace.cli._options import check_reachable, client_options, preformatted
 from headrace.cli._output import INTERRUPTED, bytes_fields, printable
 
 if TYPE_CHECKING:
-    from headrace.clients.legacy_consumer import BlockingConsumer, ConsumedRecord
+    from headrace.clients.consumer.blocking import Consumer
+    from headrace.clients.consumer.records import ConsumerRecord
     from headrace.types import TopicPartition
 
-POLL_MS: Final = 500
+POLL_S: Final = 0.5
+COMMIT_TIMEOUT_S: Final = 5.0
+"""Committing must not keep printing for long: the next commit comes soon."""
 TERMINATED: Final = 143
-Writer = Callable[["ConsumedRecord", int], bytes]
+Writer = Callable[["ConsumerRecord", int], bytes]
 
 
 HELP_ON_TEMPLATES: Final = preformatted(
@@ -113,10 +116,8 @@ class _Source:
                 "with --group, --offset is start or end, for where nothing is committed"
             )
 
-    def open(self, bootstrap: str, properties: dict[str, str]) -> BlockingConsumer:
-        from headrace.clients.legacy_consumer import (  # noqa: PLC0415 - not for `--help`
-            BlockingConsumer,
-        )
+    def open(self, bootstrap: str, properties: dict[str, str]) -> Consumer:
+        from headrace.clients.consumer.blocking import Consumer  # noqa: PLC0415 - not for `--help`
 
         defaults: dict[str, Any] = {"max.poll.records": 2000}
         if self._group is None:
@@ -125,25 +126,24 @@ class _Source:
             # What was printed is committed, whether or not a batch was finished: see Printer.
             reset = "earliest" if self._spec.first.kind == "start" else "latest"
             defaults |= {"enable.auto.commit": "false", "auto.offset.reset": reset}
-        return BlockingConsumer(bootstrap, group=self._group, **defaults | properties)
+        return Consumer(bootstrap, group=self._group, **defaults | properties)
 
-    def begin(
-        self, consumer: BlockingConsumer, *, exit_at_end: bool
-    ) -> dict[TopicPartition, int] | None:
+    def begin(self, consumer: Consumer, *, exit_at_end: bool) -> dict[TopicPartition, int] | None:
         """Start reading; return where each partition is to end, if it is."""
         from headrace.cli._offsets import LATEST, resolve  # noqa: PLC0415 - not for `--help`
 
-        every = [where for topic in self._topics for where in consumer.partitions(topic)]
+        every = [where for topic in self._topics for where in consumer.partitions_for(topic)]
         if self._group is not None:
             consumer.subscribe(self._topics)
-            return consumer.offsets_for(dict.fromkeys(every, LATEST)) if exit_at_end else None
+            return consumer.end_offsets(every) if exit_at_end else None
         wanted = [where for where in every if not self._numbers or where.partition in self._numbers]
         missing = self._numbers - {where.partition for where in every}
         if missing:
             raise click.UsageError(f"there is no partition {min(missing)}")
 
         def listing(target: int) -> Mapping[TopicPartition, int]:
-            return consumer.offsets_for(dict.fromkeys(wanted, target))
+            found = consumer.offsets_for_times(dict.fromkeys(wanted, target))
+            return {where: listed.offset for where, listed in found.items()}
 
         begin, stops = resolve(self._spec, listing)
         if exit_at_end and stops is None:
@@ -174,7 +174,7 @@ def _writer(template: str | None, *, as_json: bool) -> Writer:
         raise click.UsageError(f"--template: {error}") from None
 
 
-def _readable_line(record: ConsumedRecord, _number: int) -> bytes:
+def _readable_line(record: ConsumerRecord, _number: int) -> bytes:
     key = "" if record.key is None else f"{_text(record.key)}: "
     value = "(null)" if record.value is None else _text(record.value)
     return f"{record.topic}[{record.partition}]@{record.offset} {key}{value}\n".encode()
@@ -184,7 +184,7 @@ def _text(data: bytes) -> str:
     return printable(data.decode("utf-8", "backslashreplace"))
 
 
-def _json_line(record: ConsumedRecord, _number: int) -> bytes:
+def _json_line(record: ConsumerRecord, _number: int) -> bytes:
     document: dict[str, Any] = {
         "topic": record.topic,
         "partition": record.partition,
@@ -205,7 +205,7 @@ class Printer:
 
     def __init__(
         self,
-        consumer: BlockingConsumer,
+        consumer: Consumer,
         write: Writer,
         stops: dict[TopicPartition, int] | None,
         limit: int | None,
@@ -222,13 +222,13 @@ class Printer:
         """Print until the end; in a group, commit what was printed, also when interrupted."""
         try:
             while not self._done():
-                self._print(self._consumer.poll(POLL_MS))
+                self._print(self._consumer.poll(POLL_S))
                 self._commit()
         except KeyboardInterrupt:
             self._commit()
             raise SystemExit(INTERRUPTED) from None
 
-    def _print(self, records: list[ConsumedRecord]) -> None:
+    def _print(self, records: list[ConsumerRecord]) -> None:
         from headrace.types import TopicPartition  # noqa: PLC0415 - not for `--help`
 
         lines = []
@@ -252,18 +252,22 @@ class Printer:
             return True
         if self._stops is None:
             return False
-        at_end = True
-        for where in self._consumer.assignment:
-            position = self._consumer.position(where)
-            at_end = at_end and position is not None and position >= self._stops.get(where, 0)
+        positions = self._consumer.positions()
+        at_end = all(
+            at is not None and at >= self._stops.get(where, 0) for where, at in positions.items()
+        )
         # A member may be left without partitions, and then has nothing to wait for; but not before it has joined.
         return at_end and (self._consumer.config.group_id is None or self._consumer.joined)
 
     def _commit(self) -> None:
         if self._consumer.config.group_id is None or not self._positions:
             return
-        owned = set(self._consumer.assignment)
-        self._consumer.commit_finished(
-            {where: at for where, at in self._positions.items() if where in owned}
-        )
+        from headrace.errors import HeadraceError  # noqa: PLC0415 - not for `--help`
+
+        owned = self._consumer.positions()
+        finished = {where: at for where, at in self._positions.items() if where in owned}
+        try:
+            self._consumer.commit(finished, timeout_s=COMMIT_TIMEOUT_S)
+        except HeadraceError:
+            return  # a rebalance, or nobody answers: what is still this member's is committed next time
         self._positions = {}

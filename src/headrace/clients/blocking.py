@@ -21,7 +21,6 @@ from headrace.clients.flows.admin import (
     ConfigEntry,
     ConfigSource,
     ConfigSynonym,
-    ConfigSource,
     NewTopic,
     ResourceType,
 )
@@ -60,7 +59,6 @@ __all__ = [
     "ConfigEntry",
     "ConfigSource",
     "ConfigSynonym",
-    "ConfigSource",
     "FetchPosition",
     "FetchedPartition",
     "GroupDescription",

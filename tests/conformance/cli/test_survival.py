@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from headrace.clients.blocking import EARLIEST, LATEST, BlockingClient, NewTopic
-from headrace.clients.legacy_consumer import BlockingConsumer
+from headrace.clients.blocking import EARLIEST, BlockingClient, NewTopic
+from headrace.clients.consumer.blocking import Consumer
 from headrace.clients.producer.blocking import DeliveryFuture, Producer
 from headrace.errors import TransportError
 from headrace.types import TopicPartition
@@ -77,14 +77,14 @@ def test_an_idempotent_producer_outlives_its_broker(server: Target, how: str) ->
 def read(target: Target, topic: str, partitions: int) -> dict[int, list[bytes | None]]:
     """Everything in a topic, by partition."""
     values: dict[int, list[bytes | None]] = {number: [] for number in range(partitions)}
-    with BlockingConsumer(target.bootstrap) as consumer:
-        every = consumer.partitions(topic)
-        ends = consumer.offsets_for(dict.fromkeys(every, LATEST))
+    with Consumer(target.bootstrap) as consumer:
+        every = consumer.partitions_for(topic)
+        ends = consumer.end_offsets(every)
         consumer.assign(dict.fromkeys(every, EARLIEST))
         deadline = time.monotonic() + DEADLINE_S
-        while any((consumer.position(where) or 0) < end for where, end in ends.items()):
+        while any(consumer.position(where) < end for where, end in ends.items()):
             assert time.monotonic() < deadline
-            for record in consumer.poll(1000):
+            for record in consumer.poll(1):
                 values[record.partition].append(record.value)
     return values
 
@@ -94,7 +94,7 @@ def test_a_group_goes_on_where_it_was_after_its_broker_was_killed(server: Target
     create(server, topic, 2)
     produce(server, topic, 0, 500)
     seen: list[bytes | None] = []
-    with BlockingConsumer(
+    with Consumer(
         server.bootstrap,
         group=topic,
         auto_offset_reset="earliest",
@@ -103,12 +103,12 @@ def test_a_group_goes_on_where_it_was_after_its_broker_was_killed(server: Target
     ) as consumer:
         consumer.subscribe([topic])
         gather(consumer, seen, 500)
-        consumer.poll(100)  # what was returned counts as done, and is committed
+        consumer.poll(0.1)  # what was returned counts as done, and is committed
         consumer.commit()
         outage = Outage(server, "kill")
         outage.start()
         while outage.is_alive():
-            seen += [record.value for record in consumer.poll(100)]
+            seen += [record.value for record in consumer.poll(0.1)]
         outage.join()
         produce(server, topic, 500, 500)
         gather(consumer, seen, 1000)
@@ -125,8 +125,8 @@ def produce(target: Target, topic: str, start: int, count: int) -> None:
             producer.send(topic, b"%d" % number, key=b"%d" % number)
 
 
-def gather(consumer: BlockingConsumer, seen: list[bytes | None], count: int) -> None:
+def gather(consumer: Consumer, seen: list[bytes | None], count: int) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while len(seen) < count:
         assert time.monotonic() < deadline, f"{len(seen)} of {count}"
-        seen += [record.value for record in consumer.poll(500)]
+        seen += [record.value for record in consumer.poll(0.5)]

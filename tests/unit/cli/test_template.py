@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from headrace.cli._format import compile_writer
 from headrace.cli._scan import InputError, Source, compile_reader, scan_records
 from headrace.cli._template import TemplateError, parse_template
-from headrace.clients.fetcher import ConsumedRecord
+from headrace.clients.consumer.records import ConsumerRecord
 
-RECORD = ConsumedRecord(
+RECORD = ConsumerRecord(
     "orders", 2, 7, 1357017300005, b"alice", b'{"id":1}', (("a", b"1"), ("b", None)), 3
 )
 
 
-def written(template: str, record: ConsumedRecord = RECORD, number: int = 1) -> bytes:
+def written(template: str, record: ConsumerRecord = RECORD, number: int = 1) -> bytes:
     return compile_writer(parse_template(template))(record, number)
 
 
@@ -177,7 +177,7 @@ def test_templates_that_cannot_be_read_are_refused(template: str, text: str) -> 
 HEADER_NAMES = st.text(max_size=8).map(lambda text: text.encode("utf-8", "replace").decode())
 RECORDS = st.lists(
     st.builds(
-        ConsumedRecord,
+        ConsumerRecord,
         st.text("abc", min_size=1, max_size=5),
         st.integers(0, 1000),
         st.integers(0, 1 << 40),

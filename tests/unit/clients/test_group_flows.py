@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.clients.flows.assignors import assign_range
 from headrace.clients.flows.effects import GROUP_CHANNEL, ClientState
 from headrace.clients.flows.groups import describe_groups, list_groups
 from headrace.clients.flows.membership import (
@@ -16,7 +15,6 @@ from headrace.clients.flows.membership import (
     encode_assignment,
     encode_subscription,
     heartbeat,
-    join,
     leave,
 )
 from headrace.clients.flows.offsets import OffsetAndMetadata, commit_offsets, committed_offsets
@@ -32,11 +30,6 @@ from headrace.protocol.messages.find_coordinator import (
     FindCoordinatorResponse,
 )
 from headrace.protocol.messages.heartbeat import HeartbeatResponse
-from headrace.protocol.messages.join_group import (
-    JoinGroupRequest,
-    JoinGroupResponse,
-    JoinGroupResponseMember,
-)
 from headrace.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from headrace.protocol.messages.list_groups import ListedGroup, ListGroupsResponse
 from headrace.protocol.messages.metadata import MetadataRequest
@@ -55,7 +48,6 @@ from headrace.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
-from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from headrace.types import TopicPartition
 from tests.unit.clients.scripted import ScriptedDriver, known_state, metadata_response
 
@@ -191,119 +183,8 @@ def test_offsets_that_a_transaction_may_change_are_waited_for() -> None:
     assert driver.run(committed_offsets(known_state({}), "g", None)) == {T0: OffsetAndMetadata(5)}
 
 
-class Group:
-    """A coordinator's side of joining, scripted by error codes."""
-
-    def __init__(self, join_codes=(), sync_codes=(), *, leader: bool = True) -> None:
-        self.join_codes = list(join_codes)
-        self.sync_codes = list(sync_codes)
-        self.leader = leader
-        self.generation = 0
-        self.synced: list[SyncGroupRequest] = []
-        self.members: list[str] = []
-
-    def answer(self, call):
-        if isinstance(call.request, JoinGroupRequest):
-            return self._join(call.request)
-        assert isinstance(call.request, SyncGroupRequest)
-        self.synced.append(call.request)
-        code = self.sync_codes.pop(0) if self.sync_codes else 0
-        if code:
-            return SyncGroupResponse(error_code=code)
-        return SyncGroupResponse(assignment=encode_assignment([T1]))
-
-    def _join(self, request: JoinGroupRequest) -> JoinGroupResponse:
-        self.members.append(request.member_id)
-        code = self.join_codes.pop(0) if self.join_codes else 0
-        member = request.member_id or "m-1"
-        if code:
-            return JoinGroupResponse(error_code=code, member_id=member)
-        self.generation += 1
-        members = [
-            JoinGroupResponseMember(member_id=name, metadata=encode_subscription(frozenset("t")))
-            for name in (member, "z")
-        ]
-        return JoinGroupResponse(
-            generation_id=self.generation,
-            protocol_name="range",
-            leader=member if self.leader else "z",
-            member_id=member,
-            members=members if self.leader else [],
-        )
-
-
-def join_group(group: Group, member_id: str = "") -> tuple[Membership, ScriptedDriver]:
-    driver = ScriptedDriver(coordinated(group.answer))
-
-    def counts(topics):
-        assert topics == frozenset("t")
-        yield from ()
-        return {"t": 2}
-
-    flow = join(
-        known_state({}),
-        SETTINGS,
-        member_id,
-        frozenset("t"),
-        partition_counts=counts,
-        assignor=assign_range,
-    )
-    return driver.run(flow), driver
-
-
-def test_the_leader_computes_the_assignment_for_all() -> None:
-    group = Group(join_codes=[ErrorCode.MEMBER_ID_REQUIRED])
-    member, driver = join_group(group)
-    assert member == Membership("m-1", 1, (T1,))
-    assert group.members == ["", "m-1"], (
-        "the id that was given is used in the second join (KIP-394)"
-    )
-    [sync] = group.synced
-    assert {entry.member_id: decode_assignment(entry.assignment) for entry in sync.assignments} == {
-        "m-1": [T0],
-        "z": [T1],
-    }
-    assert driver.sleeps == []
-
-
-def test_a_follower_sends_no_assignment() -> None:
-    group = Group(leader=False)
-    join_group(group)
-    assert group.synced[0].assignments == []
-
-
-@pytest.mark.parametrize("code", [ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION])
-def test_a_rebalance_during_the_sync_starts_over(code: ErrorCode) -> None:
-    group = Group(sync_codes=[code])
-    member, _ = join_group(group)
-    assert member.generation_id == 2
-    assert group.members == ["", "m-1"]
-
-
-def test_a_forgotten_member_joins_as_a_new_one() -> None:
-    group = Group(join_codes=[ErrorCode.UNKNOWN_MEMBER_ID])
-    join_group(group, "old")
-    assert group.members == ["old", ""]
-
-
-@pytest.mark.parametrize(
-    "code", [ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ErrorCode.INVALID_SESSION_TIMEOUT]
-)
-def test_a_group_that_does_not_take_the_member_says_so(code: ErrorCode) -> None:
-    with pytest.raises(ApiError, match="cannot join group 'g'") as raised:
-        join_group(Group(join_codes=[code]))
-    assert raised.value.code == code
-
-
-def test_a_join_may_take_as_long_as_the_slowest_member() -> None:
-    _, driver = join_group(Group())
-    [call] = [call for call in driver.calls if isinstance(call.request, JoinGroupRequest)]
-    assert call.timeout_ms is not None
-    assert call.timeout_ms > SETTINGS.rebalance_timeout_ms
-
-
 def test_a_heartbeat_returns_the_verdict() -> None:
-    member = Membership("m", 3, ())
+    member = Membership("m", 3)
     driver = ScriptedDriver(
         coordinated(lambda _call: HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
     )
@@ -313,7 +194,7 @@ def test_a_heartbeat_returns_the_verdict() -> None:
 
 
 def test_leaving_is_tried_once() -> None:
-    member = Membership("m", 3, ())
+    member = Membership("m", 3)
     driver = ScriptedDriver(coordinated(lambda _call: LeaveGroupResponse()))
     driver.run(leave(known_state({}), SETTINGS, member))
     [request] = driver.requests(LeaveGroupRequest)

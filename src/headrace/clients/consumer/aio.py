@@ -288,6 +288,11 @@ class Consumer:
             self._core.position(topic_partition, timeout_ms), UNLIMITED_MS
         )
 
+    def positions(self) -> dict[TopicPartition, int | None]:
+        """Return the position in every partition that is read now; None where it is not known yet."""
+        with self._driver.enter():
+            return self._core.positions()
+
     async def lag(
         self, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, int]:

@@ -279,6 +279,11 @@ class Consumer:
         timeout_ms = milliseconds(timeout_s, self.config.request_timeout_ms)
         return self._driver.run(self._core.position(topic_partition, timeout_ms), UNLIMITED_MS)
 
+    def positions(self) -> dict[TopicPartition, int | None]:
+        """Return the position in every partition that is read now; None where it is not known yet."""
+        with self._driver.enter():
+            return self._core.positions()
+
     def lag(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
         """Return how many offsets lie between each position and the end, of these partitions or of all that are read."""
         return self._driver.run(self._core.lag(partitions, self.config.request_timeout_ms))

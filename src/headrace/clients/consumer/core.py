@@ -470,9 +470,9 @@ class ConsumerCore:
             yield Wait(until_ms)
         return offset
 
-    def known_position(self, name: TopicPartition) -> int | None:
-        """Return the position if it is known by now."""
-        return self._cursor(name).offset
+    def positions(self) -> dict[TopicPartition, int | None]:
+        """Return the position in every partition that is read, as far as it is known."""
+        return {name: self.cursors[name].offset for name in sorted(self.cursors)}
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Hand out no records of these partitions until `resume`."""

@@ -160,7 +160,7 @@ class Member:
 
     def leave(self) -> Flow[None]:
         """Stop, and return the flow that tells the coordinator; a static member keeps its place until its session ends."""
-        place = membership.Membership(self.member_id, self.generation, ())
+        place = membership.Membership(self.member_id, self.generation)
         self.stop()
         return self._tell_to_leave(place)
 
@@ -260,7 +260,7 @@ class Member:
         if self._beating.running or self.generation < 0:
             return
         generation, began_ms = self.generation, self._engine.now_ms
-        place = membership.Membership(self.member_id, generation, ())
+        place = membership.Membership(self.member_id, generation)
         flow = membership.heartbeat(self._engine.state, self._settings, place)
 
         def beaten(outcome: ErrorCode | HeadraceError) -> None:

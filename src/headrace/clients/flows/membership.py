@@ -6,11 +6,11 @@ out. Subscriptions and assignments travel as the blobs of Kafka's ConsumerProtoc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.clients.flows.coordinator import ask_coordinator, raise_for
+from headrace.clients.flows.coordinator import ask_coordinator
 from headrace.clients.flows.effects import ClientState, Flow
 from headrace.errors import ErrorCode, ProtocolError
 from headrace.protocol.messages.consumer_protocol import (
@@ -50,11 +50,6 @@ JOIN_CHANNEL: Final = "join"
 REBALANCE_SLACK_MS: Final = 5_000
 """A join waits for the slowest member up to the rebalance timeout; the answer may take a little longer to arrive."""
 
-Assignor = Callable[
-    [Mapping[str, frozenset[str]], Mapping[str, int]], dict[str, list[TopicPartition]]
-]
-"""From the members' topics and the topics' partition counts to each member's partitions."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
@@ -72,57 +67,6 @@ class Membership:
 
     member_id: str
     generation_id: int
-    assignment: tuple[TopicPartition, ...]
-
-
-def join(
-    state: ClientState,
-    settings: GroupSettings,
-    member_id: str,
-    topics: frozenset[str],
-    *,
-    partition_counts: Callable[[frozenset[str]], Flow[Mapping[str, int]]],
-    assignor: Assignor,
-) -> Flow[Membership]:
-    """Join the group and receive an assignment, however many rebalances that takes.
-
-    Args:
-        state: The client's state.
-        settings: The group and this member's timeouts.
-        member_id: The id from an earlier generation, or "".
-        topics: The topics subscribed to.
-        partition_counts: Flow that looks up how many partitions topics have; run when this member leads.
-        assignor: Computes the assignment when this member leads.
-
-    Raises:
-        ApiError: The group does not take this member: INCONSISTENT_GROUP_PROTOCOL, INVALID_SESSION_TIMEOUT,
-            GROUP_AUTHORIZATION_FAILED, FENCED_INSTANCE_ID ...
-    """
-    backoff = state.backoff()
-    while True:
-        protocols = [("range", encode_subscription(topics))]
-        joined = yield from join_group(state, settings, member_id, protocols)
-        member_id = joined.member_id or member_id
-        if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
-            continue
-        if joined.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
-            member_id = ""
-            continue
-        raise_for(joined.error_code, f"cannot join group {settings.group_id!r}")
-        assignments: list[SyncGroupRequestAssignment] = []
-        if joined.leader == joined.member_id and not joined.skip_assignment:
-            assignments = yield from _assign(joined, partition_counts, assignor)
-        synced = yield from sync_group(state, settings, joined, assignments)
-        code = ErrorCode(synced.error_code)
-        if code in {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION}:
-            continue
-        if code == ErrorCode.UNKNOWN_MEMBER_ID:
-            member_id = ""
-            yield backoff.after(ProtocolError("the coordinator forgot this member"))
-            continue
-        raise_for(code, f"cannot sync with group {settings.group_id!r}")
-        assignment = tuple(decode_assignment(synced.assignment))
-        return Membership(joined.member_id, joined.generation_id, assignment)
 
 
 def join_group(
@@ -164,23 +108,6 @@ def join_group(
             channel=JOIN_CHANNEL,
         )
     )
-
-
-def _assign(
-    joined: JoinGroupResponse,
-    partition_counts: Callable[[frozenset[str]], Flow[Mapping[str, int]]],
-    assignor: Assignor,
-) -> Flow[list[SyncGroupRequestAssignment]]:
-    subscriptions = {
-        member.member_id: decode_subscription(member.metadata) for member in joined.members
-    }
-    every_topic: frozenset[str] = frozenset().union(*subscriptions.values())
-    counts = yield from partition_counts(every_topic)
-    assigned = assignor(subscriptions, counts)
-    return [
-        SyncGroupRequestAssignment(member_id=member, assignment=encode_assignment(partitions))
-        for member, partitions in assigned.items()
-    ]
 
 
 def sync_group(

@@ -1,0 +1,159 @@
+"""A member's way into its group, against a scripted coordinator."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+
+from headrace.clients.config import ConsumerConfig
+from headrace.clients.consumer.assignors import RangeAssignor
+from headrace.clients.consumer.member import Arrival, Member
+from headrace.clients.engine import Engine
+from headrace.clients.flows.membership import (
+    decode_assignment,
+    encode_assignment,
+    encode_subscription,
+)
+from headrace.errors import ApiError, ErrorCode
+from headrace.protocol.messages.join_group import (
+    JoinGroupRequest,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+)
+from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from headrace.types import TopicPartition
+from tests.unit.clients.scripted import ScriptedDriver, known_state
+from tests.unit.clients.test_group_flows import coordinated
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Group:
+    """A coordinator's side of joining, scripted by error codes."""
+
+    def __init__(self, join_codes=(), sync_codes=(), *, leader: bool = True) -> None:
+        self.join_codes = list(join_codes)
+        self.sync_codes = list(sync_codes)
+        self.leader = leader
+        self.generation = 0
+        self.synced: list[SyncGroupRequest] = []
+        self.members: list[str] = []
+
+    def answer(self, call):
+        if isinstance(call.request, JoinGroupRequest):
+            return self._join(call.request)
+        assert isinstance(call.request, SyncGroupRequest)
+        self.synced.append(call.request)
+        code = self.sync_codes.pop(0) if self.sync_codes else 0
+        if code:
+            return SyncGroupResponse(error_code=code)
+        return SyncGroupResponse(assignment=encode_assignment([T1]))
+
+    def _join(self, request: JoinGroupRequest) -> JoinGroupResponse:
+        self.members.append(request.member_id)
+        code = self.join_codes.pop(0) if self.join_codes else 0
+        member = request.member_id or "m-1"
+        if code:
+            return JoinGroupResponse(error_code=code, member_id=member)
+        self.generation += 1
+        members = [
+            JoinGroupResponseMember(member_id=name, metadata=encode_subscription(frozenset("t")))
+            for name in (member, "z")
+        ]
+        return JoinGroupResponse(
+            generation_id=self.generation,
+            protocol_name="range",
+            leader=member if self.leader else "z",
+            member_id=member,
+            members=members if self.leader else [],
+        )
+
+
+class Home:
+    """The consumer of a member that owns nothing."""
+
+    owned: ClassVar[list[TopicPartition]] = []
+    failures: ClassVar[list[Exception]] = []
+
+    def subscribed(self):
+        yield from ()
+        return frozenset("t")
+
+    def count_partitions(self, topics):
+        assert topics == frozenset("t")
+        yield from ()
+        return {"t": 2}
+
+    def failed(self, error: Exception) -> None:
+        raise AssertionError(error)
+
+    def warn(self, text: str) -> None:
+        raise AssertionError(text)
+
+
+class Silent:
+    def submit(self, call, deadline_ms, on_done) -> None:
+        """Heartbeats are not answered here."""
+
+
+def join_group(group: Group, member_id: str = "") -> tuple[Arrival, Member, ScriptedDriver]:
+    driver = ScriptedDriver(coordinated(group.answer))
+    engine = Engine(
+        known_state({}), Silent(), now_ms=0, request_timeout_ms=1000, jitter=lambda: 1.0
+    )
+    member = Member(engine, ConsumerConfig(group_id="g"), [RangeAssignor()], Home(), Home())
+    member.member_id = member_id
+    return driver.run(member._converse()), member, driver
+
+
+def test_the_leader_computes_the_assignment_for_all() -> None:
+    group = Group(join_codes=[ErrorCode.MEMBER_ID_REQUIRED])
+    arrival, member, driver = join_group(group)
+    assert arrival == Arrival(1, (T1,), {"t": 2})
+    assert (member.member_id, member.generation) == ("m-1", 1)
+    assert group.members == ["", "m-1"], (
+        "the id that was given is used in the second join (KIP-394)"
+    )
+    [sync] = group.synced
+    assert {entry.member_id: decode_assignment(entry.assignment) for entry in sync.assignments} == {
+        "m-1": [T0],
+        "z": [T1],
+    }
+    assert driver.sleeps == []
+
+
+def test_a_follower_sends_no_assignment() -> None:
+    group = Group(leader=False)
+    join_group(group)
+    assert group.synced[0].assignments == []
+
+
+@pytest.mark.parametrize("code", [ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION])
+def test_a_rebalance_during_the_sync_starts_over(code: ErrorCode) -> None:
+    group = Group(sync_codes=[code])
+    arrival, _, _ = join_group(group)
+    assert arrival.generation == 2
+    assert group.members == ["", "m-1"]
+
+
+def test_a_forgotten_member_joins_as_a_new_one() -> None:
+    group = Group(join_codes=[ErrorCode.UNKNOWN_MEMBER_ID])
+    join_group(group, "old")
+    assert group.members == ["old", ""]
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ErrorCode.INVALID_SESSION_TIMEOUT]
+)
+def test_a_group_that_does_not_take_the_member_says_so(code: ErrorCode) -> None:
+    with pytest.raises(ApiError, match="cannot join group 'g'") as raised:
+        join_group(Group(join_codes=[code]))
+    assert raised.value.code == code
+
+
+def test_a_join_may_take_as_long_as_the_slowest_member() -> None:
+    _, _, driver = join_group(Group())
+    [call] = [call for call in driver.calls if isinstance(call.request, JoinGroupRequest)]
+    assert call.timeout_ms is not None
+    assert call.timeout_ms > ConsumerConfig().max_poll_interval_ms
