@@ -79,7 +79,7 @@ PACED_PER_S = 500
 SIZES = (100, 1024)
 FSYNC_SHARE = 5  # a synced broker gets a fifth of the records
 PRODUCERS = (1, 10, 100)
-PARTITIONS = (1, 10, 100, 1000)
+PARTITIONS = {1: 1, 10: 1, 100: 5, 1000: 10}  # how many, and the divisor of the records
 SMALL_CHUNK = (
     100  # records that a producer is handed at once, where there are many producers or partitions
 )
@@ -263,9 +263,9 @@ def producers(this: Round) -> None:
 
 def partitions(this: Round) -> None:
     """Topics of one to a thousand partitions: created, written, read."""
-    for count in PARTITIONS:
+    for count, fewer in PARTITIONS.items():
         # Many partitions make small requests of librdkafka, so there are fewer records; each partition gets some.
-        records = this.share(this.scale.many_records) // (5 if count >= 100 else 1)
+        records = this.share(this.scale.many_records) // fewer
         chunk = min(SMALL_CHUNK, records // count)
         amount: dict[str, Any] = {"records": records, "record_bytes": 100}
         where = f"{count:,} partition{'s' * (count > 1)}"
