@@ -96,7 +96,7 @@ class ConsumerConfig(ClientConfig):
     check_crcs: bool = True
     allow_auto_create_topics: bool = False
     partition_assignment_strategy: str = ""
-    """Names of assignors, best first, separated by commas; without any it is what the group is attached with, or range."""
+    """Names of assignors, best first, separated by commas; "" is the one that the group is attached with, or range."""
     client_rack: str = ""
     """Where the consumer stands, for assignors that care."""
 

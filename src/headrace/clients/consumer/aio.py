@@ -31,7 +31,7 @@ class Consumer:
     Automatic commits cover what the program has finished: the records of a poll count as finished when it polls
     again, or closes without an exception. Heartbeats go on while the program works; one that does not poll for
     `max.poll.interval.ms` loses its partitions, is named in a warning, and joins again with its next poll.
-    One task polls; the other methods may be called from any task of the event loop that made the consumer.
+    One task polls; the other methods may be called from any task of the consumer's event loop.
     """
 
     def __init__(
@@ -55,8 +55,8 @@ class Consumer:
             group: The group, for `subscribe` and commits.
             auto_offset_reset: Where to begin without a committed offset: earliest, latest (default), none.
             enable_auto_commit: Whether what is finished is committed by itself (default); needs a group.
-            assignor: How the group divides partitions: equal, range (default), roundrobin, sticky, cooperative-sticky, a
-                name that was registered, a class or object of one's own, or several, best first.
+            assignor: How the group divides partitions: equal, range (default), roundrobin, sticky, cooperative-sticky,
+                a name that was registered, a class or object of one's own, or several, best first.
             serde: How bytes become values: bytes, str, json, ..., or a serde. None is what the topic's metadata says
                 (`headrace.serde`), else bytes.
             key_serde: How bytes become keys, likewise.
@@ -122,8 +122,8 @@ class Consumer:
                 exist later count too. With neither topics nor pattern, the group's attachments decide, which only
                 Headrace's brokers keep.
             exclude: What the pattern must not take: names, or another pattern.
-            listener: An object with any of on_revoked(partitions), on_assigned(partitions), on_lost(partitions), which may be
-                coroutine functions.
+            listener: An object with any of on_revoked(partitions), on_assigned(partitions), on_lost(partitions),
+                which may be coroutine functions.
 
         Raises:
             ConflictingSubscriptionError: The consumer reads something of another kind; `unsubscribe` first.
@@ -195,17 +195,17 @@ class Consumer:
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Return no records of these partitions until `resume`; they stay assigned."""
         with self._driver.enter():
-            self._core.pause(partitions)
+            self._core.places.pause(partitions)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Return records of these partitions again."""
         with self._driver.enter():
-            self._core.resume(partitions)
+            self._core.places.resume(partitions)
 
     def paused(self) -> list[TopicPartition]:
         """Return the partitions that are paused."""
         with self._driver.enter():
-            return self._core.paused()
+            return self._core.places.paused()
 
     # Commits
 
@@ -263,21 +263,21 @@ class Consumer:
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
         """Go on from another offset of a partition that is read."""
         with self._driver.enter():
-            self._core.seek(topic_partition, offset)
+            self._core.places.seek(topic_partition, offset)
 
     async def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Go to the first record of these partitions, or (None) of all that are read."""
-        await self._driver.run(self._core.seek_to(partitions, EARLIEST))
+        await self._driver.run(self._core.places.seek_to(partitions, EARLIEST))
 
     async def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Go behind the last record of these partitions, or (None) of all that are read."""
-        await self._driver.run(self._core.seek_to(partitions, LATEST))
+        await self._driver.run(self._core.places.seek_to(partitions, LATEST))
 
     async def seek_to_time(
         self, partitions: Iterable[TopicPartition] | None, timestamp_ms: int
     ) -> None:
         """Go to the first record that is not older than a time; to the end where there is none."""
-        await self._driver.run(self._core.seek_to(partitions, timestamp_ms))
+        await self._driver.run(self._core.places.seek_to(partitions, timestamp_ms))
 
     async def position(
         self, topic_partition: TopicPartition, timeout_s: float | None = None
@@ -285,35 +285,41 @@ class Consumer:
         """Return the offset of the next record that polls will return, waiting until it is known."""
         timeout_ms = milliseconds(timeout_s, self.config.request_timeout_ms)
         return await self._driver.run(
-            self._core.position(topic_partition, timeout_ms), UNLIMITED_MS
+            self._core.places.position(topic_partition, timeout_ms), UNLIMITED_MS
         )
 
     def positions(self) -> dict[TopicPartition, int | None]:
         """Return the position in every partition that is read now; None where it is not known yet."""
         with self._driver.enter():
-            return self._core.positions()
+            return self._core.places.positions()
 
     async def lag(
         self, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, int]:
-        """Return how many offsets lie between each position and the end, of these partitions or of all that are read."""
-        return await self._driver.run(self._core.lag(partitions, self.config.request_timeout_ms))
+        """Return how many offsets lie between each position and the end.
+
+        Args:
+            partitions: Which; None is all that are read.
+        """
+        return await self._driver.run(
+            self._core.places.lag(partitions, self.config.request_timeout_ms)
+        )
 
     async def begin_offsets(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
         """Return the first offset of each partition."""
-        return await self._driver.run(self._core.begin_offsets(partitions))
+        return await self._driver.run(self._core.places.begin_offsets(partitions))
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return one past the last offset of each partition; with read_committed, of the last that is settled."""
-        return await self._driver.run(self._core.end_offsets(partitions))
+        return await self._driver.run(self._core.places.end_offsets(partitions))
 
     async def offsets_for_times(
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, ListedOffset]:
         """Find the first record of each partition that is not older than a time; offset -1 where there is none."""
-        return await self._driver.run(self._core.offsets_for(timestamps_ms))
+        return await self._driver.run(self._core.places.offsets_for(timestamps_ms))
 
     async def partitions_for(self, topic: str) -> list[TopicPartition]:
         """Return a topic's partitions.

@@ -55,8 +55,8 @@ class Consumer:
             group: The group, for `subscribe` and commits.
             auto_offset_reset: Where to begin without a committed offset: earliest, latest (default), none.
             enable_auto_commit: Whether what is finished is committed by itself (default); needs a group.
-            assignor: How the group divides partitions: equal, range (default), roundrobin, sticky, cooperative-sticky, a
-                name that was registered, a class or object of one's own, or several, best first.
+            assignor: How the group divides partitions: equal, range (default), roundrobin, sticky, cooperative-sticky,
+                a name that was registered, a class or object of one's own, or several, best first.
             serde: How bytes become values: bytes, str, json, ..., or a serde. None is what the topic's metadata says
                 (`headrace.serde`), else bytes.
             key_serde: How bytes become keys, likewise.
@@ -192,17 +192,17 @@ class Consumer:
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Return no records of these partitions until `resume`; they stay assigned."""
         with self._driver.enter():
-            self._core.pause(partitions)
+            self._core.places.pause(partitions)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Return records of these partitions again."""
         with self._driver.enter():
-            self._core.resume(partitions)
+            self._core.places.resume(partitions)
 
     def paused(self) -> list[TopicPartition]:
         """Return the partitions that are paused."""
         with self._driver.enter():
-            return self._core.paused()
+            return self._core.places.paused()
 
     # Commits
 
@@ -260,47 +260,53 @@ class Consumer:
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
         """Go on from another offset of a partition that is read."""
         with self._driver.enter():
-            self._core.seek(topic_partition, offset)
+            self._core.places.seek(topic_partition, offset)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Go to the first record of these partitions, or (None) of all that are read."""
-        self._driver.run(self._core.seek_to(partitions, EARLIEST))
+        self._driver.run(self._core.places.seek_to(partitions, EARLIEST))
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Go behind the last record of these partitions, or (None) of all that are read."""
-        self._driver.run(self._core.seek_to(partitions, LATEST))
+        self._driver.run(self._core.places.seek_to(partitions, LATEST))
 
     def seek_to_time(self, partitions: Iterable[TopicPartition] | None, timestamp_ms: int) -> None:
         """Go to the first record that is not older than a time; to the end where there is none."""
-        self._driver.run(self._core.seek_to(partitions, timestamp_ms))
+        self._driver.run(self._core.places.seek_to(partitions, timestamp_ms))
 
     def position(self, topic_partition: TopicPartition, timeout_s: float | None = None) -> int:
         """Return the offset of the next record that polls will return, waiting until it is known."""
         timeout_ms = milliseconds(timeout_s, self.config.request_timeout_ms)
-        return self._driver.run(self._core.position(topic_partition, timeout_ms), UNLIMITED_MS)
+        return self._driver.run(
+            self._core.places.position(topic_partition, timeout_ms), UNLIMITED_MS
+        )
 
     def positions(self) -> dict[TopicPartition, int | None]:
         """Return the position in every partition that is read now; None where it is not known yet."""
         with self._driver.enter():
-            return self._core.positions()
+            return self._core.places.positions()
 
     def lag(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
-        """Return how many offsets lie between each position and the end, of these partitions or of all that are read."""
-        return self._driver.run(self._core.lag(partitions, self.config.request_timeout_ms))
+        """Return how many offsets lie between each position and the end.
+
+        Args:
+            partitions: Which; None is all that are read.
+        """
+        return self._driver.run(self._core.places.lag(partitions, self.config.request_timeout_ms))
 
     def begin_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the first offset of each partition."""
-        return self._driver.run(self._core.begin_offsets(partitions))
+        return self._driver.run(self._core.places.begin_offsets(partitions))
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return one past the last offset of each partition; with read_committed, of the last that is settled."""
-        return self._driver.run(self._core.end_offsets(partitions))
+        return self._driver.run(self._core.places.end_offsets(partitions))
 
     def offsets_for_times(
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, ListedOffset]:
         """Find the first record of each partition that is not older than a time; offset -1 where there is none."""
-        return self._driver.run(self._core.offsets_for(timestamps_ms))
+        return self._driver.run(self._core.places.offsets_for(timestamps_ms))
 
     def partitions_for(self, topic: str) -> list[TopicPartition]:
         """Return a topic's partitions.

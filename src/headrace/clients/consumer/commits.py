@@ -105,7 +105,7 @@ class Commits:
                 self._cursors[name].committed = at.offset
 
     def commit_async(self, wanted: Offsets, callback: Callback | None) -> None:
-        """Commit without waiting; one attempt, and the callback is called from the program's next poll, commit or close."""
+        """Commit without waiting, in one attempt; the callback is called from a later poll, commit or close."""
 
         def ended(task: Task[None]) -> None:
             outcome: object = task.outcome

@@ -1,4 +1,4 @@
-"""The consumer's decisions, put together: every public operation as a flow, or as a plain method where nothing waits."""
+"""The consumer's decisions, put together: public operations as flows, or as plain methods where nothing waits."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from headrace.clients.consumer.fetcher import Fetcher
 from headrace.clients.consumer.hand_out import HandOut
 from headrace.clients.consumer.locator import Locator
 from headrace.clients.consumer.member import LEAVE_TIMEOUT_MS, Member
+from headrace.clients.consumer.places import Places, checked_offset
 from headrace.clients.consumer.rebalancing import COMMIT_TIMEOUT_MS, Rebalancing
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.clients.consumer.subscribed import SubscribedTopics
@@ -30,7 +31,6 @@ from headrace.clients.consumer.topics import TopicWatch
 from headrace.clients.engine import Engine
 from headrace.clients.flows import metadata, offsets
 from headrace.clients.flows.effects import Flow, Invoke, Wait
-from headrace.clients.flows.list_offsets import EARLIEST, LATEST, ListedOffset, list_offsets
 from headrace.clients.flows.offsets import Committer, OffsetAndMetadata
 from headrace.clients.flows.routing import check_partitions_exist
 from headrace.errors import (
@@ -42,7 +42,6 @@ from headrace.errors import (
     HeadraceError,
     InvalidCommittedOffsetError,
     NoSubscriptionError,
-    NotAssignedError,
     TransportError,
 )
 from headrace.types import TopicPartition
@@ -100,8 +99,15 @@ class ConsumerCore:
         self._commits = Commits(engine, config, self.cursors, self._identity, self._answered)
         self._fetcher = Fetcher(engine, config, self.cursors, self.failed)
         isolation_level = self._fetcher.isolation_level
-        self._isolation_level = isolation_level
         self._locator = Locator(engine, config, self.cursors, isolation_level, self)
+        self.places = Places(
+            engine,
+            self.cursors,
+            self._locator,
+            isolation_level,
+            check=self._check_open,
+            raise_failure=self._raise_failure,
+        )
         self._decoders = Decoders(engine, key_serde, serde, resolve_serde, self.failed)
         self._hand_out = HandOut(self.cursors, self._decoders)
         self._topics = SubscribedTopics(engine, config, self.cursors)
@@ -243,7 +249,7 @@ class ConsumerCore:
         yield from metadata.ensure(self._engine.state, {name.topic for name in wanted})
         check_partitions_exist(self._engine.state, wanted)
         places = {name: at for name, at in wanted.items() if at is not None and at < 0}
-        found = yield from self._list(places)
+        found = yield from self.places.listed(places)
         self._subscription = Subscription("partitions" if wanted else "none")
         self._topics.follow(self._subscription)
         for name in [name for name in self.cursors if name not in wanted]:
@@ -401,8 +407,8 @@ class ConsumerCore:
             return self._commits.handed_out()
         checked = {}
         for name, at in wanted.items():
-            cursor = self._cursor(name)
-            checked[cursor.name] = _checked_offset(cursor, at)
+            cursor = self.places.cursor(name)
+            checked[cursor.name] = checked_offset(cursor, at)
         return checked
 
     def committed(
@@ -440,83 +446,7 @@ class ConsumerCore:
             self._config.group_id, who.generation_id, who.member_id, who.group_instance_id
         )
 
-    # Places
-
-    def seek(self, name: TopicPartition, offset: int) -> None:
-        """Go on from another offset of a partition that is read."""
-        cursor = self._cursor(name)
-        cursor.move(_checked_offset(cursor, offset).offset)
-        self._engine.notify()
-
-    def seek_to(self, partitions: Iterable[TopicPartition] | None, target: int) -> Flow[None]:
-        """Go to EARLIEST, LATEST or a time; where no record is as late as the time, to the end."""
-        names = list(self.cursors) if partitions is None else list(partitions)
-        cursors = [self._cursor(name) for name in names]
-        found = yield from self._list({cursor.name: target for cursor in cursors})
-        late = [name for name, listed in found.items() if listed.offset < 0]
-        found |= yield from self._list(dict.fromkeys(late, LATEST))
-        for cursor in cursors:
-            if self.cursors.get(cursor.name) is cursor:
-                cursor.move(found[cursor.name].offset)
-
-    def position(self, name: TopicPartition, timeout_ms: int) -> Flow[int]:
-        """Return the offset of the next record that polls will return, once it is known."""
-        until_ms = self._engine.now_ms + timeout_ms
-        while (offset := self._cursor(name).offset) is None:
-            self._raise_failure()
-            self._locator.work()
-            if self._engine.now_ms >= until_ms:
-                raise TransportError(f"the position of {name} was not found in time")
-            yield Wait(until_ms)
-        return offset
-
-    def positions(self) -> dict[TopicPartition, int | None]:
-        """Return the position in every partition that is read, as far as it is known."""
-        return {name: self.cursors[name].offset for name in sorted(self.cursors)}
-
-    def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out no records of these partitions until `resume`."""
-        for cursor in [self._cursor(name) for name in partitions]:
-            cursor.paused = True
-
-    def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out records of these partitions again."""
-        for cursor in [self._cursor(name) for name in partitions]:
-            cursor.paused = False
-        self._engine.notify()
-
-    def paused(self) -> list[TopicPartition]:
-        """Return the partitions that are paused."""
-        return sorted(name for name, cursor in self.cursors.items() if cursor.paused)
-
-    def lag(
-        self, partitions: Iterable[TopicPartition] | None, timeout_ms: int
-    ) -> Flow[dict[TopicPartition, int]]:
-        """Return how many offsets lie between each position and the end."""
-        names = [self._cursor(name).name for name in partitions or list(self.cursors)]
-        positions = {}
-        for name in names:
-            positions[name] = yield from self.position(name, timeout_ms)
-        ends = yield from self._list(dict.fromkeys(names, LATEST))
-        return {name: max(0, ends[name].offset - positions[name]) for name in names}
-
-    def offsets_for(
-        self, targets: Mapping[TopicPartition, int]
-    ) -> Flow[dict[TopicPartition, ListedOffset]]:
-        """Find EARLIEST, LATEST, or the first record not older than a time; offset -1 where there is none."""
-        return (yield from self._list({TopicPartition(*n): at for n, at in targets.items()}))
-
-    def begin_offsets(
-        self, partitions: Iterable[TopicPartition]
-    ) -> Flow[dict[TopicPartition, int]]:
-        """Return the first offset of each partition."""
-        found = yield from self.offsets_for(dict.fromkeys(partitions, EARLIEST))
-        return {name: listed.offset for name, listed in found.items()}
-
-    def end_offsets(self, partitions: Iterable[TopicPartition]) -> Flow[dict[TopicPartition, int]]:
-        """Return one past the last offset of each partition, as far as this consumer may read."""
-        found = yield from self.offsets_for(dict.fromkeys(partitions, LATEST))
-        return {name: listed.offset for name, listed in found.items()}
+    # Topics
 
     def partitions_for(self, topic: str) -> Flow[list[TopicPartition]]:
         """Return a topic's partitions."""
@@ -524,24 +454,6 @@ class ConsumerCore:
         auto_create = self._config.allow_auto_create_topics
         yield from metadata.ensure(self._engine.state, [topic], auto_create=auto_create)
         return self._engine.state.metadata.partitions(topic)
-
-    def _list(
-        self, targets: Mapping[TopicPartition, int]
-    ) -> Flow[dict[TopicPartition, ListedOffset]]:
-        self._check_open()
-        if not targets:
-            return {}
-        return (yield from list_offsets(self._engine.state, targets, self._isolation_level))
-
-    def _cursor(self, name: TopicPartition) -> Cursor:
-        self._check_open()
-        cursor = self.cursors.get(TopicPartition(*name))
-        if cursor is None:
-            raise NotAssignedError(
-                f"{TopicPartition(*name)} is not assigned to this consumer (any more): it reads "
-                f"{', '.join(map(str, sorted(self.cursors))) or 'nothing'}"
-            )
-        return cursor
 
     # The end
 
@@ -598,12 +510,3 @@ class ConsumerCore:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the consumer is closed")
-
-
-def _checked_offset(cursor: Cursor, given: object) -> OffsetAndMetadata:
-    if isinstance(given, OffsetAndMetadata):
-        return given
-    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-        raise ConfigError(f"{cursor.name}: an offset is a number from 0 on, not {given!r}")
-    epoch = cursor.epoch if given == cursor.offset else -1
-    return OffsetAndMetadata(given, leader_epoch=epoch)

@@ -26,6 +26,7 @@ from headrace.clients.flows.fetch import (
 from headrace.clients.flows.list_offsets import READ_COMMITTED, READ_UNCOMMITTED
 from headrace.clients.flows.routing import by_leader, partition_error
 from headrace.errors import ErrorCode, HeadraceError, TransportError
+from headrace.protocol.codec import Message
 from headrace.types import TopicPartition
 
 FETCH_CHANNEL: Final = "fetch"
@@ -90,14 +91,15 @@ class Fetcher:
         for cursor in cursors.values():
             cursor.fetching = True
 
-        def answered(outcome: object) -> None:
+        def answered(outcome: Message | HeadraceError | None) -> None:
+            assert outcome is not None, "a fetch always has an answer"
             self._busy_nodes.discard(node)
             for cursor in cursors.values():
                 cursor.fetching = False
             if isinstance(outcome, TransportError):
                 self._mute(cursors.values())
             try:
-                for name, data in read_fetch(self._engine.state, positions, outcome):  # type: ignore[arg-type]  # a fetch always has an answer
+                for name, data in read_fetch(self._engine.state, positions, outcome):
                     if name in positions:
                         self._take_answer(cursors[name], positions[name].offset, data)
             except HeadraceError as error:

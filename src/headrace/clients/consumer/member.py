@@ -159,7 +159,10 @@ class Member:
         self._owned_generation = arrival.generation
 
     def leave(self) -> Flow[None]:
-        """Stop, and return the flow that tells the coordinator; a static member keeps its place until its session ends."""
+        """Stop, and return the flow that tells the coordinator.
+
+        A static member says nothing, and keeps its place until its session ends.
+        """
         place = membership.Membership(self.member_id, self.generation)
         self.stop()
         return self._tell_to_leave(place)
@@ -396,8 +399,8 @@ def withhold(
 ) -> dict[str, list[TopicPartition]]:
     """Keep back what another member still owns: it is given away once that member has confirmed to have stopped.
 
-    (1) In generation 5 a partition is taken from its owner and given to nobody; (2) the owner finishes, commits, and joins
-    again without it; (3) in generation 6 it is free. So it never has two owners, whatever the assignor thought of.
+    (1) In generation 5 a partition is taken from its owner and given to nobody; (2) the owner finishes, commits, and
+    joins again without it; (3) in generation 6 it is free. So it never has two owners, whatever the assignor thought of.
     """
     owners: dict[TopicPartition, set[str]] = {}
     for member, subscription in members.items():

@@ -1,9 +1,9 @@
 """The foreground's part in a rebalance: partitions are given up and taken where the program calls in, listener and all.
 
 (1) The coordinator announces a rebalance on a heartbeat; (2) the program's next poll commits what it finished and tells
-the listener what it has to give up: everything (eager), or what is not subscribed to any more (cooperative); (3) the join runs
-in the background, and polls go on, with what was kept; (4) the assignment arrives; (5) the next poll takes it over: a cooperative member
-commits and gives up what it did not get again, and joins once more to say so.
+the listener what it has to give up: everything (eager), or what is not subscribed to any more (cooperative); (3) the
+join runs in the background, and polls go on, with what was kept; (4) the assignment arrives; (5) the next poll takes it
+over: a cooperative member commits and gives up what it did not get again, and joins once more to say so.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Groups of consumers around one broker, in virtual time: who reads what, who is told, what happens to the late and the dead."""
+"""Groups of consumers around one broker, in virtual time: who reads what, who is told, who is late, who is dead."""
 
 from __future__ import annotations
 
@@ -456,7 +456,7 @@ def test_a_listener_may_commit_seek_and_ask_for_its_assignment() -> None:
         def on_assigned(self, partitions):
             seen["assigned"] = program.run(program.core.assignment(0))
             for name in partitions:
-                program.core.seek(name, 7)  # offsets kept elsewhere
+                program.core.places.seek(name, 7)  # offsets kept elsewhere
 
         def on_revoked(self, partitions):
             program.commit({t0: 8})

@@ -31,7 +31,8 @@ class Assignor(Protocol):
     """Divides partitions. An object belongs to one consumer.
 
     Two methods more are called where an assignor has them: `subscription_user_data()` returns bytes (or None) that go
-    to the leader with the member's subscription, and `on_assignment(partitions, generation)` is told what the member got.
+    to the leader with the member's subscription, and `on_assignment(partitions, generation)` is told what the member
+    got.
     """
 
     @property

@@ -47,7 +47,7 @@ class RoundRobinAssignor:
     def assign(
         self, members: Mapping[str, MemberSubscription], partition_counts: Mapping[str, int]
     ) -> Assignment:
-        """Deal; a member that does not want the topic is passed over, and the next partition goes on behind the taker."""
+        """Deal; members that do not want the topic are passed over, and dealing goes on behind the taker."""
         order = members_in_order(members)
         assignment: dict[str, list[TopicPartition]] = {member: [] for member in order}
         turn = 0
