@@ -165,7 +165,7 @@ class Producer:
             timestamp_ms: The record's time, milliseconds since 1970; None is now.
             partition: The partition, instead of the partitioner's.
             on_delivery: Called with what this method returns when the record's fate is known, in the order of
-                fates, from the event loop.
+                fates: from within another call, from the client's own thread, or with asyncio from the event loop.
 
         Returns:
             The record's fate; `.result()` waits for it.

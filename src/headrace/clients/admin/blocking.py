@@ -1,0 +1,252 @@
+"""The blocking admin client: what `headrace.Admin` is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from headrace.clients.admin.core import AdminCore, Place, admin_config
+from headrace.clients.drivers import Target, open_blocking_driver
+from headrace.clients.flows.admin import ClusterDescription, ConfigEntry
+from headrace.clients.flows.cluster import TopicMetadata
+from headrace.clients.flows.groups import GroupDescription, GroupListing, MemberDescription
+from headrace.clients.flows.offsets import OffsetAndMetadata
+from headrace.types import TopicPartition
+
+
+class Admin:
+    """Creates, describes and changes topics and groups; a context manager that closes itself.
+
+    Every method waits for its answer, tries again what may succeed later, and gives up after `request.timeout.ms`.
+    Errors are `ApiError` (a broker said no; `.code` says what) and `TransportError` (nobody answered in time).
+    """
+
+    def __init__(
+        self,
+        target: Target = "127.0.0.1:9092",
+        *,
+        request_timeout_ms: int | None = None,
+        client_id: str = "headrace",
+        **properties: Any,
+    ) -> None:
+        """Prepare a client; nothing is connected before the first call.
+
+        Args:
+            target: HOST:PORT, several separated by commas, or a `Broker` of this process.
+            request_timeout_ms: How long one method may take, attempts and pauses included.
+            client_id: The name by which brokers know the client.
+            properties: More properties, `retry_backoff_ms=50` or `**{"retry.backoff.ms": 50}`.
+
+        Raises:
+            ConfigError: A property is unknown or malformed.
+        """
+        self.config = admin_config(
+            target, properties, request_timeout_ms=request_timeout_ms, client_id=client_id
+        )
+        self._driver = open_blocking_driver(target, self.config)
+        self._core = AdminCore(self._driver.engine.state, self.config)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._driver.close()
+
+    # Topics
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = -1,
+        *,
+        replication_factor: int = -1,
+        configs: Mapping[str, str] | None = None,
+        storage: str | None = None,
+        partitioner: str | None = None,
+        serde: str | None = None,
+        key_serde: str | None = None,
+    ) -> None:
+        """Create a topic.
+
+        Args:
+            name: Its name.
+            partitions: How many partitions it has; -1 is the broker's default.
+            replication_factor: How many brokers keep it; -1 is the broker's default.
+            configs: Its configuration under Kafka's names.
+            storage: `headrace.storage`, where its records are kept.
+            partitioner: The name of the partitioner that Headrace's producers use, unless they are told otherwise.
+            serde: The name of the serde of its values, likewise.
+            key_serde: The name of the serde of its keys, likewise.
+
+        Raises:
+            ApiError: TOPIC_ALREADY_EXISTS, or what is wrong with name, numbers or configuration.
+        """
+        self._driver.run(
+            self._core.create_topic(
+                name,
+                partitions,
+                replication_factor,
+                configs or {},
+                storage=storage,
+                partitioner=partitioner,
+                serde=serde,
+                key_serde=key_serde,
+            )
+        )
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and everything in it.
+
+        Raises:
+            ApiError: UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        self._driver.run(self._core.delete_topic(name))
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        """Raise a topic's number of partitions to `total`. Keys may then go to other partitions than before.
+
+        Raises:
+            ApiError: INVALID_PARTITIONS: it has as many already, or more.
+        """
+        self._driver.run(self._core.add_partitions(topic, total))
+
+    def truncate(
+        self, topic: str, before: int | Mapping[int, int] | None = None
+    ) -> dict[TopicPartition, int]:
+        """Delete a topic's oldest records.
+
+        Args:
+            topic: The topic.
+            before: The offset of the first record to keep, in every partition or by partition; None keeps none.
+
+        Returns:
+            Where each partition now begins.
+
+        Raises:
+            ApiError: OFFSET_OUT_OF_RANGE: a partition does not reach so far. Others may have been truncated.
+        """
+        return self._driver.run(self._core.truncate(topic, before))
+
+    def topics(self, *, internal: bool = False) -> list[str]:
+        """Return the names of all topics, sorted; with `internal`, also those that brokers keep for themselves."""
+        return self._driver.run(self._core.topics(internal=internal))
+
+    def describe_topic(self, name: str) -> TopicMetadata:
+        """Return a topic's partitions, their leaders and replicas.
+
+        Raises:
+            ApiError: UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        return self._driver.run(self._core.describe_topic(name))
+
+    def configs(self, topic: str) -> dict[str, ConfigEntry]:
+        """Return a topic's configuration by name, with where each value comes from.
+
+        Raises:
+            ApiError: UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        return self._driver.run(self._core.configs(topic))
+
+    def alter_configs(self, topic: str, changes: Mapping[str, str | None]) -> None:
+        """Change some of a topic's configuration; the rest stays.
+
+        Args:
+            topic: The topic.
+            changes: Name to value; None takes back what was set, so that the broker's default counts.
+
+        Raises:
+            ApiError: INVALID_CONFIG: a name or value is not known.
+        """
+        self._driver.run(self._core.alter_configs(topic, changes))
+
+    def describe_cluster(self) -> ClusterDescription:
+        """Return the cluster's id, controller and brokers."""
+        return self._driver.run(self._core.describe_cluster())
+
+    # Groups
+
+    def groups(self) -> list[GroupListing]:
+        """Return every group of the cluster, sorted by name."""
+        return self._driver.run(self._core.groups())
+
+    def describe_group(self, group: str) -> GroupDescription:
+        """Return a group's state and members.
+
+        Raises:
+            ApiError: GROUP_ID_NOT_FOUND.
+        """
+        return self._driver.run(self._core.describe_group(group))
+
+    def members(self, group: str) -> list[MemberDescription]:
+        """Return a group's members and what each reads.
+
+        Raises:
+            ApiError: GROUP_ID_NOT_FOUND.
+        """
+        return self._driver.run(self._core.members(group))
+
+    def remove_member(
+        self, group: str, member_id: str = "", *, group_instance_id: str | None = None
+    ) -> None:
+        """Take a member out of its group; the others take over what it read.
+
+        A member that is alive joins again with its next heartbeat: stop it first.
+
+        Args:
+            group: The group.
+            member_id: The member, as `members` tells.
+            group_instance_id: The name of a static member, instead.
+
+        Raises:
+            ApiError: UNKNOWN_MEMBER_ID.
+        """
+        self._driver.run(self._core.remove_member(group, member_id, group_instance_id))
+
+    def delete_group(self, group: str) -> None:
+        """Delete a group without members, and what it has committed.
+
+        Raises:
+            ApiError: NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND.
+        """
+        self._driver.run(self._core.delete_group(group))
+
+    # Offsets
+
+    def offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return what a group has committed; a partition without a commit is left out."""
+        return self._driver.run(self._core.offsets(group))
+
+    def reset_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, int] | None = None,
+        *,
+        topics: Iterable[str] | None = None,
+        to: Place | None = None,
+    ) -> dict[TopicPartition, int]:
+        """Have a group without members go on elsewhere.
+
+        Args:
+            group: The group; created if there is none.
+            offsets: Partition to the offset of the next record; or:
+            topics: The topics of which all partitions are moved,
+            to: to "earliest", "latest", or the first record not older than a timestamp in milliseconds since 1970.
+
+        Returns:
+            What was committed.
+
+        Raises:
+            ConfigError: Neither offsets are given nor topics and a place, or both.
+            ApiError: UNKNOWN_MEMBER_ID: the group has members.
+        """
+        return self._driver.run(self._core.reset_offsets(group, offsets, topics, to))

@@ -1,0 +1,169 @@
+"""The admin client over an embedded broker; most by the blocking twin, for both share what decides."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headrace.clients.admin.aio import Admin as AsyncAdmin
+from headrace.clients.admin.blocking import Admin
+from headrace.clients.consumer.blocking import Consumer
+from headrace.clients.drivers import open_blocking_driver
+from headrace.clients.flows.produce import produce
+from headrace.errors import ApiError, ConfigError, ErrorCode
+from headrace.records.builder import build_batch
+from headrace.streams.clock import ManualClock
+from headrace.streams.world import World
+from headrace.types import TopicPartition
+from tests.fixtures.broker_harness import BrokerHarness
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@pytest.fixture
+def world() -> World:
+    harness = BrokerHarness()
+    return World(harness.broker, ManualClock(harness.now_ms))
+
+
+@pytest.fixture
+def admin(world):
+    with Admin(world) as opened:
+        yield opened
+
+
+def write(world: World, where: TopicPartition, *timestamps_ms: int) -> None:
+    driver = open_blocking_driver(world, Admin(world).config)
+    for timestamp_ms in timestamps_ms:
+        batch = build_batch([(None, b"v", (), timestamp_ms)])
+        driver.run(produce(driver.engine.state, where, batch, -1, 30_000))
+    driver.close()
+
+
+def code_of(failure) -> ErrorCode:
+    return failure.value.code
+
+
+def test_topics_come_grow_and_go(admin) -> None:
+    admin.create_topic("t", 2, configs={"cleanup.policy": "compact"})
+    admin.create_topic("one")
+    assert admin.topics() == ["one", "t"]
+    assert list(admin.describe_topic("t").partitions) == [0, 1]
+    admin.add_partitions("t", 3)
+    assert list(admin.describe_topic("t").partitions) == [0, 1, 2]
+    admin.delete_topic("one")
+    assert admin.topics() == ["t"]
+
+
+def test_what_a_broker_refuses_is_raised_with_its_code(admin) -> None:
+    admin.create_topic("t", 2)
+    with pytest.raises(ApiError) as failure:
+        admin.create_topic("t")
+    assert code_of(failure) == ErrorCode.TOPIC_ALREADY_EXISTS
+    with pytest.raises(ApiError) as failure:
+        admin.delete_topic("missing")
+    assert code_of(failure) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    with pytest.raises(ApiError) as failure:
+        admin.add_partitions("t", 1)
+    assert code_of(failure) == ErrorCode.INVALID_PARTITIONS
+    with pytest.raises(ApiError) as failure:
+        admin.describe_topic("missing")
+    assert code_of(failure) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    with pytest.raises(ApiError) as failure:
+        admin.create_topic("u", configs={"no.such.config": "1"})
+    assert code_of(failure) == ErrorCode.INVALID_CONFIG
+
+
+def test_configs_are_set_and_taken_back(admin) -> None:
+    admin.create_topic("t")
+    default = admin.configs("t")["retention.ms"].value
+    admin.alter_configs("t", {"retention.ms": "60000", "cleanup.policy": "compact"})
+    assert admin.configs("t")["retention.ms"].value == "60000"
+    admin.alter_configs("t", {"retention.ms": None})
+    assert admin.configs("t")["retention.ms"].value == default
+    assert admin.configs("t")["cleanup.policy"].value == "compact"
+    with pytest.raises(ApiError) as failure:
+        admin.alter_configs("t", {"retention.ms": "soon"})
+    assert code_of(failure) == ErrorCode.INVALID_CONFIG
+
+
+def test_what_clients_need_to_know_is_kept_with_the_topic(admin) -> None:
+    admin.create_topic("t", partitioner="murmur2", serde="json", key_serde="str")
+    configs = admin.configs("t")
+    assert configs["headrace.serde"].value == "json"
+    assert configs["headrace.key.serde"].value == "str"
+    assert configs["headrace.partitioner"].value == "murmur2"
+
+
+def test_records_are_deleted_below_an_offset_or_all(admin, world) -> None:
+    admin.create_topic("t", 2)
+    now_ms = world.now_ms()
+    write(world, T0, now_ms, now_ms, now_ms)
+    write(world, T1, now_ms)
+    assert admin.truncate("t", {0: 2}) == {T0: 2}
+    assert admin.truncate("t") == {T0: 3, T1: 1}
+    with pytest.raises(ApiError) as failure:
+        admin.truncate("t", 9)
+    assert code_of(failure) == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_offsets_of_a_group_are_moved(admin, world) -> None:
+    admin.create_topic("t", 2)
+    start_ms = world.now_ms()
+    write(world, T0, start_ms, start_ms + 10, start_ms + 20)
+    assert admin.reset_offsets("g", {T0: 1}) == {T0: 1}
+    assert {where: found.offset for where, found in admin.offsets("g").items()} == {T0: 1}
+    assert admin.reset_offsets("g", topics=["t"], to="latest") == {T0: 3, T1: 0}
+    assert admin.reset_offsets("g", topics=["t"], to="earliest") == {T0: 0, T1: 0}
+    assert admin.reset_offsets("g", topics=["t"], to=start_ms + 5) == {T0: 1, T1: 0}
+    assert admin.reset_offsets("g", topics=["t"], to=start_ms + 1000) == {T0: 3, T1: 0}
+    for wrong in ({}, {"offsets": {T0: 1}, "topics": ["t"], "to": "latest"}, {"topics": ["t"]}):
+        with pytest.raises(ConfigError, match="either offsets, or topics"):
+            admin.reset_offsets("g", **wrong)
+    with pytest.raises(ConfigError, match="'tomorrow' is not earliest"):
+        admin.reset_offsets("g", topics=["t"], to="tomorrow")
+
+
+def test_groups_and_members_are_told_removed_and_deleted(admin, world) -> None:
+    admin.create_topic("t")
+    member = Consumer(world, group="g")
+    member.subscribe(["t"])
+    member.poll(10)
+    assert [listing.group_id for listing in admin.groups()] == ["g"]
+    [found] = admin.members("g")
+    assert found.assignment == (T0,)
+    with pytest.raises(ApiError) as failure:
+        admin.delete_group("g")
+    assert code_of(failure) == ErrorCode.NON_EMPTY_GROUP
+    admin.remove_member("g", found.member_id)
+    assert admin.members("g") == []
+    with pytest.raises(ApiError) as failure:
+        admin.remove_member("g", found.member_id)
+    assert code_of(failure) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert admin.describe_group("g").state == "Empty"
+    admin.delete_group("g")
+    assert admin.groups() == []
+    with pytest.raises(ApiError) as failure:
+        admin.describe_group("g")
+    assert code_of(failure) == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_the_asyncio_twin_does_the_same(world) -> None:
+    async def main() -> None:
+        async with AsyncAdmin(world) as admin:
+            await admin.create_topic("t", 2)
+            assert await admin.topics() == ["t"]
+            assert (await admin.describe_cluster()).brokers
+            assert await admin.reset_offsets("g", topics=["t"], to="earliest") == {T0: 0, T1: 0}
+            assert set(await admin.offsets("g")) == {T0, T1}
+            assert await admin.groups() != []
+            with pytest.raises(ApiError):
+                await admin.create_topic("t")
+
+    asyncio.run(main())
+
+
+def test_unknown_properties_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"retry\.backof"):
+        Admin("127.0.0.1:1", retry_backof_ms=1)
