@@ -122,8 +122,8 @@ class Consumer:
                 exist later count too. With neither topics nor pattern, the group's attachments decide, which only
                 Headrace's brokers keep.
             exclude: What the pattern must not take: names, or another pattern.
-            listener: An object with any of on_revoked(partitions), on_assigned(partitions), on_lost(partitions),
-                which may be coroutine functions.
+            listener: An object with any of on_revoked(partitions), on_assigned(partitions), on_lost(partitions); with
+                asyncio they may be coroutine functions.
 
         Raises:
             ConflictingSubscriptionError: The consumer reads something of another kind; `unsubscribe` first.
