@@ -16,6 +16,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Admin": "headrace.clients.admin.blocking",
     "Broker": "headrace.streams.broker",
     "Consumer": "headrace.clients.consumer.blocking",
     "ConsumerRecord": "headrace.clients.consumer.records",
@@ -35,6 +36,8 @@ __all__ = ["__version__", *_HOMES]  # noqa: PLE0604 - names are text, though not
 
 def __getattr__(name: str) -> Any:
     """Load what is asked for (PEP 562): a program pays only for what it uses."""
+    if name == "aio":
+        return import_module("headrace.aio")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'headrace' has no attribute {name!r}")

@@ -1,5 +1,7 @@
 from typing import Final
 
+from headrace import aio as aio
+from headrace.clients.admin.blocking import Admin as Admin
 from headrace.clients.consumer.assignors import register_assignor as register_assignor
 from headrace.clients.consumer.blocking import Consumer as Consumer
 from headrace.clients.consumer.records import ConsumerRecord as ConsumerRecord

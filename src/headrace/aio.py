@@ -1,0 +1,9 @@
+"""The asyncio twins of `headrace.Producer`, `headrace.Consumer` and `headrace.Admin`: the same methods, to be awaited."""
+
+from __future__ import annotations
+
+from headrace.clients.admin.aio import Admin
+from headrace.clients.consumer.aio import Consumer
+from headrace.clients.producer.aio import Producer
+
+__all__ = ["Admin", "Consumer", "Producer"]
