@@ -26,7 +26,7 @@ ITERATION_POLL_MS: Final = 1_000
 
 
 class Consumer:
-    """Reads records; an asynchronous context manager that commits (with `enable.auto.commit`), leaves its group and closes.
+    """Reads records; an asynchronous context manager that commits (with `enable.auto.commit`), leaves its group, closes.
 
     Automatic commits cover what the program has finished: the records of a poll count as finished when it polls
     again, or closes without an exception. Heartbeats go on while the program works; one that does not poll for

@@ -218,6 +218,7 @@ class ConsumerCore:
         self._rebalancing.listener = listener
         self._member.request_rejoin("the subscription changed")
         self._watch.watch(self._topics.age_ms)
+        self._watch.refresh()  # tells, too, that no broker can be reached
         self._commits.start_auto()
 
     def _become_member(self, assignors: Sequence[Assignor] | None) -> None:

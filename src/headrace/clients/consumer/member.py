@@ -400,7 +400,7 @@ def withhold(
     """Keep back what another member still owns: it is given away once that member has confirmed to have stopped.
 
     (1) In generation 5 a partition is taken from its owner and given to nobody; (2) the owner finishes, commits, and
-    joins again without it; (3) in generation 6 it is free. So it never has two owners, whatever the assignor thought of.
+    joins again without it; (3) in generation 6 it is free. So it never has two owners, whatever the assignor wants.
     """
     owners: dict[TopicPartition, set[str]] = {}
     for member, subscription in members.items():

@@ -1,0 +1,278 @@
+"""What may be read, by whom, and what is said of the rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.clients.config import ConsumerConfig, parse_config
+from headrace.clients.consumer.assignors import choose_assignors, register_assignor
+from headrace.clients.consumer.assignors.spread import RangeAssignor
+from headrace.errors import (
+    ApiError,
+    ClosedError,
+    ConcurrentPollError,
+    ConfigError,
+    ConflictingSubscriptionError,
+    ErrorCode,
+    NoSubscriptionError,
+    NotAssignedError,
+    TransportError,
+    UnknownAssignorError,
+)
+from headrace.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
+from headrace.types import TopicPartition
+from tests.fixtures.consumer_world import ConsumerWorld, Program, rebalance
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def make_world(topics: str = "t") -> ConsumerWorld:
+    world = ConsumerWorld()
+    for topic in topics:
+        world.broker.create_topic(topic, partitions=2)
+    return world
+
+
+def test_nothing_to_read() -> None:
+    reader = make_world().consumer(group="g")
+    with pytest.raises(NoSubscriptionError, match="call subscribe or assign first"):
+        reader.poll(0)
+    reader.subscribe(["t"])
+    reader.poll(100)
+    reader.run(reader.core.unsubscribe())
+    assert reader.assignment() == []
+    with pytest.raises(NoSubscriptionError):
+        reader.poll(0)
+
+
+def test_subscriptions_of_different_kinds_exclude_each_other() -> None:
+    reader = make_world().consumer(group="g")
+    reader.subscribe(["t"])
+    with pytest.raises(ConflictingSubscriptionError, match="reads topics: call unsubscribe"):
+        reader.assign([T0])
+    with pytest.raises(ConflictingSubscriptionError, match="before it reads a pattern"):
+        reader.subscribe(pattern="t.*")
+    reader.run(reader.core.unsubscribe())
+    reader.assign([T0])
+    with pytest.raises(ConflictingSubscriptionError, match="partitions chosen by hand"):
+        reader.subscribe(["t"])
+    reader.assign([])
+    reader.subscribe(["t"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"topics": "orders"}, r"for one topic: \['orders'\]"),
+        ({"topics": [1]}, "a topic's name is text"),
+        ({"topics": ["t"], "pattern": "t"}, "not both"),
+        ({"pattern": "("}, "no regular expression"),
+        ({"pattern": ".*", "exclude": "("}, "no regular expression"),
+    ],
+)
+def test_subscriptions_of_the_wrong_form(arguments, message: str) -> None:
+    reader = make_world().consumer(group="g")
+    with pytest.raises(ConfigError, match=message):
+        reader.subscribe(**arguments)
+
+
+def test_subscribing_needs_a_group() -> None:
+    reader = make_world().consumer()
+    with pytest.raises(ConfigError, match="needs a group"):
+        reader.subscribe(["t"])
+
+
+@pytest.mark.parametrize("name", [T0, TopicPartition("u", 7)])
+def test_partitions_that_are_not_read(name: TopicPartition) -> None:
+    reader = make_world().consumer(group="g")
+    reader.assign([T1])
+    places = reader.core.places
+    for use in (
+        lambda: places.seek(name, 3),
+        lambda: reader.run(places.position(name, 0)),
+        lambda: places.pause([name]),
+        lambda: places.resume([name]),
+        lambda: reader.run(places.seek_to([name], -2)),
+        lambda: reader.run(places.lag([name], 0)),
+    ):
+        with pytest.raises(NotAssignedError, match="it reads t-1"):
+            use()
+
+
+def test_partitions_that_do_not_exist_cannot_be_assigned() -> None:
+    reader = make_world().consumer()
+    with pytest.raises(ApiError, match="none numbered 9"):
+        reader.assign([TopicPartition("t", 9)])
+    with pytest.raises(ApiError) as raised:
+        reader.assign([TopicPartition("missing", 0)])
+    assert raised.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_assigning_again_keeps_the_position_where_none_is_given() -> None:
+    world = make_world()
+    world.fill("t", 2, 5)
+    reader = world.consumer(auto_offset_reset="earliest")
+    reader.assign([T0])
+    assert len(reader.poll(1000, 3)) == 3
+    reader.assign([T0, T1])
+    assert reader.core.places.positions()[T0] == 3
+    reader.assign({T0: 1})
+    assert reader.core.places.positions() == {T0: 1}
+
+
+def test_a_closed_consumer_says_so() -> None:
+    reader = make_world().consumer(group="g")
+    reader.subscribe(["t"])
+    reader.poll(10)
+    reader.close()
+    for use in (
+        lambda: reader.poll(0),
+        reader.commit,
+        lambda: reader.subscribe(["t"]),
+        lambda: reader.core.places.seek(T0, 0),
+        reader.core.take_one,
+    ):
+        with pytest.raises(ClosedError, match="the consumer is closed"):
+            use()
+
+
+def test_a_listener_does_not_poll() -> None:
+    class Polling:
+        def on_assigned(self, partitions):
+            reader.poll(0)
+
+    reader = make_world().consumer(group="g")
+    reader.subscribe(["t"], listener=Polling())
+    with pytest.raises(ConcurrentPollError, match="polled already"):
+        reader.poll(1000)
+    assert reader.poll(0) == []
+
+
+def test_the_assignment_is_waited_for() -> None:
+    reader = make_world().consumer(group="g")
+    reader.subscribe(["t"])
+    assert reader.run(reader.core.assignment(10_000)) == [T0, T1]
+
+
+def test_an_unreachable_cluster_is_an_error_but_one_that_is_lost_is_waited_for() -> None:
+    world = make_world()
+    reader = world.consumer(group="g", request_timeout_ms=2_000)
+    world.fault = lambda _program, _call: TransportError("connection refused")
+    reader.subscribe(["t"])
+    with pytest.raises(TransportError, match="connection refused"):
+        reader.poll(60_000)
+    world.fault = None
+    assert reader.poll(5_000) == []
+    assert reader.assignment() == [T0, T1]
+    world.fault = lambda _program, _call: TransportError("connection refused")
+    assert reader.poll(60_000) == []
+
+
+# Assignors by name
+
+
+def test_assignors_are_chosen_by_name_class_object_or_a_list_of_them() -> None:
+    names = [assignor.name for assignor in choose_assignors(["equal", RangeAssignor])]
+    assert names == ["equal", "range"]
+    java = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor,roundrobin"
+    assert [one.name for one in choose_assignors(java)] == ["cooperative-sticky", "roundrobin"]
+    own = RangeAssignor()
+    assert choose_assignors(own) == [own]
+    assert parse_config(ConsumerConfig, {"partition.assignment.strategy": "sticky"})
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ("rage", "did you mean 'range'"),
+        ([], "no assignor is given"),
+        ("", "no assignor is given"),
+        (3, "is no assignor"),
+        (object, "is no assignor"),
+    ],
+)
+def test_what_is_no_assignor(choice, message: str) -> None:
+    with pytest.raises(UnknownAssignorError, match=message):
+        choose_assignors(choice)
+
+
+def test_an_assignor_of_ones_own_gets_a_name() -> None:
+    class Mine(RangeAssignor):
+        name = "mine"
+
+    register_assignor("mine", Mine)
+    [found] = choose_assignors("mine")
+    assert isinstance(found, Mine)
+
+
+# What a group is attached to
+
+
+class Attached:
+    """A broker that keeps attachments, by answering DescribeConfigs of groups."""
+
+    def __init__(self, **configs: str) -> None:
+        self.configs = {"headrace.topics": "", "headrace.pattern": "", "headrace.assignor": ""}
+        self.configs |= {f"headrace.{name}": value for name, value in configs.items()}
+
+    def __call__(self, _program: Program, call):
+        request = call.request
+        if not isinstance(request, DescribeConfigsRequest):
+            return None
+        [resource] = request.resources
+        if resource.resource_type != 32:
+            return None
+        entries = [
+            DescribeConfigsResourceResult(name=name, value=value)
+            for name, value in self.configs.items()
+        ]
+        result = DescribeConfigsResult(
+            resource_type=32, resource_name=resource.resource_name, configs=entries
+        )
+        return DescribeConfigsResponse(results=[result])
+
+
+def test_members_read_what_their_group_is_attached_to() -> None:
+    world = make_world("abc")
+    world.fault = attached = Attached(topics="a,b", assignor="equal")
+    reader = world.consumer(group="g")
+    reader.subscribe()
+    rebalance(reader, rounds=2)
+    assert {topic for topic, _ in reader.assignment()} == {"a", "b"}
+    assert reader.core._member is not None
+    assert [one.name for one in reader.core._member.assignors] == ["equal"]
+    attached.configs["headrace.topics"] = "b,c"
+    rebalance(reader)
+    assert {topic for topic, _ in reader.assignment()} == {"b", "c"}
+    attached.configs |= {"headrace.topics": "", "headrace.pattern": "[ab]"}
+    rebalance(reader)
+    assert {topic for topic, _ in reader.assignment()} == {"a", "b"}
+
+
+def test_a_member_may_join_before_its_group_is_attached_to_anything() -> None:
+    world = make_world("a")
+    world.fault = attached = Attached()
+    reader = world.consumer(group="g")
+    reader.subscribe()
+    rebalance(reader, rounds=2)
+    assert reader.core.joined
+    attached.configs["headrace.topics"] = "a"
+    rebalance(reader)
+    assert {topic for topic, _ in reader.assignment()} == {"a"}
+
+
+def test_a_broker_that_keeps_no_attachments_is_named_as_the_reason() -> None:
+    world = make_world()
+    world.fault = lambda _program, call: (
+        DescribeConfigsResponse(results=[DescribeConfigsResult(resource_type=32)])
+        if isinstance(call.request, DescribeConfigsRequest)
+        else None
+    )
+    reader = world.consumer(group="g")
+    with pytest.raises(ConfigError, match="does not keep what group 'g' is attached to"):
+        reader.subscribe()
