@@ -1,0 +1,228 @@
+"""Where a consumer is and goes on: committed offsets, policies, seeks, times, and logs that were cut."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.clients.flows.list_offsets import EARLIEST, LATEST
+from headrace.errors import (
+    ConfigError,
+    LogTruncatedError,
+    NoOffsetError,
+    TransportError,
+)
+from headrace.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from headrace.protocol.messages.fetch import FetchRequest
+from headrace.protocol.messages.list_offsets import ListOffsetsRequest
+from headrace.protocol.messages.metadata import MetadataRequest
+from headrace.protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+from headrace.types import TopicPartition
+from tests.fixtures.broker_harness import START_MS, batch, produce_request
+from tests.fixtures.consumer_world import ConsumerWorld, Program
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def make_reader(records: int = 10, **options) -> tuple[ConsumerWorld, Program]:
+    world = ConsumerWorld()
+    world.broker.create_topic("t", partitions=2)
+    if records:
+        world.fill("t", 2, records)
+    return world, world.consumer(**{"auto_offset_reset": "earliest"} | options)
+
+
+def offsets_of(records) -> list[int]:
+    return [record.offset for record in records]
+
+
+@pytest.mark.parametrize(("reset", "first"), [("earliest", 0), ("latest", 10)])
+def test_without_a_committed_offset_the_policy_decides(reset: str, first: int) -> None:
+    _, reader = make_reader(group="g", auto_offset_reset=reset)
+    reader.assign([T0])
+    assert reader.run(reader.core.places.position(T0, 10_000)) == first
+
+
+def test_without_a_policy_there_is_nowhere_to_begin() -> None:
+    _, reader = make_reader(group="g", auto_offset_reset="none")
+    reader.assign([T0])
+    with pytest.raises(NoOffsetError, match="nothing is committed for t-0"):
+        reader.poll(1000)
+    reader.core.places.seek(T0, 4)
+    assert offsets_of(reader.poll(1000, 1)) == [4]
+
+
+def test_a_committed_offset_goes_before_the_policy() -> None:
+    world, reader = make_reader(group="g", enable_auto_commit=False)
+    reader.assign({T0: 6})
+    reader.commit()
+    again = world.consumer(group="g", auto_offset_reset="latest")
+    again.assign([T0])
+    assert offsets_of(again.poll(1000, 2)) == [6, 7]
+
+
+def test_an_offset_that_was_deleted_goes_on_by_the_policy_and_says_so() -> None:
+    world, reader = make_reader()
+    reader.assign({T0: 2})
+    part = DeleteRecordsPartition(partition_index=0, offset=5)
+    world.broker.call(
+        DeleteRecordsRequest(
+            topics=[DeleteRecordsTopic(name="t", partitions=[part])], timeout_ms=1000
+        )
+    )
+    assert offsets_of(reader.poll(1000)) == [5, 6, 7, 8, 9]
+    [warning] = reader.warnings
+    assert "t-0: offset 2 does not exist (any more); reading goes on at 5" in warning
+
+
+def test_a_seek_while_the_position_is_looked_up_holds() -> None:
+    world, reader = make_reader()
+    reader.assign([T0])
+    reader.engine.spawn(reader.core.poll(60_000))  # (1) asks where to begin
+    reader.core.places.seek(T0, 8)  # (2) the program knows better
+    world.settle()  # (3) the answer comes
+    assert reader.requests(ListOffsetsRequest)
+    assert offsets_of(reader.core.take()) == [8, 9]
+
+
+def test_seeks_to_begin_end_and_time() -> None:
+    world, reader = make_reader(records=0)
+    for hour in range(4):
+        records = batch(b"a", b"b", timestamp_ms=START_MS - 36_000_000 + 3_600_000 * hour)
+        world.broker.call(produce_request("t", 0, records))
+    reader.assign([T0, T1])
+    places = reader.core.places
+    reader.run(places.seek_to(None, LATEST))
+    assert places.positions() == {T0: 8, T1: 0}
+    reader.run(places.seek_to([T0], EARLIEST))
+    assert places.positions()[T0] == 0
+    reader.run(places.seek_to(None, START_MS - 36_000_000 + 3_600_001))
+    assert places.positions() == {T0: 4, T1: 0}, "the end, where nothing is as late"
+    assert offsets_of(reader.poll(1000, 1)) == [4]
+    with pytest.raises(ConfigError, match="a number from 0 on"):
+        places.seek(T0, -2)
+
+
+def test_lag_and_offsets() -> None:
+    _, reader = make_reader()
+    reader.assign({T0: 3, T1: 10})
+    places = reader.core.places
+    assert reader.run(places.lag(None, 1000)) == {T0: 7, T1: 0}
+    assert reader.run(places.lag([T0], 1000)) == {T0: 7}
+    assert reader.run(places.begin_offsets([T0])) == {T0: 0}
+    assert reader.run(places.end_offsets([T0, T1])) == {T0: 10, T1: 10}
+    [found] = reader.run(places.offsets_for({T0: START_MS + 1})).values()
+    assert found.offset == -1
+    assert reader.run(reader.core.partitions_for("t")) == [T0, T1]
+
+
+def test_a_position_that_cannot_be_found_in_time() -> None:
+    world, reader = make_reader()
+    reader.assign([T0])
+    world.fault = lambda _program, call: (
+        TransportError("gone") if isinstance(call.request, ListOffsetsRequest) else None
+    )
+    with pytest.raises(TransportError, match="position of t-0 was not found in time"):
+        reader.run(reader.core.places.position(T0, 500))
+
+
+def test_paused_partitions_are_neither_returned_nor_fetched() -> None:
+    world, reader = make_reader()
+    reader.assign([T0, T1])
+    reader.core.places.pause([T0])
+    assert {record.partition for record in reader.poll(1000)} == {1}
+    assert reader.core.places.paused() == [T0]
+    assert reader.poll(1000) == []
+    fetched = {
+        part.partition
+        for request in reader.requests(FetchRequest)
+        for topic in request.topics
+        for part in topic.partitions
+    }
+    assert fetched == {1}
+    reader.core.places.resume([T0])
+    assert {record.partition for record in reader.poll(1000)} == {0}
+    assert world.now_ms > START_MS
+
+
+def test_a_partition_with_unread_records_is_not_fetched_again() -> None:
+    _, reader = make_reader()
+    reader.assign([T0])
+    for _ in range(5):
+        reader.poll(1000, 1)
+    assert len(reader.requests(FetchRequest)) == 1
+
+
+def test_partitions_take_turns() -> None:
+    _, reader = make_reader()
+    reader.assign([T0, T1])
+    reader.poll(1000, 1)
+    turns = [reader.poll(1000, 1)[0].partition for _ in range(4)]
+    assert turns in ([0, 1, 0, 1], [1, 0, 1, 0])
+
+
+# New leaders
+
+
+def lead_in_epoch(world: ConsumerWorld, epoch: int, end: EpochEndOffset) -> None:
+    """From now on the broker says that it leads in another epoch, whose log parts at `end` from what was read."""
+
+    def newer(_program, call):
+        if isinstance(call.request, OffsetForLeaderEpochRequest):
+            topic = OffsetForLeaderTopicResult(topic="t", partitions=[end])
+            return OffsetForLeaderEpochResponse(topics=[topic])
+        if isinstance(call.request, FetchRequest):
+            for topic in call.request.topics:
+                for part in topic.partitions:
+                    part.current_leader_epoch = -1
+        return None
+
+    def told(_program, call):
+        if not isinstance(call.request, MetadataRequest):
+            return None
+        response = world.broker.call(call.request)
+        for topic in response.topics:
+            for partition in topic.partitions:
+                partition.leader_epoch = epoch
+        return response
+
+    world.fault, world.lost = newer, told
+
+
+@pytest.mark.parametrize("reset", ["earliest", "none"])
+def test_a_log_that_was_cut_is_noticed(reset: str) -> None:
+    world, reader = make_reader(auto_offset_reset=reset)
+    reader.assign({T0: 0})
+    assert len(reader.poll(1000, 8)) == 8
+    epoch = reader.core.cursors[T0].epoch
+    lead_in_epoch(world, epoch + 1, EpochEndOffset(partition=0, leader_epoch=epoch, end_offset=5))
+    reader.core.cursors[T0].drop_read_ahead()
+    reader.state.stale_topics.add("t")
+    if reset == "none":
+        with pytest.raises(LogTruncatedError, match="before offset 8, its log parts at 5"):
+            reader.poll(5000)
+        return
+    assert offsets_of(reader.poll(5000)) == [5, 6, 7, 8, 9]
+    assert any("reading goes on at 5" in text for text in reader.warnings)
+    assert len(reader.requests(OffsetForLeaderEpochRequest)) == 1
+
+
+def test_a_new_leader_with_the_whole_log_changes_nothing() -> None:
+    world, reader = make_reader()
+    reader.assign({T0: 0})
+    assert len(reader.poll(1000, 8)) == 8
+    epoch = reader.core.cursors[T0].epoch
+    lead_in_epoch(world, epoch + 1, EpochEndOffset(partition=0, leader_epoch=epoch, end_offset=10))
+    reader.core.cursors[T0].drop_read_ahead()
+    reader.state.stale_topics.add("t")
+    assert offsets_of(reader.poll(5000)) == [8, 9]
+    assert reader.warnings == []
+    assert len(reader.requests(OffsetForLeaderEpochRequest)) == 1
