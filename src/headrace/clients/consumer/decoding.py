@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from headrace.clients.consumer.background import Background
 from headrace.clients.engine import Engine
-from headrace.clients.flows.admin import ResourceType, describe_configs
 from headrace.clients.flows.effects import Flow
-from headrace.errors import ApiError, HeadraceError, TransportError
+from headrace.clients.flows.topic_settings import topic_settings
+from headrace.errors import HeadraceError, TransportError
 from headrace.serdes.plain import BytesSerde
-
-SERDE_CONFIG: Final = "headrace.serde"
-KEY_SERDE_CONFIG: Final = "headrace.key.serde"
 
 Decode = Callable[[bytes], Any]
 
@@ -82,24 +79,16 @@ class Decoders:
     def _ask(self, topics: list[str]) -> Flow[None]:
         backoff = self._engine.state.backoff()
         for topic in topics:
-            names: dict[str, str] = {}
             while True:
                 try:
-                    found = yield from describe_configs(
-                        self._engine.state, ResourceType.TOPIC, [topic]
-                    )
+                    named = yield from topic_settings(self._engine.state, topic)
                 except TransportError as error:
                     yield backoff.after(error)
                     continue
-                except ApiError:
-                    found = {}  # a broker that does not tell has nothing to say about serdes
                 break
-            for entry in found.get(topic, ()):
-                if entry.value:
-                    names[entry.name] = entry.value
             self._known[topic] = (
-                self._choose(0, self._key, names.get(KEY_SERDE_CONFIG)),
-                self._choose(1, self._value, names.get(SERDE_CONFIG)),
+                self._choose(0, self._key, named.key_serde),
+                self._choose(1, self._value, named.serde),
             )
 
     def _choose(self, index: int, given: Decode | None, name: str | None) -> Decode | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.clients.config import ConsumerConfig
-from headrace.clients.consumer.decoding import KEY_SERDE_CONFIG, SERDE_CONFIG
+from headrace.clients.flows.topic_settings import KEY_SERDE, SERDE
 from headrace.errors import ConfigError, SerializationError
 from headrace.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -59,7 +59,7 @@ def test_given_serdes_read_every_topic() -> None:
 
 def test_a_topic_names_its_serdes() -> None:
     world = make_world(b'{"id": 1}')
-    world.fault = named(**{SERDE_CONFIG: "json", KEY_SERDE_CONFIG: "str"})
+    world.fault = named(**{SERDE: "json", KEY_SERDE: "str"})
     reader = world.consumer(resolve_serde=resolve_serde)
     reader.assign({T0: 0})
     [record] = reader.poll(1000)
@@ -70,7 +70,7 @@ def test_a_topic_names_its_serdes() -> None:
 
 def test_a_given_serde_goes_before_the_topics() -> None:
     world = make_world(b'{"id": 1}')
-    world.fault = named(**{SERDE_CONFIG: "json", KEY_SERDE_CONFIG: "str"})
+    world.fault = named(**{SERDE: "json", KEY_SERDE: "str"})
     reader = world.consumer(resolve_serde=resolve_serde, serde=resolve_serde("bytes"))
     reader.assign({T0: 0})
     [record] = reader.poll(1000)
@@ -87,7 +87,7 @@ def test_topics_without_a_serde_are_bytes() -> None:
 
 def test_a_serde_that_is_not_known_here_is_an_error() -> None:
     world = make_world(b"v")
-    world.fault = named(**{SERDE_CONFIG: "martian"})
+    world.fault = named(**{SERDE: "martian"})
     reader = world.consumer(resolve_serde=resolve_serde)
     reader.assign({T0: 0})
     with pytest.raises(ConfigError, match="no serde is called 'martian'"):
