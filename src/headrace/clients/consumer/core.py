@@ -123,6 +123,7 @@ class ConsumerCore:
         self._failures: list[HeadraceError] = []
         self._fatal: HeadraceError | None = None
         self._polling = False
+        self._closing = False
         self._closed = False
 
     # What the parts report, and ask
@@ -293,7 +294,7 @@ class ConsumerCore:
             ApiError: A partition cannot be read, or the group does not take this consumer.
             CorruptRecordError: A batch is damaged; the position stays before it.
         """
-        self._check_open()
+        self._check_open(but_for_closing=False)
         for cursor in self.cursors.values():
             cursor.finished = cursor.position() or cursor.finished
         yield from self._as_poll(self._wait_for_records(self._engine.now_ms + timeout_ms))
@@ -352,7 +353,7 @@ class ConsumerCore:
             if self._hand_out.ready() or self._engine.now_ms >= until_ms:
                 return
             yield Wait(until_ms)
-            self._check_open()
+            self._check_open(but_for_closing=False)
 
     def _attend(self) -> Flow[None]:
         """Do the foreground's part, and start what is to be done in the background."""
@@ -462,11 +463,12 @@ class ConsumerCore:
         """Commit (with enable.auto.commit), tell the listener, leave the group."""
         if self._closed:
             return
+        self._closing = True
+        self._engine.notify()
         try:
             yield from self._depart(at_close)
         finally:
             self._closed = True
-            self._engine.notify()
 
     def _depart(self, at_close: AtClose) -> Flow[None]:
         try:
@@ -508,6 +510,7 @@ class ConsumerCore:
         self._subscription = Subscription()
         self._topics.follow(self._subscription)
 
-    def _check_open(self) -> None:
-        if self._closed:
+    def _check_open(self, *, but_for_closing: bool = True) -> None:
+        """Raise ClosedError; while the consumer is being closed, its listener may still commit, but nobody polls."""
+        if self._closed or (self._closing and not but_for_closing):
             raise ClosedError("the consumer is closed")
