@@ -1,0 +1,37 @@
+"""Headrace's own clients through the life of `tests.conformance.clients.scenario`, on Headrace and on Kafka."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.clients.observer import Observer
+from tests.conformance.clients.scenario import CODECS, Client, GroupLife, ProgramClient, check_codec
+from tests.fixtures.targets import Target
+
+
+@pytest.fixture(scope="module", params=["range", "equal"])
+def client(request: pytest.FixtureRequest, target: Target, scratch: Path) -> Iterator[Client]:
+    module = "tests.conformance.clients.programs.headrace_client"
+    command = [sys.executable, "-m", module, request.param]
+    client = ProgramClient(f"headrace-{request.param}", command, target.bootstrap, scratch)
+    yield client
+    client.close()
+
+
+@pytest.mark.parametrize("mode", ["plain", "idempotent"])
+@pytest.mark.parametrize("codec", CODECS)
+def test_codec(client: Client, target: Target, observer: Observer, codec: str, mode: str) -> None:
+    if client.name != "headrace-range":
+        pytest.skip("assignors have nothing to do with it")
+    check_codec(client, target, observer, codec, idempotent=mode == "idempotent")
+
+
+@pytest.mark.slow
+def test_group_lives_through_members_and_brokers_coming_and_going(
+    client: Client, target: Target, observer: Observer
+) -> None:
+    GroupLife(client, target, observer).run()
