@@ -266,13 +266,15 @@ class World:
     def _call_back(self) -> bool:
         """Run the callbacks of clients whose program is not inside a call; tell whether there were any."""
         due = [client for client in self._clients if client.runs_here and client.engine.callbacks]
+        if not due:
+            return False  # the lock is kept, so that nothing is begun unseen before the wait
         self.condition.release()
         try:
             for client in due:
                 client.call_back()
         finally:
             self.condition.acquire()
-        return bool(due)
+        return True
 
 
 def _at_hand(response: Message) -> Any:

@@ -305,14 +305,16 @@ def test_closing_fails_everything_that_is_open_and_everything_that_comes() -> No
     sockets = FakeSockets(A, B)
     walking = sockets.submit()
     sockets.know(1, C)
-    handed, later = sockets.submit(node=1), []
+    handed = sockets.submit(node=1)
     outcomes: list = []
+    later: list = []
     call = Call(request=HeartbeatRequest(), node=1)
-    sockets.pool.submit(
-        call,
-        sockets.now_ms + 100,
-        lambda outcome: (outcomes.append(outcome), sockets.pool.submit(call, 5000, later.append)),
-    )
+
+    def asks_again(outcome: object) -> None:
+        outcomes.append(outcome)
+        sockets.pool.submit(call, 5000, later.append)
+
+    sockets.pool.submit(call, sockets.now_ms + 100, asks_again)
     sockets.pool.close()
     for outcome in (walking, handed, outcomes, later, sockets.submit()):
         assert isinstance(outcome[0], ClosedError)

@@ -1,4 +1,4 @@
-"""What drivers have in common: the context of `enter`, the program's callbacks, pauses, errors that nobody waits for."""
+"""What drivers have in common: the context of `enter`, the program's callbacks, pauses, errors nobody waits for."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def owned(condition: threading.Condition) -> bool:
 
 
 class Callbacks:
-    """Runs the program's callbacks that an engine has made due: in their order, one at a time, the client's lock free."""
+    """Runs the program's callbacks that are due: in their order, one at a time, the client's lock free."""
 
     def __init__(self, engine: Engine) -> None:
         self._due = engine.callbacks
         self._lock = threading.RLock()
 
     def run(self) -> None:
-        """Run what is due; when another thread is at it, wait for that, so that nothing told before is still to come."""
+        """Run what is due; when another thread is at it, wait for that, so that nothing due before is still to come."""
         with self._lock:
             while self._due:
                 callback = self._due.popleft()

@@ -1,4 +1,4 @@
-"""Runs clients of a broker in this process: requests are handed over as objects; no bytes, no sockets, no hop between threads.
+"""Runs clients of a broker in this process: requests are handed over as objects, without bytes, sockets or threads.
 
 One lock, the target's, guards the broker and the engines of all its clients. Whoever waits for something lets
 everything that is due happen first (`pump`), whichever client it belongs to.

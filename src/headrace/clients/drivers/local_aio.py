@@ -1,7 +1,7 @@
 """Runs clients of a broker in this process on an asyncio event loop.
 
 The lock is held only while something happens, never across an await. The engine runs in the loop's thread alone, so
-that futures and callbacks of the program stay there; when another thread brings the client something, it wakes the loop.
+that futures and callbacks of the program stay there; when another thread brings something, it wakes the loop.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def write(world: World, where: TopicPartition, *timestamps_ms: int) -> None:
     driver.close()
 
 
-def code_of(failure) -> ErrorCode:
+def code_of(failure: pytest.ExceptionInfo[ApiError]) -> ErrorCode:
     return failure.value.code
 
 

@@ -6,6 +6,7 @@ import threading
 import time
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -50,11 +51,11 @@ def with_topic(world: World) -> LocalDriver:
     return driver
 
 
-def write(driver) -> int:
+def write(driver: LocalDriver) -> int:
     return driver.run(produce(driver.engine.state, T0, BATCH, -1, 30_000)).base_offset
 
 
-def read(driver, offset: int) -> bytes:
+def read(driver: LocalDriver, offset: int) -> bytes:
     fetched = driver.run(fetch(driver.engine.state, {T0: FetchPosition(offset)}, LIMITS))
     return bytes(fetched[T0].records)
 
@@ -134,6 +135,14 @@ def test_the_background_sees_to_timers_and_callbacks_and_ends_with_the_world() -
     assert "headrace-embedded" not in [thread.name for thread in threading.enumerate()]
 
 
+def test_the_background_lets_nobody_in_between_its_last_look_and_its_sleep(monkeypatch) -> None:
+    world = new_world(virtual=False)
+    with world.condition:
+        monkeypatch.setattr(world.condition, "release", lambda: pytest.fail("the lock was free"))
+        assert not world._call_back()
+        monkeypatch.undo()
+
+
 def test_time_by_hand_needs_no_thread() -> None:
     before = threading.active_count()
     open_driver(new_world()).start_background()
@@ -161,7 +170,8 @@ class RecordingBroker:
 def test_clients_come_before_the_brokers_time_outs() -> None:
     clock = ManualClock()
     order: list[str] = []
-    world = World(RecordingBroker(order, clock.now_ms() + 100), clock)  # type: ignore[arg-type]  # what the world needs of a broker
+    broker: Any = RecordingBroker(order, clock.now_ms() + 100)
+    world = World(broker, clock)
     for name in ("first", "second"):
         driver = open_driver(world)
         with driver.enter() as engine:
@@ -269,10 +279,10 @@ def test_what_a_server_would_close_the_connection_for_and_faults_of_the_broker_a
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
-    broker = SimpleNamespace(
+    broker: Any = SimpleNamespace(
         handle=refuse, next_deadline_ms=None, start_sync=lambda: None, compaction_due=False
     )
-    world.broker = broker  # type: ignore[assignment]  # what the world needs of a broker
+    world.broker = broker
     with pytest.raises(TransportError, match="no such thing"):
         driver.run(one_call())
     broker.handle = fail
