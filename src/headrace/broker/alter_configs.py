@@ -1,7 +1,7 @@
 """Changing configurations: what AlterConfigs and IncrementalAlterConfigs have in common.
 
 A change is looked at as a whole before anything is stored: every name is known, every value acceptable. For topics
-everything can be changed, for brokers what is dynamic. What is changed is durable and in force when the answer
+and groups everything can be changed, for brokers what is dynamic. What is changed is durable and in force when the answer
 leaves.
 """
 
@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from headrace.broker.group_settings import check_group_name, parse_settings
 from headrace.broker.resources import ResourceType
 from headrace.broker.topic_names import check_topic_name
 from headrace.config.broker import dynamic_option
+from headrace.config.group import DEFAULT_ASSIGNOR, group_option
 from headrace.config.options import Option, OptionType, render_value, unknown_key
 from headrace.config.topic import TOPIC_OPTIONS, UNSUPPORTED_TOPIC_OPTIONS
 from headrace.errors import (
@@ -64,6 +66,7 @@ def alter_all(
     respond: Callable[[Resource, ErrorCode, str | None], T],
     *,
     validate_only: bool,
+    now_ms: int,
 ) -> list[T]:
     """Change every resource for itself, and return the responses in the same order."""
     mentions = Counter((resource.type, resource.name) for resource in resources)
@@ -72,7 +75,7 @@ def alter_all(
         code, message = ErrorCode.NONE, None
         try:
             _check_request(broker, number, mentions[resource.type, resource.name])
-            _alter(broker, resource, validate_only=validate_only)
+            _alter(broker, resource, validate_only=validate_only, now_ms=now_ms)
         except ApiError as error:
             code, message = error.code, error.message
         responses.append(respond(resource, code, message))
@@ -86,12 +89,14 @@ def _check_request(broker: Broker, number: int, mentions: int) -> None:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "too many resources in one request")
 
 
-def _alter(broker: Broker, resource: Resource, *, validate_only: bool) -> None:
+def _alter(broker: Broker, resource: Resource, *, validate_only: bool, now_ms: int) -> None:
     _check_names(resource.changes)
     if resource.type == ResourceType.TOPIC:
         _alter_topic(broker, resource, validate_only=validate_only)
     elif resource.type == ResourceType.BROKER:
         _alter_broker(broker, resource, validate_only=validate_only)
+    elif resource.type == ResourceType.GROUP:
+        _alter_group(broker, resource, validate_only=validate_only, now_ms=now_ms)
     else:
         raise InvalidRequestError(
             f"resources of type {resource.type} have no configuration here that could be changed"
@@ -148,6 +153,24 @@ def _alter_broker(broker: Broker, resource: Resource, *, validate_only: bool) ->
         broker.check_settings(settings, all_brokers=all_brokers)
     elif settings != present:
         broker.configure(settings, all_brokers=all_brokers)
+
+
+def _alter_group(broker: Broker, resource: Resource, *, validate_only: bool, now_ms: int) -> None:
+    check_group_name(resource.name)
+    present = broker.group_settings.get(resource.name)
+    before: Mapping[str, str] = {} if resource.replaces else present
+    settings = _changed(before, resource.changes, group_option, lambda _: "")
+    attachments = parse_settings(settings)
+    assignor = attachments.headrace_assignor or DEFAULT_ASSIGNOR
+    former = parse_settings(present).headrace_assignor or DEFAULT_ASSIGNOR
+    if assignor != former and not broker.groups.supports(resource.name, assignor):
+        raise InvalidConfigError(
+            f"headrace.assignor: the group has members that do not know {assignor!r} while they run; "
+            "stop all of them, change it, and start them again"
+        )
+    if not validate_only and settings != present:
+        broker.group_settings.change(resource.name, settings)
+        broker.groups.rebalance(resource.name, "what the group is attached to changed", now_ms)
 
 
 def _changed(

@@ -23,6 +23,7 @@ from headrace.broker.delayed import Purgatory
 from headrace.broker.endpoints import adaptive_endpoint, parse_advertised_listeners
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.group_commit import FailedSync, GroupCommit
+from headrace.broker.group_settings import GroupSettings
 from headrace.broker.handlers import REGISTRY, api_versions
 from headrace.broker.log_dirs import UnusableDirectory, open_log_dirs
 from headrace.broker.metadata_records import (
@@ -111,6 +112,7 @@ class Broker:
         self.purgatory = Purgatory()
         self.producer_ids = ProducerIds(self._writer)
         self.quotas = ClientQuotas(self._writer, journal)
+        self.group_settings = GroupSettings(self._writer, journal)
         windows = Windows(config.quota_window_num, config.quota_window_size_seconds * 1000)
         self.throttling = Throttling(self.quotas, windows)
         self.cluster_id = ""
@@ -139,6 +141,7 @@ class Broker:
         self.settings.load()
         self.config = self.settings.config
         self.quotas.load()
+        self.group_settings.load()
         self.fetch_sessions = FetchSessions(
             self.config.max_incremental_fetch_session_cache_slots, self._entropy
         )

@@ -7,10 +7,12 @@ from typing import Final, NamedTuple
 
 from headrace.broker.broker_settings import ConfigLayers
 from headrace.config.broker import BROKER_OPTIONS, BrokerConfig
+from headrace.config.group import GROUP_OPTIONS, GroupAttachments
 from headrace.config.options import Option, Source, parse_value, render_value
 from headrace.config.topic import TOPIC_OPTIONS, TopicConfig
 
 _DEFAULTS: Final = BrokerConfig()
+_GROUP_DEFAULTS: Final = GroupAttachments()
 
 
 class Synonym(NamedTuple):
@@ -22,7 +24,7 @@ class Synonym(NamedTuple):
 
 
 class ConfigEntry(NamedTuple):
-    """One configuration of a topic or of the broker."""
+    """One configuration of a topic, of a group or of the broker."""
 
     name: str
     value: str
@@ -47,6 +49,17 @@ def topic_entries(
         assert option.broker_name is not None
         inherited = _broker_synonyms(option.broker_name, layers)
         yield ConfigEntry(name, value, option, (*own, *inherited), is_read_only=False)
+
+
+def group_entries(settings: Mapping[str, str]) -> Iterator[ConfigEntry]:
+    """Yield all configurations of a group."""
+    for name, option in GROUP_OPTIONS.items():
+        default = render_value(getattr(_GROUP_DEFAULTS, _attribute(name)))
+        synonyms = [Synonym(name, default, Source.DEFAULT)]
+        if name in settings:
+            value = render_value(parse_value(name, option, settings[name]))
+            synonyms.insert(0, Synonym(name, value, Source.GROUP))
+        yield ConfigEntry(name, synonyms[0].value, option, tuple(synonyms), is_read_only=False)
 
 
 def broker_entries(layers: ConfigLayers) -> Iterator[ConfigEntry]:

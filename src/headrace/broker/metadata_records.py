@@ -4,6 +4,7 @@ meta/cluster_id         the cluster's id
 topics/<name>           topic id, replicas and log directory of each partition; that the key exists is what makes the
                         topic exist
 config/topic/<name>     the settings that the topic has of its own
+config/group/<name>     the settings of a group, whose name is percent-encoded
 config/broker/<id>      the settings of one broker that were changed while it ran; "default" stands for all brokers
 quota/<entity>          the quotas of a user, of a client id, or of both together
 deleted/<topic id>      a deleted topic whose directories may still be there
@@ -27,6 +28,7 @@ CLUSTER_ID_KEY: Final = "meta/cluster_id"
 TOPICS: Final = "topics/"
 TOPIC_CONFIGS: Final = "config/topic/"
 BROKER_CONFIGS: Final = "config/broker/"
+GROUP_CONFIGS: Final = "config/group/"
 CLIENT_QUOTAS: Final = "quota/"
 DELETED: Final = "deleted/"
 BROKER_EPOCHS: Final = "brokers/epoch/"
@@ -85,6 +87,13 @@ class BrokerConfigRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     format: int = FORMAT
 
 
+class GroupConfigRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A group's settings."""
+
+    settings: dict[str, str]
+    format: int = FORMAT
+
+
 class ClientQuotaRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The quotas of an entity, whose name for each type is null where it stands for `<default>`."""
 
@@ -121,6 +130,7 @@ R = TypeVar(
     TopicRecord,
     TopicConfigRecord,
     BrokerConfigRecord,
+    GroupConfigRecord,
     ClientQuotaRecord,
     TombstoneRecord,
     LogDirectoriesRecord,

@@ -165,7 +165,8 @@ def test_what_is_not_acceptable_changes_nothing(harness, changes, error, validat
         (BROKER, "one", ErrorCode.INVALID_REQUEST),
         (8, "1", ErrorCode.INVALID_REQUEST),
         (16, "metrics", ErrorCode.INVALID_REQUEST),
-        (32, "group", ErrorCode.INVALID_REQUEST),
+        (32, "group", ErrorCode.INVALID_CONFIG),
+        (32, "", ErrorCode.INVALID_REQUEST),
         (99, "t", ErrorCode.INVALID_REQUEST),
     ],
 )

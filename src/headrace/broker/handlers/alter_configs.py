@@ -1,12 +1,13 @@
 """AlterConfigs (API key 33), versions 0-2.
 
-Behaviour: replaces all settings of a topic, or all dynamic settings of this broker or (with an empty name) of all
+Behaviour: replaces all settings of a topic or a group, or all dynamic settings of this broker or (with an empty name) of all
 brokers: what is not given goes back to its default. IncrementalAlterConfigs changes single ones. Every resource is
 changed or refused for itself; what is changed is durable before the answer and in force at once, without a restart.
 `validate_only` checks and changes nothing. Unknown names and values that are not acceptable are INVALID_CONFIG;
 broker settings that are fixed at the start, values that are missing, and names or resources that are given twice are
 INVALID_REQUEST.
-Not implemented: loggers, client metrics, groups (INVALID_REQUEST).
+Not implemented: loggers, client metrics (INVALID_REQUEST); Kafka's own settings of groups, which belong to newer
+protocols of groups (INVALID_CONFIG).
 Versions: v2 flexible.
 """
 
@@ -33,7 +34,7 @@ VERSIONS: Final = VersionRange(0, 2)
 
 def handle(
     broker: Broker,
-    context: RequestContext,  # noqa: ARG001 - every handler has the same three arguments
+    context: RequestContext,
     request: AlterConfigsRequest,
 ) -> AlterConfigsResponse:
     """Replace the settings of every resource."""
@@ -47,7 +48,13 @@ def handle(
         for wanted in request.resources
     ]
     return AlterConfigsResponse(
-        responses=alter_all(broker, resources, _response, validate_only=request.validate_only)
+        responses=alter_all(
+            broker,
+            resources,
+            _response,
+            validate_only=request.validate_only,
+            now_ms=context.now_ms,
+        )
     )
 
 

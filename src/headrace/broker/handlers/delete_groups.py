@@ -1,6 +1,6 @@
 """DeleteGroups (API key 42), versions 0-2.
 
-Behaviour: forgets groups without members, their offsets included; that is durable before the answer. A group with
+Behaviour: forgets groups without members, their offsets and configuration included; that is durable before the answer. A group with
 members is NON_EMPTY_GROUP, one that does not exist GROUP_ID_NOT_FOUND. A group that is named twice is answered once.
 Versions: v2 flexible.
 """
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.core.deferred import Deferred
+from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.delete_groups import (
     DeletableGroupResult,
@@ -31,8 +32,21 @@ def handle(
     """Delete groups by id."""
     group_ids = list(dict.fromkeys(request.groups_names))
     reply = broker.groups.delete_groups(group_ids, context.now_ms)
-    return reply.map(_response) if isinstance(reply, Deferred) else _response(reply)
+
+    def response(results: list[DeletableGroupResult]) -> DeleteGroupsResponse:
+        for result in results:
+            result.error_code = _forget_settings(broker, result)
+        return DeleteGroupsResponse(results=results)
+
+    return reply.map(response) if isinstance(reply, Deferred) else response(reply)
 
 
-def _response(results: list[DeletableGroupResult]) -> DeleteGroupsResponse:
-    return DeleteGroupsResponse(results=results)
+def _forget_settings(broker: Broker, result: DeletableGroupResult) -> int:
+    gone = result.error_code in {ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND}
+    if not gone or result.group_id not in broker.group_settings:
+        return result.error_code
+    try:
+        broker.group_settings.change(result.group_id, {})
+    except ApiError as error:
+        return error.code
+    return ErrorCode.NONE

@@ -1,10 +1,11 @@
 """DescribeConfigs (API key 32), versions 1-4.
 
-Behaviour: topics and this broker. The broker's resource name is its id as text; the empty name is what was
+Behaviour: topics, groups and this broker. Of a group it is what an administrator attached it to, whether or not it has
+members. The broker's resource name is its id as text; the empty name is what was
 set for all brokers while they ran, and nothing else. Every value comes with its source, and on request with its
 synonyms in the order in which they count, its type and its documentation. Options that are accepted but not acted on
 yet say so in their documentation.
-Not implemented: loggers, client metrics, groups (INVALID_REQUEST).
+Not implemented: loggers, client metrics (INVALID_REQUEST); Kafka's own settings of groups.
 Versions: v1 source and synonyms; v3 type and documentation; v4 flexible.
 """
 
@@ -17,9 +18,12 @@ from headrace.broker.config_entries import (
     ConfigEntry,
     broker_entries,
     cluster_entries,
+    group_entries,
     topic_entries,
 )
 from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.group_settings import check_group_name
+from headrace.broker.resources import ResourceType
 from headrace.broker.topic_names import check_topic_name
 from headrace.errors import ApiError, ErrorCode, InvalidRequestError
 from headrace.protocol.api_keys import ApiKey
@@ -37,9 +41,6 @@ if TYPE_CHECKING:
 
 API_KEY: Final = ApiKey.DESCRIBE_CONFIGS
 VERSIONS: Final = VersionRange(1, 4)
-
-TOPIC: Final = 2
-BROKER: Final = 4
 
 
 def handle(
@@ -70,11 +71,14 @@ def _entries(
     if number >= broker.config.max_topics_per_request:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "too many resources in one request")
     name = resource.resource_name
-    if resource.resource_type == TOPIC:
+    if resource.resource_type == ResourceType.TOPIC:
         check_topic_name(name)
         topic = broker.topics.require(name)
         return topic_entries(topic.config, topic.settings, broker.settings.layers)
-    if resource.resource_type != BROKER:
+    if resource.resource_type == ResourceType.GROUP:
+        check_group_name(name)
+        return group_entries(broker.group_settings.get(name))
+    if resource.resource_type != ResourceType.BROKER:
         raise InvalidRequestError(
             f"resources of type {resource.resource_type} have no configuration here"
         )

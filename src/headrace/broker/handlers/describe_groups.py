@@ -1,6 +1,6 @@
 """DescribeGroups (API key 15), versions 0-5.
 
-Behaviour: a group that does not exist has the state "Dead" and no error. Metadata of members is shown in Stable only.
+Behaviour: a group that does not exist has the state "Dead" and no error; one that has only a configuration is "Empty". Metadata of members is shown in Stable only.
 Authorized operations, where asked for, are all: nobody is restricted.
 Not implemented: GROUP_ID_NOT_FOUND of v6.
 Versions: v3 authorized operations; v4 group instance ids; v5 flexible.
@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.broker.authorized_operations import GROUP_OPERATIONS
 from headrace.broker.context import RequestContext, VersionRange
+from headrace.core.coordinator.group.classic import CONSUMER_PROTOCOL_TYPE
+from headrace.core.coordinator.group.states import GroupState
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
@@ -35,6 +37,13 @@ def handle(
     reply = broker.groups.describe_groups(request.groups, context.now_ms)
 
     def response(groups: list[DescribedGroup]) -> DescribeGroupsResponse:
+        for group in groups:
+            if (
+                group.group_state == GroupState.DEAD.value
+                and group.group_id in broker.group_settings
+            ):
+                group.group_state = GroupState.EMPTY.value
+                group.protocol_type = CONSUMER_PROTOCOL_TYPE
         if request.include_authorized_operations:
             for group in groups:
                 if group.error_code == ErrorCode.NONE:

@@ -1,9 +1,10 @@
 """IncrementalAlterConfigs (API key 44), versions 0-1.
 
-Behaviour: changes single settings of a topic, of this broker or (with an empty name) of all brokers: SET, DELETE
+Behaviour: changes single settings of a topic, of a group, of this broker or (with an empty name) of all brokers: SET, DELETE
 (back to what is inherited), and for lists APPEND and SUBTRACT, which start from the value in force. All else is as in
 AlterConfigs.
-Not implemented: loggers, client metrics, groups (INVALID_REQUEST).
+Not implemented: loggers, client metrics (INVALID_REQUEST); Kafka's own settings of groups, which belong to newer
+protocols of groups (INVALID_CONFIG).
 Versions: v1 flexible.
 """
 
@@ -30,7 +31,7 @@ VERSIONS: Final = VersionRange(0, 1)
 
 def handle(
     broker: Broker,
-    context: RequestContext,  # noqa: ARG001 - every handler has the same three arguments
+    context: RequestContext,
     request: IncrementalAlterConfigsRequest,
 ) -> IncrementalAlterConfigsResponse:
     """Change settings of every resource."""
@@ -47,7 +48,13 @@ def handle(
         for wanted in request.resources
     ]
     return IncrementalAlterConfigsResponse(
-        responses=alter_all(broker, resources, _response, validate_only=request.validate_only)
+        responses=alter_all(
+            broker,
+            resources,
+            _response,
+            validate_only=request.validate_only,
+            now_ms=context.now_ms,
+        )
     )
 
 

@@ -1,6 +1,6 @@
 """ListGroups (API key 16), versions 0-5.
 
-Behaviour: all groups of this broker, also those that only have committed offsets. COORDINATOR_LOAD_IN_PROGRESS while
+Behaviour: all groups of this broker, also those that only have committed offsets, or only a configuration. COORDINATOR_LOAD_IN_PROGRESS while
 one of its partitions is being loaded.
 Versions: v3 flexible; v4 states, and a filter by state (KIP-518); v5 types, and a filter by type (KIP-848); names in
 filters match in any case, all groups are of type "classic".
@@ -8,9 +8,12 @@ filters match in any case, all groups are of type "classic".
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.context import RequestContext, VersionRange
+from headrace.core.coordinator.group.classic import CONSUMER_PROTOCOL_TYPE
+from headrace.core.coordinator.group.describe import CLASSIC_TYPE
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
@@ -32,9 +35,27 @@ def handle(
 ) -> ListGroupsResponse | Deferred[ListGroupsResponse]:
     """List groups."""
     reply = broker.groups.list_groups(request.states_filter, request.types_filter, context.now_ms)
-    return reply.map(_response) if isinstance(reply, Deferred) else _response(reply)
+
+    def response(listed: tuple[ErrorCode, list[ListedGroup]]) -> ListGroupsResponse:
+        error, groups = listed
+        if error is ErrorCode.NONE:
+            groups = sorted([*groups, *_configured(broker, request)], key=lambda g: g.group_id)
+        return ListGroupsResponse(error_code=error, groups=groups)
+
+    return reply.map(response) if isinstance(reply, Deferred) else response(reply)
 
 
-def _response(listed: tuple[ErrorCode, list[ListedGroup]]) -> ListGroupsResponse:
-    error, groups = listed
-    return ListGroupsResponse(error_code=error, groups=groups)
+def _configured(broker: Broker, request: ListGroupsRequest) -> Iterator[ListedGroup]:
+    """Yield the groups that an administrator created and nobody has joined yet."""
+    facts = (("Empty", request.states_filter), (CLASSIC_TYPE, request.types_filter))
+    for fact, wanted in facts:
+        if wanted and fact.lower() not in {word.lower() for word in wanted}:
+            return
+    for group in broker.group_settings:
+        if not broker.groups.exists(group):
+            yield ListedGroup(
+                group_id=group,
+                protocol_type=CONSUMER_PROTOCOL_TYPE,
+                group_state="Empty",
+                group_type=CLASSIC_TYPE,
+            )

@@ -254,6 +254,30 @@ class GroupCoordinator:
             now_ms,
         )
 
+    def rebalance(self, group_id: str, reason: str, now_ms: int) -> None:
+        """Have the members of a group join again, if it has any: something has changed that they do not see."""
+        self._run(
+            group_id,
+            lambda shard: rebalance.rejoin(shard, group_id, reason, now_ms),
+            _no_response,
+            now_ms,
+        )
+
+    def exists(self, group_id: str) -> bool:
+        """Whether there is a group of this name: members, committed offsets, or a former generation."""
+        return self._find(group_id) is not None
+
+    def supports(self, group_id: str, protocol_name: str) -> bool:
+        """Whether all members that a group may have support a protocol (an assignor)."""
+        group = self._find(group_id)
+        members = () if group is None else group.members.values()
+        return all(any(p.name == protocol_name for p in member.protocols) for member in members)
+
+    def _find(self, group_id: str) -> Group | None:
+        partition = self.partition_for(group_id)
+        shard = None if partition is None else self._shards.get(partition)
+        return None if shard is None else shard.groups.get(group_id)
+
     # --- offsets ---
 
     def commit_offsets(

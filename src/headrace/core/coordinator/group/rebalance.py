@@ -43,6 +43,14 @@ def prepare_or_complete(shard: GroupShard, group: Group, reason: str, now_ms: in
     return prepare(shard, group, reason, now_ms)
 
 
+def rejoin(shard: GroupShard, group_id: str, reason: str, now_ms: int) -> Result[None]:
+    """Have the members of a group join again, if it has any that have not begun to anyway."""
+    group = shard.groups.get(group_id)
+    if group is None or not group.members or group.state is GroupState.PREPARING_REBALANCE:
+        return NOTHING
+    return prepare(shard, group, reason, now_ms)
+
+
 def prepare(shard: GroupShard, group: Group, reason: str, now_ms: int) -> Result[None]:
     """Begin a rebalance."""
     for member in group.members.values():

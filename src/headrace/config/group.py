@@ -1,0 +1,95 @@
+"""A consumer group's configuration: what an administrator attaches it to. Headrace's own, under names of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.config.options import Option, OptionType, option, options_of, parse, unknown_key
+from headrace.errors import ConfigError
+
+PATTERN_LIMIT: Final = 1000
+ASSIGNOR_LIMIT: Final = 249
+DEFAULT_ASSIGNOR: Final = "range"
+
+
+def _check_pattern(text: str) -> None:
+    if len(text) > PATTERN_LIMIT:
+        raise ConfigError(f"the pattern is longer than {PATTERN_LIMIT} characters")
+    try:
+        re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ConfigError(f"{text[:80]!r} is no regular expression: {error}") from None
+
+
+def _check_assignor(text: str) -> None:
+    if len(text) > ASSIGNOR_LIMIT or not text.isprintable() or "," in text:
+        raise ConfigError(f"{text[:80]!r} is no name of an assignor; a group has one")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupAttachments:
+    """What the members of a group read that subscribe to nothing themselves."""
+
+    headrace_assignor: str = option(
+        "",
+        "The name of the assignor that divides the partitions: range (if it is empty), roundrobin, sticky, "
+        "cooperative-sticky, equal, or one that every member has registered. Headrace's own option.",
+        check=_check_assignor,
+    )
+    headrace_pattern: str = option(
+        "",
+        "A regular expression: the group reads all topics whose whole name matches it. Headrace's own option.",
+        check=_check_pattern,
+    )
+    headrace_topics: str = option(
+        "",
+        "The topics that the group reads, separated by commas. Headrace's own option.",
+        type=OptionType.LIST,
+    )
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics by name."""
+        return self.headrace_topics.split(",") if self.headrace_topics else []
+
+
+GROUP_OPTIONS: Final[Mapping[str, Option]] = options_of(GroupAttachments)
+
+_NEWER_PROTOCOLS: Final = ("consumer.", "share.", "streams.")
+
+
+def group_option(name: str) -> Option:
+    """Return the option of a name.
+
+    Raises:
+        ConfigError: There is none, or it is one of Kafka's that Headrace has not.
+    """
+    described = GROUP_OPTIONS.get(name)
+    if described is not None:
+        return described
+    if name.startswith(_NEWER_PROTOCOLS):
+        raise ConfigError(
+            f"{name[:200]}: not supported: groups have the classic protocol, whose members choose their timeouts "
+            "themselves (session.timeout.ms, heartbeat.interval.ms)"
+        )
+    raise unknown_key(name, GROUP_OPTIONS)
+
+
+def parse_group_settings(settings: Mapping[str, str]) -> GroupAttachments:
+    """Return what settings mean.
+
+    Raises:
+        ConfigError: A name is unknown, or a value not acceptable, alone or with the others.
+    """
+    for name in settings:
+        group_option(name)
+    attachments = parse(GroupAttachments, settings)
+    if attachments.headrace_topics and attachments.headrace_pattern:
+        raise ConfigError(
+            "a group is attached to topics by name or to a pattern, not both: "
+            "unset headrace.pattern or headrace.topics first"
+        )
+    return attachments
