@@ -2,14 +2,15 @@
 
 Nothing here runs by itself but the background, if a client asks for it. Whoever is inside a call and has to wait lets
 everything happen that is due (`pump`): first to the clients, so that their heartbeats are ahead of the broker's
-time-outs however long the program did not call in, then to the broker, then group commits, in line.
+time-outs however long the program did not call in, then to the broker, then group commits, in line. When the broker
+is served to other processes as well, `listening` has the rules for its thread.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.broker import Broker
 from headrace.broker.context import CloseConnection, RequestContext
@@ -28,9 +29,14 @@ from headrace.protocol.messages.fetch import FetchResponse
 from headrace.streams.clock import Clock, ManualClock
 from headrace.types import FileRange
 
+if TYPE_CHECKING:
+    from headrace.streams.listening import Listener
+
 _PEER: Final = "the embedded broker"
 _NEVER_MS: Final = 1 << 62
 _LONGEST_WAIT_MS: Final = 60_000
+JOIN_S: Final = 5.0
+"""How long `close` waits for a callback that the background is inside of."""
 
 OnDone = Callable[[Outcome], object]
 
@@ -57,7 +63,9 @@ class World:
         self.condition = threading.Condition(threading.RLock())
         self.stirred = False
         self.sleeps_until_ms = 0
-        self._listener = listener
+        self._address = listener
+        self._listener: Listener | None = None
+        """The thread that serves the broker to other processes; None while nobody listens."""
         self._clients: list[LocalClient] = []
         self._versions = version_table(
             (api.key, api.advertised.min, api.advertised.max) for api in broker.apis
@@ -146,6 +154,8 @@ class World:
                     self._run_broker()
                 if not self.stirred:
                     break
+            if self._listener is not None:
+                self._listener.used()
         finally:
             self._pumping = False
         return self._next_deadline_ms()
@@ -157,6 +167,20 @@ class World:
             clock.advance_to(until_ms)
         else:
             self.condition.wait(self._seconds_until(until_ms))
+
+    # For the listener, under the lock
+
+    @property
+    def closed(self) -> bool:
+        """Whether the broker takes no more calls."""
+        return self._closed
+
+    def hand_over(self) -> None:
+        """Wake the clients that have been answered; their threads go on with it."""
+        if self.stirred:
+            for client in self._clients:
+                if client.inbox:
+                    client.wake()
 
     # For the owner
 
@@ -180,12 +204,12 @@ class World:
                 client.wake()
             self.condition.notify_all()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+            self._thread.join(JOIN_S)
 
     # Within
 
     def _context(self, header: RequestHeader) -> RequestContext:
-        host, port = self._listener
+        host, port = self._address
         return RequestContext(
             now_ms=self.now_ms(),
             header=header,
@@ -227,6 +251,8 @@ class World:
         due_ms = broker.next_deadline_ms
         if due_ms is not None and due_ms <= now_ms:
             broker.tick(now_ms)
+        if self._listener is not None and not broker.replicas.dirs.first.in_memory:
+            return  # the listener's loop syncs and compacts
         while (batch := broker.start_sync()) is not None:
             failure = None
             try:
