@@ -53,6 +53,7 @@ class Link:
         "channel",
         "connection",
         "lost",
+        "open",
         "pending",
         "ready",
         "setup_until_ms",
@@ -67,7 +68,10 @@ class Link:
         self.connection = connection
         self.setup_until_ms = setup_until_ms
         """When it must have shaken hands."""
+        self.open = False
+        """Whether its socket is."""
         self.ready = False
+        """Whether it has shaken hands."""
         self.lost: HeadraceError | None = None
         """Why it is of no more use; None while it is."""
         self.pending: deque[Pending] = deque()
@@ -198,7 +202,10 @@ class Pool:
         """Give up what has run out of time: calls, and connections that are silent."""
         for link in list(self.links.values()):
             if not link.ready and link.setup_until_ms <= now_ms:
-                self.lost(link, "does not answer the handshake")
+                if link.open:
+                    self.lost(link, "does not answer the handshake")
+                else:
+                    self.refused(link, "timed out")
             elif link.ready and any(p.silent_from_ms <= now_ms for p in _unsettled(link)):
                 self.lost(link, "did not answer in time")
             else:
@@ -224,6 +231,7 @@ class Pool:
     def connected(self, link: Link) -> None:
         """Take note that a socket is open."""
         if link.lost is None:
+            link.open = True
             self._shell.flush(link)
 
     def received(self, link: Link) -> None:

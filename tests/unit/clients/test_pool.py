@@ -259,6 +259,14 @@ def test_a_peer_that_accepts_and_never_answers_is_given_up_after_the_set_up_time
     assert sockets.pool.lost_connections == 0, "it never was one"
 
 
+def test_a_peer_that_does_not_even_accept_is_told_apart() -> None:
+    sockets = FakeSockets()
+    sockets.know(1, A)
+    waiting = sockets.submit(node=1)
+    sockets.pass_time(SETUP_MS)
+    assert text(waiting) == "cannot connect to a:1: timed out"
+
+
 def test_a_call_that_is_given_up_early_leaves_its_connection_to_the_others() -> None:
     sockets = FakeSockets()
     sockets.know(1, A)

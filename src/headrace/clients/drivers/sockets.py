@@ -28,9 +28,11 @@ Ready = list[tuple[selectors.SelectorKey, int]]
 class Stream:
     """A link's socket, or the attempts to open one."""
 
-    __slots__ = ("addresses", "connected", "failures", "output", "sock")
+    __slots__ = ("address", "addresses", "connected", "failures", "output", "sock")
 
     def __init__(self) -> None:
+        self.address: object = None
+        """That of the socket."""
         self.addresses: deque[AddressInfo] = deque()
         """Those of the host's addresses that are still to be tried."""
         self.failures: list[str] = []
@@ -47,6 +49,8 @@ class Sockets:
         self.stirred = False
         """Whether something was begun since this was last cleared, so that somebody should wait for the answer."""
         self._selector = selectors.DefaultSelector()
+        self._silent: set[object] = set()
+        """Addresses that did not answer when they were tried last: another of the same host is tried before."""
         self._resolved: deque[tuple[Link, list[AddressInfo] | OSError]] = deque()
         self._wakes, self._waker = socket.socketpair()
         self._wakes.settimeout(0)
@@ -81,6 +85,7 @@ class Sockets:
             if isinstance(found, OSError):
                 self.pool.refused(link, os_reason(found))
             else:
+                found.sort(key=lambda info: info[-1] in self._silent)
                 self._stream(link).addresses.extend(found)
                 self._connect(link)
 
@@ -138,7 +143,10 @@ class Sockets:
 
     def close(self, link: Link) -> None:
         """Close a link's socket, if it has one."""
-        self._close_socket(self._stream(link))
+        stream = self._stream(link)
+        if stream.sock is not None and not stream.connected:
+            self._silent.add(stream.address)
+        self._close_socket(stream)
 
     # Sockets
 
@@ -174,6 +182,7 @@ class Sockets:
             code = sock.connect_ex(address)
             if code in _CONNECTING:
                 stream.sock = sock
+                stream.address = address
                 self._selector.register(sock, selectors.EVENT_WRITE, link)
                 return
             sock.close()
@@ -198,6 +207,7 @@ class Sockets:
                 self._connect(link)
                 return
             stream.connected = True
+            self._silent.discard(stream.address)
             self._selector.modify(stream.sock, selectors.EVENT_READ, link)
             self.pool.connected(link)
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import subprocess
 import sys
@@ -339,6 +340,31 @@ def test_the_second_address_of_a_name_is_tried_when_the_first_refuses(cluster, m
 
         monkeypatch.setattr(socket, "getaddrinfo", look_up)
         opened = open_driver("two.example:1")
+        opened.connect()
+        opened.close()
+
+
+def test_an_address_of_a_name_that_is_silent_comes_last_the_next_time(cluster, monkeypatch) -> None:
+    real = socket.getaddrinfo
+    answering = real("127.0.0.1", cluster.brokers[1].port, type=socket.SOCK_STREAM)
+    with socket.socket() as full, contextlib.ExitStack() as fillers:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for _ in range(4):  # more than it queues, so that the next one to connect hears nothing
+            filler = fillers.enter_context(socket.socket())
+            filler.settimeout(0)
+            filler.connect_ex(full.getsockname())
+        silent = real("127.0.0.1", full.getsockname()[1], type=socket.SOCK_STREAM)
+
+        def look_up(host, port, *arguments, **options):
+            if options.get("flags", 0) & socket.AI_NUMERICHOST:
+                raise socket.gaierror(socket.EAI_NONAME, "no number")
+            return silent + answering
+
+        monkeypatch.setattr(socket, "getaddrinfo", look_up)
+        opened = open_driver("two.example:1", socket_connection_setup_timeout_ms=100)
+        with pytest.raises(TransportError, match=r"cannot connect to two\.example:1: timed out"):
+            opened.connect()
         opened.connect()
         opened.close()
 
