@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from headrace.clients.config import ClientConfig, parse_config
-from headrace.clients.drivers.blocking import BlockingDriver
+from headrace.clients.drivers import Target, open_blocking_driver
 from headrace.clients.flows import admin, groups, metadata, offsets
 from headrace.clients.flows import fetch as fetch_flows
 from headrace.clients.flows import list_offsets as list_offsets_flows
@@ -30,7 +30,7 @@ from headrace.clients.flows.cluster import (
     PartitionMetadata,
     TopicMetadata,
 )
-from headrace.clients.flows.effects import ClientState, Flow
+from headrace.clients.flows.effects import Flow
 from headrace.clients.flows.fetch import FetchedPartition, FetchLimits, FetchPosition
 from headrace.clients.flows.groups import GroupDescription, GroupListing, MemberDescription
 from headrace.clients.flows.list_offsets import (
@@ -77,13 +77,6 @@ __all__ = [
 T = TypeVar("T")
 
 
-def client_state(config: ClientConfig) -> ClientState:
-    """Return the state that a client with this configuration starts with."""
-    return ClientState(
-        retry_backoff_ms=config.retry_backoff_ms, retry_backoff_max_ms=config.retry_backoff_max_ms
-    )
-
-
 class BlockingClient:
     """A connection to a cluster; a context manager that closes itself.
 
@@ -93,7 +86,7 @@ class BlockingClient:
 
     def __init__(
         self,
-        bootstrap: str,
+        bootstrap: Target,
         *,
         client_id: str = "headrace",
         request_timeout_ms: int = 30_000,
@@ -102,7 +95,7 @@ class BlockingClient:
         """Prepare a client; nothing is connected before the first call.
 
         Args:
-            bootstrap: Comma-separated HOST:PORT.
+            bootstrap: HOST:PORT, several separated by commas, or a `Broker` of this process.
             client_id: The name by which brokers know the client in their logs and metrics.
             request_timeout_ms: How long one method may take, attempts and pauses included.
             properties: More properties, `retry_backoff_ms=50` or `**{"retry.backoff.ms": 50}`.
@@ -113,12 +106,12 @@ class BlockingClient:
         self.config = parse_config(
             ClientConfig,
             properties,
-            bootstrap_servers=bootstrap,
+            bootstrap_servers=bootstrap if isinstance(bootstrap, str) else None,
             client_id=client_id,
             request_timeout_ms=request_timeout_ms,
         )
-        self.state = client_state(self.config)
-        self.driver = BlockingDriver(self.state, self.config)
+        self.driver = open_blocking_driver(bootstrap, self.config)
+        self.state = self.driver.engine.state
 
     def __enter__(self) -> Self:
         return self
