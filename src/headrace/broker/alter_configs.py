@@ -1,7 +1,7 @@
 """Changing configurations: what AlterConfigs and IncrementalAlterConfigs have in common.
 
-A change is looked at as a whole before anything is stored: every name is known, every value acceptable. For topics
-and groups everything can be changed, for brokers what is dynamic. What is changed is durable and in force when the answer
+A change is looked at as a whole before anything is stored: every name is known, every value acceptable. For topics and
+groups everything can be changed, for brokers what is dynamic. What is changed is durable and in force when the answer
 leaves.
 """
 

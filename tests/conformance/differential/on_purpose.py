@@ -414,13 +414,30 @@ ADMIN: Final = (
     ),
     Difference(
         "DescribeConfigs, ListConfigResources",
-        "have loggers, client metrics and groups",
+        "have loggers and client metrics",
         "INVALID_REQUEST, or none listed",
         "They have no configuration here.",
         (
             where("describe_other_configs", "type *"),
             where("list_config_resources", "types*8*"),
         ),
+    ),
+    Difference(
+        "configs of groups",
+        "consumer.*, share.*, streams.*: times and limits of the newer protocols of groups",
+        "INVALID_CONFIG, and not described; in their place headrace.topics, headrace.pattern and headrace.assignor, "
+        "which Kafka refuses: members that subscribe to nothing themselves read what they name, and a change makes "
+        "members rejoin",
+        "Groups have the classic protocol, whose members choose their timeouts. Administrators can decide what a group "
+        "reads.",
+        (where("group_configs", "kafka's own", "headrace's own", "describe*", "list*"),),
+    ),
+    Difference(
+        "ListGroups, DescribeGroups, DeleteGroups",
+        "do not know a group that only has configs, and deleting a group leaves its configs",
+        "a group that was attached to something is there, Empty, until it is deleted with its configs",
+        "Groups can be created before they have members.",
+        (where("group_configs", "groups*", "deleted*"),),
     ),
     Difference(
         "IncrementalAlterConfigs",

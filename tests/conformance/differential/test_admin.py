@@ -10,6 +10,7 @@ from headrace.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
 )
+from headrace.protocol.messages.delete_groups import DeleteGroupsRequest
 from headrace.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -19,11 +20,13 @@ from headrace.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
 )
+from headrace.protocol.messages.describe_groups import DescribeGroupsRequest
 from headrace.protocol.messages.describe_log_dirs import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
 )
 from headrace.protocol.messages.list_config_resources import ListConfigResourcesRequest
+from headrace.protocol.messages.list_groups import ListGroupsRequest
 from tests.conformance.differential.batches import batch
 from tests.conformance.differential.pair import Pair, Scenario, Scenarios
 from tests.conformance.differential.peer import Peer
@@ -31,7 +34,7 @@ from tests.conformance.differential.requests import fetch
 
 pytestmark = pytest.mark.java
 scenarios = Scenarios()
-TOPIC = 2
+TOPIC, GROUP = 2, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
@@ -233,6 +236,48 @@ def alter(peer: Peer) -> None:
     ask("null value", {"retention.ms": None})
     ask("unknown topic", {"retention.ms": "5"}, name="alter-nowhere")
     ask("bad name", {"retention.ms": "5"}, name="a/b")
+
+
+@scenarios
+def group_configs(peer: Peer) -> None:
+    kafkas = "consumer.session.timeout.ms"
+
+    def ask(label: str, name: str, *changes: tuple[str, int, str | None]) -> None:
+        resource = incremental_alter_configs.AlterConfigsResource(
+            resource_type=GROUP,
+            resource_name=name,
+            configs=[
+                incremental_alter_configs.AlterableConfig(
+                    name=key, config_operation=operation, value=value
+                )
+                for key, operation, value in changes
+            ],
+        )
+        peer.ask(
+            label, incremental_alter_configs.IncrementalAlterConfigsRequest(resources=[resource])
+        )
+
+    ask("unknown key", "g", ("no.such", SET, "1"))
+    ask("delete an unknown key", "g", ("no.such", DELETE, None))
+    ask("append to an unknown key", "g", ("no.such", APPEND, "1"))
+    ask("nothing", "g")
+    ask("empty name", "", (kafkas, SET, "50000"))
+    ask("kafka's own", "g", (kafkas, SET, "50000"))
+    ask("kafka's own, bad value", "g", (kafkas, SET, "soon"))
+    ask("headrace's own", "g", ("headrace.topics", SET, "t"))
+    ask("headrace's own, bad value", "g", ("headrace.pattern", SET, "("))
+    for name in ("g", "nobody's", ""):
+        resource = DescribeConfigsResource(
+            resource_type=GROUP, resource_name=name, configuration_keys=None
+        )
+        peer.ask(f"describe {name!r}", DescribeConfigsRequest(resources=[resource]))
+    peer.ask("list", ListConfigResourcesRequest(resource_types=[GROUP]), 1)
+    listed = peer.quiet(ListGroupsRequest())
+    listed.groups = [group for group in listed.groups if group.group_id == "g"]
+    peer.note_answer("groups v5", listed)
+    peer.ask("groups described", DescribeGroupsRequest(groups=["g"]), 5)
+    peer.ask("deleted group", DeleteGroupsRequest(groups_names=["g"]))
+    peer.ask("deleted configs", ListConfigResourcesRequest(resource_types=[GROUP]), 1)
 
 
 @scenarios

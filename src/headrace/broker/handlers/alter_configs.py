@@ -1,10 +1,10 @@
 """AlterConfigs (API key 33), versions 0-2.
 
-Behaviour: replaces all settings of a topic or a group, or all dynamic settings of this broker or (with an empty name) of all
-brokers: what is not given goes back to its default. IncrementalAlterConfigs changes single ones. Every resource is
-changed or refused for itself; what is changed is durable before the answer and in force at once, without a restart.
-`validate_only` checks and changes nothing. Unknown names and values that are not acceptable are INVALID_CONFIG;
-broker settings that are fixed at the start, values that are missing, and names or resources that are given twice are
+Behaviour: replaces all settings of a topic or a group, or all dynamic settings of this broker or (with an empty name)
+of all brokers: what is not given goes back to its default. IncrementalAlterConfigs changes single ones. Every resource
+is changed or refused for itself; what is changed is durable before the answer and in force at once, without a restart.
+`validate_only` checks and changes nothing. Unknown names and values that are not acceptable are INVALID_CONFIG; broker
+settings that are fixed at the start, values that are missing, and names or resources that are given twice are
 INVALID_REQUEST.
 Not implemented: loggers, client metrics (INVALID_REQUEST); Kafka's own settings of groups, which belong to newer
 protocols of groups (INVALID_CONFIG).

@@ -1,7 +1,8 @@
 """DeleteGroups (API key 42), versions 0-2.
 
-Behaviour: forgets groups without members, their offsets and configuration included; that is durable before the answer. A group with
-members is NON_EMPTY_GROUP, one that does not exist GROUP_ID_NOT_FOUND. A group that is named twice is answered once.
+Behaviour: forgets groups without members, their offsets and configuration included; that is durable before the answer.
+A group with members is NON_EMPTY_GROUP, one that does not exist GROUP_ID_NOT_FOUND. A group that is named twice is
+answered once.
 Versions: v2 flexible.
 """
 

@@ -1,7 +1,7 @@
 """DescribeGroups (API key 15), versions 0-5.
 
-Behaviour: a group that does not exist has the state "Dead" and no error; one that has only a configuration is "Empty". Metadata of members is shown in Stable only.
-Authorized operations, where asked for, are all: nobody is restricted.
+Behaviour: a group that does not exist has the state "Dead" and no error; one that has only a configuration is "Empty".
+Metadata of members is shown in Stable only. Authorized operations, where asked for, are all: nobody is restricted.
 Not implemented: GROUP_ID_NOT_FOUND of v6.
 Versions: v3 authorized operations; v4 group instance ids; v5 flexible.
 """

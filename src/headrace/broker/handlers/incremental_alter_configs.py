@@ -1,8 +1,8 @@
 """IncrementalAlterConfigs (API key 44), versions 0-1.
 
-Behaviour: changes single settings of a topic, of a group, of this broker or (with an empty name) of all brokers: SET, DELETE
-(back to what is inherited), and for lists APPEND and SUBTRACT, which start from the value in force. All else is as in
-AlterConfigs.
+Behaviour: changes single settings of a topic, of a group, of this broker or (with an empty name) of all brokers: SET,
+DELETE (back to what is inherited), and for lists APPEND and SUBTRACT, which start from the value in force. All else is
+as in AlterConfigs.
 Not implemented: loggers, client metrics (INVALID_REQUEST); Kafka's own settings of groups, which belong to newer
 protocols of groups (INVALID_CONFIG).
 Versions: v1 flexible.
