@@ -306,10 +306,21 @@ class ConsumerCore:
             SerializationError: The first record does not decode; the position stays at it.
         """
         self._check_open()
+        if not self._may_hand_out():
+            return []
         limit = self._config.max_poll_records if max_records is None else max_records
         records = self._hand_out.take(max(1, limit))
         self._fetch()
         return records
+
+    def _may_hand_out(self) -> bool:
+        """Whether what is here is this consumer's still, as far as can be known; if not, have it confirmed."""
+        member = self._member
+        if member is None:
+            return True
+        if member.doubtful:
+            member.confirm()
+        return member.lost is None and not member.doubtful
 
     def take_one(self) -> ConsumerRecord | None:
         """Hand out one record, if one is here and nothing else is to be done first; the one before it is finished."""
@@ -318,6 +329,8 @@ class ConsumerCore:
         member = self._member
         if member is not None:
             if member.lost or member.arrived or (member.rejoin and not member.joining):
+                return None
+            if member.doubtful:
                 return None
             member.poll_began()
             member.poll_ended()
@@ -350,7 +363,7 @@ class ConsumerCore:
                     "the consumer reads nothing: call subscribe or assign first"
                 )
             yield from self._attend()
-            if self._hand_out.ready() or self._engine.now_ms >= until_ms:
+            if self._engine.now_ms >= until_ms or (self._may_hand_out() and self._hand_out.ready()):
                 return
             yield Wait(until_ms)
             self._check_open(but_for_closing=False)

@@ -57,6 +57,8 @@ class Locator:
         self._checking = Background(engine)
         self._epochs_known = True
         """False once a broker turned out not to know OffsetForLeaderEpoch."""
+        self._again_at_ms = 0
+        """After a failure nothing is looked for before this moment."""
 
     def stop(self) -> None:
         """Find no more."""
@@ -65,6 +67,8 @@ class Locator:
 
     def work(self) -> None:
         """Start to find what has to be found."""
+        if self._engine.now_ms < self._again_at_ms:
+            return
         if not self._finding.running:
             unknown = [c for c in self._cursors.values() if c.offset is None or c.out_of_range]
             if unknown:
@@ -88,6 +92,9 @@ class Locator:
         return leader_epoch > max(cursor.checked_epoch, cursor.epoch)
 
     def _found(self, outcome: object) -> None:
+        if isinstance(outcome, HeadraceError):
+            self._again_at_ms = self._engine.now_ms + self._config.retry_backoff_ms
+            self._engine.at(self._again_at_ms, self._engine.notify)
         if isinstance(outcome, TransportError):
             self._reports.unreachable(outcome)
         elif isinstance(outcome, ApiError) and outcome.retriable:

@@ -104,6 +104,8 @@ class Member:
         self._joining = Background(engine)
         self._beating = Background(engine)
         self._beat_timer: Timer | None = None
+        self._confirmed_ms = 0
+        """When the last request was sent by whose answer the coordinator counted on this member."""
         self._polls = 0
         self._polled_ms = engine.now_ms
         self._poll_timer: Timer | None = None
@@ -123,6 +125,21 @@ class Member:
         """Whether the member has its place and knows of no change to it."""
         pending = self.rejoin or self.joining or self.arrived is not None or self.lost is not None
         return self.generation >= 0 and not pending
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the session may have ended: nobody has confirmed the membership for as long as a session lasts.
+
+        (1) The process stops, (2) the session ends, others read and commit, (3) the process goes on, with records in
+        hand that were fetched before. They must wait for the coordinator's word.
+        """
+        if self.generation < 0 or self.joining:
+            return False
+        return self._engine.now_ms >= self._confirmed_ms + self._config.session_timeout_ms
+
+    def confirm(self) -> None:
+        """Ask the coordinator whether it counts on this member."""
+        self._beat()
 
     def identity(self) -> Committer:
         """Return who commits."""
@@ -149,7 +166,8 @@ class Member:
     def join(self) -> None:
         """Join the group's next generation; the partitions that must not be kept have been given up."""
         self.rejoin = False
-        self._stop_beating()
+        if not self._reports.owned:
+            self._stop_beating()  # else they tell, when the join hangs, that what was kept is another's by now
         self._watch_polls()
         self._joining.start(self._converse(), self._joined)
 
@@ -201,10 +219,15 @@ class Member:
         """Take note of what a heartbeat or a commit was answered.
 
         (1) A request goes out in generation 5, (2) the member joins generation 6, (3) the answer to (1) is
-        ILLEGAL_GENERATION: that is no news. While a join is under way its own answers tell.
+        ILLEGAL_GENERATION: that is no news. While a join is under way its own answers tell, but for one thing: that the
+        coordinator does not know the member at all.
         """
-        if generation != self.generation or self.joining:
+        if generation != self.generation:
             return
+        if self.joining:
+            if code != ErrorCode.UNKNOWN_MEMBER_ID:
+                return
+            self._joining.stop()
         if code in NOT_A_MEMBER:
             forget_id = code == ErrorCode.UNKNOWN_MEMBER_ID
             self.lose(f"the group went on without this member ({code.name})", forget_id=forget_id)
@@ -268,6 +291,8 @@ class Member:
 
         def beaten(outcome: ErrorCode | HeadraceError) -> None:
             if isinstance(outcome, ErrorCode):
+                if outcome not in NOT_A_MEMBER and generation == self.generation:
+                    self._confirmed_ms = began_ms
                 self.answered(outcome, generation)
             elif isinstance(outcome, ApiError):
                 self._reports.failed(outcome)
@@ -326,6 +351,7 @@ class Member:
     def _sync(self, joined: JoinGroupResponse) -> Flow[Arrival | None]:
         """Bring or fetch the assignment; None when the group moved on to another generation meanwhile."""
         self.member_id, self.generation = joined.member_id, joined.generation_id
+        self._confirmed_ms = self._engine.now_ms
         # The session runs from the join's answer on; the leader may take its time, and so may the others' syncs.
         self._beat_at(self._engine.now_ms + self._config.heartbeat_interval_ms)
         assignments: list[SyncGroupRequestAssignment] = []

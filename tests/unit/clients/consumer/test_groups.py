@@ -405,10 +405,42 @@ def test_a_broker_that_restarts_keeps_the_group_as_it_was() -> None:
     rebalance(first, second)
     before = numbers(first), numbers(second)
     joins = len(first.requests(JoinGroupRequest))
-    world.broker.restart()
+    world.restart_broker()
     rebalance(first, second)
     assert (numbers(first), numbers(second)) == before
     assert len(first.requests(JoinGroupRequest)) == joins
+
+
+def test_a_member_whose_join_hangs_learns_from_its_heartbeats_that_it_was_expelled() -> None:
+    world = make_world()
+    listener = Listener()
+    options = {"max_poll_interval_ms": 30_000}
+    first, other = member(world, listener=listener, **options), member(world, **options)
+    rebalance(first, other)
+    held = numbers(first)
+    newcomer = member(world, **options)
+    newcomer.poll(0)
+    world.advance(3_500)
+    first.poll(0)
+    own = first.core._member
+    assert own is not None
+    assert own.joining
+    world.restart_broker(hang=True)  # the broker that had the join is gone, and nobody says so
+
+    def hang(program, call):
+        # Its next joins hang too; everything else gets through.
+        if program is first and isinstance(call.request, JoinGroupRequest):
+            return TransportError("no answer")
+        return None
+
+    world.fault = hang
+    for _ in range(90):
+        other.poll(10)
+        newcomer.poll(10)
+        first.poll(10)
+        world.advance(500)
+    assert listener.told[-1] == ("lost", held)
+    assert len(numbers(other)) == len(numbers(newcomer)) == 3
 
 
 def test_an_answer_to_an_older_generations_heartbeat_is_no_news() -> None:
