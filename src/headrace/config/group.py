@@ -89,7 +89,7 @@ def parse_group_settings(settings: Mapping[str, str]) -> GroupAttachments:
     attachments = parse(GroupAttachments, settings)
     if attachments.headrace_topics and attachments.headrace_pattern:
         raise ConfigError(
-            "a group is attached to topics by name or to a pattern, not both: "
-            "unset headrace.pattern or headrace.topics first"
+            "a group is attached to topics by name (headrace.topics) or to a pattern (headrace.pattern), not both: "
+            "detach it from one first"
         )
     return attachments

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from headrace.clients.admin.core import AdminCore, Place, admin_config
+from headrace.clients.admin.core import AdminCore, admin_config
+from headrace.clients.admin.offsets import Place, Reset
 from headrace.clients.drivers import Target, open_blocking_driver
 from headrace.clients.flows.admin import ClusterDescription, ConfigEntry
+from headrace.clients.flows.attachments import Attachments
 from headrace.clients.flows.cluster import TopicMetadata
 from headrace.clients.flows.groups import GroupDescription, GroupListing, MemberDescription
 from headrace.clients.flows.offsets import OffsetAndMetadata
@@ -220,11 +222,86 @@ class Admin:
         """
         self._driver.run(self._core.delete_group(group))
 
+    # What groups are attached to
+
+    def create_group(
+        self,
+        name: str,
+        *,
+        assignor: str | None = None,
+        topics: str | Iterable[str] | None = None,
+        pattern: str | None = None,
+    ) -> None:
+        """Create a group; members that subscribe to nothing themselves read what it is attached to.
+
+        Only Headrace keeps such a thing. On other brokers a group comes into being when its first consumer subscribes.
+
+        Args:
+            name: Its name.
+            assignor: The name of the assignor that divides its partitions; None is range.
+            topics: The topics that it is attached to, or
+            pattern: a regular expression that matches their whole names. With neither, members wait.
+
+        Raises:
+            ConfigError: The broker is not Headrace; the text says what to do instead.
+            ApiError: INVALID_REQUEST: it was created before. INVALID_CONFIG: a name or the pattern is malformed.
+        """
+        self._driver.run(self._core.create_group(name, assignor, topics, pattern))
+
+    def attach(
+        self,
+        group: str,
+        topics: str | Iterable[str] | None = None,
+        *,
+        pattern: str | None = None,
+    ) -> Attachments:
+        """Attach a group to more topics, or to a pattern in place of the one before; its members rejoin and read them.
+
+        Args:
+            group: The group.
+            topics: The topics, which need not exist yet, or
+            pattern: a regular expression that matches their whole names.
+
+        Returns:
+            What the group is attached to now.
+
+        Raises:
+            ConfigError: The broker is not Headrace.
+            ApiError: GROUP_ID_NOT_FOUND. INVALID_CONFIG: topics and a pattern exclude each other.
+        """
+        return self._driver.run(self._core.attach(group, topics, pattern))
+
+    def detach(self, group: str, topics: str | Iterable[str] | None = None) -> Attachments:
+        """Detach a group from topics, or with None from everything; its members rejoin and read them no more.
+
+        What it has committed stays, and counts when it is attached again.
+
+        Returns:
+            What the group is attached to now.
+
+        Raises:
+            ConfigError: The broker is not Headrace.
+            ApiError: GROUP_ID_NOT_FOUND. UNKNOWN_TOPIC_OR_PARTITION: it is not attached to one of them.
+        """
+        return self._driver.run(self._core.detach(group, topics))
+
+    def attachments(self, group: str) -> Attachments:
+        """Return what a group is attached to; to nothing, if nobody has attached it.
+
+        Raises:
+            ConfigError: The broker is not Headrace.
+        """
+        return self._driver.run(self._core.attachments(group))
+
     # Offsets
 
     def offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return what a group has committed; a partition without a commit is left out."""
         return self._driver.run(self._core.offsets(group))
+
+    def lag(self, group: str) -> dict[TopicPartition, int]:
+        """Return how many records a group has still to finish; a partition without a commit is left out."""
+        return self._driver.run(self._core.lag(group))
 
     def reset_offsets(
         self,
@@ -232,21 +309,30 @@ class Admin:
         offsets: Mapping[TopicPartition, int] | None = None,
         *,
         topics: Iterable[str] | None = None,
+        partitions: Iterable[TopicPartition] | None = None,
         to: Place | None = None,
+        offset: int | None = None,
+        shift: int | None = None,
+        dry_run: bool = False,
     ) -> dict[TopicPartition, int]:
         """Have a group without members go on elsewhere.
 
         Args:
             group: The group; created if there is none.
             offsets: Partition to the offset of the next record; or:
-            topics: The topics of which all partitions are moved,
-            to: to "earliest", "latest", or the first record not older than a timestamp in milliseconds since 1970.
+            topics: The topics of which all partitions are moved, or
+            partitions: the partitions; with neither, all for which the group has committed something;
+            to: to "earliest", "latest", or the first record not older than a timestamp in milliseconds since 1970, or
+            offset: to this offset, or the end of the log that is nearer, or
+            shift: by as many offsets, back if it is negative, as far as the log reaches.
+            dry_run: Tell what would be committed, and commit nothing.
 
         Returns:
             What was committed.
 
         Raises:
-            ConfigError: Neither offsets are given nor topics and a place, or both.
+            ConfigError: What is asked for contradicts itself, or there is nothing to move.
             ApiError: UNKNOWN_MEMBER_ID: the group has members.
         """
-        return self._driver.run(self._core.reset_offsets(group, offsets, topics, to))
+        reset = Reset(offsets, topics, partitions, to, offset, shift)
+        return self._driver.run(self._core.reset_offsets(group, reset, dry_run=dry_run))

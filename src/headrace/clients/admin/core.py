@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final
 
+from headrace.clients.admin.offsets import Reset, lag, reset_offsets, topic_partitions
 from headrace.clients.config import ClientConfig, parse_config
-from headrace.clients.flows import admin, alter, groups, list_offsets, metadata, offsets
+from headrace.clients.flows import admin, alter, attachments, groups, metadata, offsets
 from headrace.clients.flows.admin import ClusterDescription, ConfigEntry, NewTopic, ResourceType
 from headrace.clients.flows.alter import ConfigChange, ConfigOperation
+from headrace.clients.flows.attachments import Attachments
 from headrace.clients.flows.cluster import TopicMetadata
 from headrace.clients.flows.coordinator import ask_coordinator, raise_for
 from headrace.clients.flows.effects import ClientState, Flow
 from headrace.clients.flows.groups import GroupDescription, GroupListing, MemberDescription
 from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.clients.flows.topic_settings import KEY_SERDE, PARTITIONER, SERDE
-from headrace.errors import ApiError, ConfigError, ErrorCode
+from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.messages.leave_group import (
     LeaveGroupRequest,
     LeaveGroupResponse,
@@ -26,9 +28,6 @@ from headrace.types import TopicPartition
 STORAGE: Final = "headrace.storage"
 HIGH_WATERMARK: Final = -1
 """In a request to delete records: all that can be read now."""
-
-Place = Literal["earliest", "latest"] | int
-"""Where a group is to go on: the first or the end of the log, or the first record not older than a timestamp."""
 
 
 def admin_config(target: object, properties: Mapping[str, Any], **named: Any) -> ClientConfig:
@@ -116,7 +115,7 @@ class AdminCore:
             wanted = {TopicPartition(topic, number): offset for number, offset in before.items()}
         else:
             offset = HIGH_WATERMARK if before is None else before
-            wanted = dict.fromkeys((yield from self._partitions([topic])), offset)
+            wanted = dict.fromkeys((yield from topic_partitions(self._state, [topic])), offset)
         return (yield from alter.delete_records(self._state, wanted, self._timeout_ms))
 
     def describe_cluster(self) -> Flow[ClusterDescription]:
@@ -164,51 +163,56 @@ class AdminCore:
         """Delete a group that has no members."""
         _raise(group, (yield from alter.delete_groups(self._state, [group])))
 
+    # What groups are attached to
+
+    def create_group(
+        self,
+        name: str,
+        assignor: str | None,
+        topics: str | Iterable[str] | None,
+        pattern: str | None,
+    ) -> Flow[None]:
+        """Create a group."""
+        given = _names(topics)
+        return attachments.create_group(
+            self._state, name, assignor=assignor, topics=given, pattern=pattern
+        )
+
+    def attach(
+        self, group: str, topics: str | Iterable[str] | None, pattern: str | None
+    ) -> Flow[Attachments]:
+        """Attach a group to more topics, or to a pattern."""
+        return attachments.attach(self._state, group, _names(topics), pattern)
+
+    def detach(self, group: str, topics: str | Iterable[str] | None) -> Flow[Attachments]:
+        """Detach a group from topics, or from everything."""
+        return attachments.detach(self._state, group, None if topics is None else _names(topics))
+
+    def attachments(self, group: str) -> Flow[Attachments]:
+        """Return what a group is attached to."""
+        return attachments.group_attachments(self._state, group)
+
     # Offsets
 
     def offsets(self, group: str) -> Flow[dict[TopicPartition, OffsetAndMetadata]]:
         """Return what a group has committed."""
         return offsets.committed_offsets(self._state, group, None)
 
+    def lag(self, group: str) -> Flow[dict[TopicPartition, int]]:
+        """Return how far a group's commits are behind the ends."""
+        return lag(self._state, group)
+
     def reset_offsets(
-        self,
-        group: str,
-        offsets_by_partition: Mapping[TopicPartition, int] | None,
-        topics: Iterable[str] | None,
-        to: Place | None,
+        self, group: str, reset: Reset, *, dry_run: bool
     ) -> Flow[dict[TopicPartition, int]]:
         """Commit other offsets for a group without members."""
-        if (offsets_by_partition is None) == (topics is None or to is None):
-            raise ConfigError("give either offsets, or topics and where to go in them")
-        if offsets_by_partition is None:
-            assert topics is not None, "checked above"
-            assert to is not None, "checked above"
-            offsets_by_partition = yield from self._places(topics, to)
-        wanted = {
-            where: OffsetAndMetadata(offset) for where, offset in offsets_by_partition.items()
-        }
-        yield from offsets.commit_offsets(self._state, group, wanted)
-        return dict(offsets_by_partition)
+        return reset_offsets(self._state, group, reset, dry_run=dry_run)
 
-    def _places(self, topics: Iterable[str], to: Place) -> Flow[dict[TopicPartition, int]]:
-        partitions = yield from self._partitions(topics)
-        target = {"earliest": list_offsets.EARLIEST, "latest": list_offsets.LATEST}.get(str(to))
-        if target is None and not isinstance(to, int):
-            raise ConfigError(f"{to!r} is not earliest, latest or a timestamp in milliseconds")
-        asked = dict.fromkeys(partitions, int(to) if target is None else target)
-        found = yield from list_offsets.list_offsets(self._state, asked)
-        later = [where for where, listed in found.items() if listed.offset < 0]
-        ends = dict.fromkeys(later, list_offsets.LATEST)
-        if ends:  # no record is as young as that: the group goes on with what comes
-            found |= yield from list_offsets.list_offsets(self._state, ends)
-        return {where: found[where].offset for where in sorted(found)}
 
-    def _partitions(self, topics: Iterable[str]) -> Flow[list[TopicPartition]]:
-        names = list(topics)
-        self._state.stale_topics.update(names)
-        yield from metadata.ensure(self._state, names)
-        known = self._state.metadata.topics
-        return [TopicPartition(name, number) for name in names for number in known[name].partitions]
+def _names(topics: str | Iterable[str] | None) -> list[str]:
+    if topics is None:
+        return []
+    return [topics] if isinstance(topics, str) else list(topics)
 
 
 def _raise(name: str, outcomes: Mapping[str, ApiError | None]) -> None:

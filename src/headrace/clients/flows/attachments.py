@@ -1,19 +1,25 @@
-"""What a group is attached to by an administrator: configurations of the group, kept by its broker."""
+"""What a group is attached to by an administrator: configurations of the group, kept by its broker.
+
+Only Headrace knows them. Its members read them when they join, and a change makes them join again.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from headrace.clients.flows.admin import ConfigSource, ResourceType
+from headrace.clients.flows.alter import ConfigChange, ConfigOperation, alter_configs
 from headrace.clients.flows.effects import Call, ClientState, Flow, ask
-from headrace.errors import ConfigError, ErrorCode, TransportError
+from headrace.clients.flows.groups import describe_groups
+from headrace.errors import ApiError, ConfigError, ErrorCode, GroupIdNotFoundError, TransportError
 from headrace.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
 
-GROUP_RESOURCE: Final = 32
 TOPICS_CONFIG: Final = "headrace.topics"
 PATTERN_CONFIG: Final = "headrace.pattern"
 ASSIGNOR_CONFIG: Final = "headrace.assignor"
@@ -26,6 +32,8 @@ class Attachments:
     topics: frozenset[str] = frozenset()
     pattern: str | None = None
     assignor: str | None = None
+    configured: bool = False
+    """Whether an administrator created the group or attached it to something, be it to nothing by now."""
 
 
 def group_attachments(state: ClientState, group: str) -> Flow[Attachments]:
@@ -37,7 +45,7 @@ def group_attachments(state: ClientState, group: str) -> Flow[Attachments]:
     request = DescribeConfigsRequest(
         resources=[
             DescribeConfigsResource(
-                resource_type=GROUP_RESOURCE, resource_name=group, configuration_keys=None
+                resource_type=ResourceType.GROUP, resource_name=group, configuration_keys=None
             )
         ],
         include_synonyms=False,
@@ -58,12 +66,112 @@ def group_attachments(state: ClientState, group: str) -> Flow[Attachments]:
             ErrorCode(result.error_code).description if result.error_code else "it is not Headrace"
         )
         raise ConfigError(
-            f"this broker does not keep what group {group!r} is attached to ({why}): subscribe to topics, or to a "
-            "pattern"
+            f"this broker does not keep what group {group!r} is attached to ({why}): its consumers have to subscribe "
+            "to topics or to a pattern, and to choose the assignor (partition.assignment.strategy)"
         )
     names = (name.strip() for name in entries[TOPICS_CONFIG].split(","))
     return Attachments(
         frozenset(name for name in names if name),
         entries.get(PATTERN_CONFIG) or None,
         entries.get(ASSIGNOR_CONFIG) or None,
+        any(entry.config_source == ConfigSource.GROUP for entry in result.configs),
     )
+
+
+def create_group(
+    state: ClientState,
+    group: str,
+    *,
+    assignor: str | None,
+    topics: Collection[str],
+    pattern: str | None,
+) -> Flow[None]:
+    """Create a group: from now on it is there, with or without members.
+
+    Raises:
+        ConfigError: The broker does not keep such a thing, or topics and a pattern are given.
+        ApiError: The group was created before, or INVALID_CONFIG.
+    """
+    if topics and pattern:
+        raise ConfigError("a group is attached to topics or to a pattern, not both")
+    found = yield from group_attachments(state, group)
+    if found.configured:
+        raise ApiError.for_code(
+            ErrorCode.INVALID_REQUEST,
+            f"group {group!r} is attached to {_told(found)} already: attach and detach change that",
+        )
+    changes = [_set(TOPICS_CONFIG, ",".join(topics))]
+    if assignor is not None:
+        changes.append(_set(ASSIGNOR_CONFIG, assignor))
+    if pattern is not None:
+        changes.append(_set(PATTERN_CONFIG, pattern))
+    yield from _change(state, group, changes)
+
+
+def attach(
+    state: ClientState, group: str, topics: Iterable[str], pattern: str | None
+) -> Flow[Attachments]:
+    """Attach a group to more topics, or to a pattern; return what it is attached to then.
+
+    Raises:
+        ConfigError: The broker does not keep such a thing.
+        ApiError: GROUP_ID_NOT_FOUND; INVALID_CONFIG: topics and a pattern exclude each other.
+    """
+    yield from _check_exists(state, group, (yield from group_attachments(state, group)))
+    changes = [_set(TOPICS_CONFIG, ",".join(topics), ConfigOperation.APPEND)]
+    if pattern is not None:
+        changes.append(_set(PATTERN_CONFIG, pattern))
+    yield from _change(state, group, changes)
+    return (yield from group_attachments(state, group))
+
+
+def detach(state: ClientState, group: str, topics: Iterable[str] | None) -> Flow[Attachments]:
+    """Detach a group from topics, or (None) from all and from its pattern; return what it is attached to then.
+
+    Raises:
+        ConfigError: The broker does not keep such a thing.
+        ApiError: GROUP_ID_NOT_FOUND; UNKNOWN_TOPIC_OR_PARTITION: it is not attached to one of them.
+    """
+    found = yield from group_attachments(state, group)
+    yield from _check_exists(state, group, found)
+    if topics is None:
+        changes = [
+            _set(TOPICS_CONFIG, ""),
+            ConfigChange(PATTERN_CONFIG, None, ConfigOperation.DELETE),
+        ]
+    else:
+        names = list(topics)
+        for name in names:
+            if name not in found.topics:
+                raise ApiError.for_code(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    f"group {group!r} is not attached to {name!r} but to {_told(found)}",
+                )
+        changes = [_set(TOPICS_CONFIG, ",".join(names), ConfigOperation.SUBTRACT)]
+    yield from _change(state, group, changes)
+    return (yield from group_attachments(state, group))
+
+
+def _set(name: str, value: str, operation: ConfigOperation = ConfigOperation.SET) -> ConfigChange:
+    return ConfigChange(name, value, operation)
+
+
+def _change(state: ClientState, group: str, changes: list[ConfigChange]) -> Flow[None]:
+    outcomes = yield from alter_configs(state, ResourceType.GROUP, {group: changes})
+    for error in outcomes.values():
+        if error is not None:
+            raise error
+
+
+def _check_exists(state: ClientState, group: str, found: Attachments) -> Flow[None]:
+    if found.configured:
+        return
+    described = yield from describe_groups(state, [group])
+    if described[group].state == "Dead":
+        raise GroupIdNotFoundError(f"no group {group!r}: create it first")
+
+
+def _told(found: Attachments) -> str:
+    if found.pattern is not None:
+        return f"the pattern {found.pattern!r}"
+    return ", ".join(sorted(found.topics)) or "nothing"

@@ -1,0 +1,157 @@
+"""Where a group is to go on: what `Admin.reset_offsets` and `Admin.lag` decide."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from headrace.clients.flows import list_offsets, metadata, offsets
+from headrace.clients.flows.effects import ClientState, Flow
+from headrace.clients.flows.list_offsets import EARLIEST, LATEST
+from headrace.clients.flows.offsets import OffsetAndMetadata
+from headrace.clients.flows.routing import check_partitions_exist
+from headrace.errors import ApiError, ConfigError, ErrorCode
+from headrace.types import TopicPartition
+
+Place = Literal["earliest", "latest"] | int
+"""Where a group is to go on: the first or the end of the log, or the first record not older than a timestamp."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """What `Admin.reset_offsets` was given."""
+
+    offsets: Mapping[TopicPartition, int] | None = None
+    topics: Iterable[str] | None = None
+    partitions: Iterable[TopicPartition] | None = None
+    to: Place | None = None
+    offset: int | None = None
+    shift: int | None = None
+
+    def check(self) -> None:
+        """Refuse what contradicts itself.
+
+        Raises:
+            ConfigError: It does.
+        """
+        given = [self.offsets, self.to, self.offset, self.shift]
+        if sum(each is not None for each in given) != 1:
+            raise ConfigError("say where to go on by one of offsets, to, offset, and shift")
+        if self.offsets is not None and (self.topics is not None or self.partitions is not None):
+            raise ConfigError("offsets name their partitions themselves: give no topics besides")
+        if self.topics is not None and self.partitions is not None:
+            raise ConfigError("give topics or partitions, not both")
+        if isinstance(self.to, str) and self.to not in {"earliest", "latest"}:
+            raise ConfigError(f"{self.to!r} is not earliest, latest or a timestamp in milliseconds")
+
+
+def reset_offsets(
+    state: ClientState, group: str, reset: Reset, *, dry_run: bool
+) -> Flow[dict[TopicPartition, int]]:
+    """Commit other offsets for a group without members, and return them.
+
+    Raises:
+        ConfigError: There is no partition to move, or what is asked for contradicts itself.
+        ApiError: UNKNOWN_MEMBER_ID: the group has members.
+    """
+    reset.check()
+    if reset.offsets is not None:
+        wanted = {TopicPartition(*name): offset for name, offset in reset.offsets.items()}
+    else:
+        wanted = yield from _places(state, group, reset)
+    if not dry_run and wanted:
+        at = {name: OffsetAndMetadata(offset) for name, offset in wanted.items()}
+        try:
+            yield from offsets.commit_offsets(state, group, at)
+        except ApiError as error:
+            if error.code not in {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION}:
+                raise
+            raise ApiError.for_code(
+                error.code,
+                f"group {group!r} has members, which would commit over it: stop them first",
+            ) from error
+    return {name: wanted[name] for name in sorted(wanted)}
+
+
+def _places(state: ClientState, group: str, reset: Reset) -> Flow[dict[TopicPartition, int]]:
+    committed = yield from offsets.committed_offsets(state, group, None)
+    partitions = yield from _partitions(state, group, reset, committed)
+    if reset.to is not None:
+        return (yield from _at_place(state, partitions, reset.to))
+    if reset.offset is not None:
+        targets = dict.fromkeys(partitions, reset.offset)
+    else:
+        assert reset.shift is not None, "checked by Reset.check"
+        without = [name for name in partitions if name not in committed]
+        if without:
+            raise ConfigError(
+                f"group {group!r} has committed nothing for {without[0]}, so there is nothing to shift"
+            )
+        targets = {name: committed[name].offset + reset.shift for name in partitions}
+    # Beyond the log's ends there is nothing to go on at; Kafka's own tool does likewise.
+    starts = yield from list_offsets.list_offsets(state, dict.fromkeys(partitions, EARLIEST))
+    ends = yield from list_offsets.list_offsets(state, dict.fromkeys(partitions, LATEST))
+    return {
+        name: min(max(target, starts[name].offset), ends[name].offset)
+        for name, target in targets.items()
+    }
+
+
+def _partitions(
+    state: ClientState, group: str, reset: Reset, committed: Collection[TopicPartition]
+) -> Flow[list[TopicPartition]]:
+    if reset.topics is not None:
+        return (yield from topic_partitions(state, reset.topics))
+    if reset.partitions is None and not committed:
+        raise ConfigError(f"group {group!r} has committed nothing: say which topics it is about")
+    given = committed if reset.partitions is None else reset.partitions
+    names = sorted({TopicPartition(*name) for name in given})
+    if reset.partitions is None:
+        return (yield from _existing(state, names))
+    yield from metadata.ensure(state, {name.topic for name in names})
+    check_partitions_exist(state, names)
+    return names
+
+
+def _at_place(
+    state: ClientState, partitions: list[TopicPartition], to: Place
+) -> Flow[dict[TopicPartition, int]]:
+    target = {"earliest": EARLIEST, "latest": LATEST}.get(str(to))
+    asked = dict.fromkeys(partitions, int(to) if target is None else target)
+    found = yield from list_offsets.list_offsets(state, asked)
+    ends = {name: LATEST for name, listed in found.items() if listed.offset < 0}
+    if ends:  # no record is as young as that: the group goes on with what comes
+        found |= yield from list_offsets.list_offsets(state, ends)
+    return {name: listed.offset for name, listed in found.items()}
+
+
+def lag(state: ClientState, group: str) -> Flow[dict[TopicPartition, int]]:
+    """Return how many offsets lie between what a group has committed and the end, where it has."""
+    committed = yield from offsets.committed_offsets(state, group, None)
+    names = yield from _existing(state, sorted(committed))
+    ends = yield from list_offsets.list_offsets(state, dict.fromkeys(names, LATEST))
+    return {name: max(0, ends[name].offset - committed[name].offset) for name in names}
+
+
+def _existing(state: ClientState, names: Collection[TopicPartition]) -> Flow[list[TopicPartition]]:
+    """Return those that are still there; a topic may have gone since something was committed for it."""
+    known = yield from metadata.refresh(state, sorted({name.topic for name in names}))
+    return [
+        name
+        for name in names
+        if name.topic in known.topics and name.partition in known.topics[name.topic].partitions
+    ]
+
+
+def topic_partitions(state: ClientState, topics: Iterable[str]) -> Flow[list[TopicPartition]]:
+    """Return all partitions of topics, as they are now.
+
+    Raises:
+        ApiError: UNKNOWN_TOPIC_OR_PARTITION.
+    """
+    names = list(topics)
+    state.stale_topics.update(names)
+    yield from metadata.ensure(state, names)
+    known = state.metadata.topics
+    return [TopicPartition(name, number) for name in names for number in known[name].partitions]

@@ -1,0 +1,235 @@
+"""Groups as an administrator has them: created, attached, detached, moved to other offsets, deleted."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headrace.clients.admin.aio import Admin as AsyncAdmin
+from headrace.clients.admin.blocking import Admin
+from headrace.clients.consumer.blocking import Consumer
+from headrace.clients.flows.attachments import Attachments
+from headrace.clients.producer.blocking import Producer
+from headrace.errors import ApiError, ConfigError, ErrorCode, UnknownAssignorError
+from headrace.streams.clock import ManualClock
+from headrace.streams.world import World
+from headrace.types import TopicPartition
+from tests.fixtures.broker_harness import BrokerHarness
+
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+
+
+@pytest.fixture
+def world() -> World:
+    harness = BrokerHarness(group_initial_rebalance_delay_ms=0)
+    return World(harness.broker, ManualClock(harness.now_ms))
+
+
+@pytest.fixture
+def admin(world):
+    with Admin(world) as opened:
+        opened.create_topic("t", 2)
+        opened.create_topic("u")
+        yield opened
+
+
+def topics_of(consumer: Consumer, *others: Consumer) -> set[str]:
+    """Let all members do their part until the group has settled, and return the topics of the first."""
+    for _ in range(4):
+        for each in (consumer, *others):
+            each.poll(4)
+    return {topic for topic, _ in consumer.assignment()}
+
+
+def fill(world: World, partition: TopicPartition, count: int) -> None:
+    with Producer(world, linger_ms=0) as producer:
+        for number in range(count):
+            producer.send(partition.topic, b"%d" % number, partition=partition.partition)
+        producer.flush()
+
+
+def commit(admin: Admin, group: str, **offsets: int) -> None:
+    admin.reset_offsets(
+        group, {TopicPartition(name[0], int(name[1])): at for name, at in offsets.items()}
+    )
+
+
+# Created, attached, detached
+
+
+def test_a_group_is_created_with_what_it_is_attached_to(admin) -> None:
+    admin.create_group("g", assignor="equal", topics=["t", "u"])
+    assert admin.attachments("g") == Attachments(frozenset("tu"), None, "equal", configured=True)
+    assert admin.describe_group("g").state == "Empty"
+    assert admin.members("g") == []
+    assert [listing.group_id for listing in admin.groups()] == ["g"]
+    with pytest.raises(ApiError, match="attached to t, u already") as failure:
+        admin.create_group("g")
+    assert failure.value.code == ErrorCode.INVALID_REQUEST
+    admin.delete_group("g")
+    assert admin.groups() == []
+    assert admin.attachments("g") == Attachments()
+
+
+def test_a_group_may_be_attached_later(admin) -> None:
+    admin.create_group("g")
+    assert admin.attach("g", "t").topics == {"t"}
+    assert admin.attach("g", ["t", "u"]).topics == {"t", "u"}
+    assert admin.detach("g", ["t"]).topics == {"u"}
+    assert admin.detach("g") == Attachments(configured=True)
+    assert admin.attach("g", pattern="[tu]").pattern == "[tu]"
+    assert admin.attach("g", pattern="t").pattern == "t"
+    assert admin.detach("g") == Attachments(configured=True)
+
+
+def test_what_cannot_be_attached_or_detached(admin) -> None:
+    admin.create_group("g", topics="t")
+    with pytest.raises(ApiError, match="not attached to 'u' but to t") as failure:
+        admin.detach("g", "u")
+    assert failure.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    with pytest.raises(ApiError, match="not both: detach it from one first"):
+        admin.attach("g", pattern=".*")
+    with pytest.raises(ApiError, match="character other than"):
+        admin.attach("g", "a b")
+    with pytest.raises(ConfigError, match="not both"):
+        admin.create_group("h", topics=["t"], pattern="t")
+    for change in (admin.attach, admin.detach):
+        with pytest.raises(ApiError, match="no group 'nobody': create it first"):
+            change("nobody", "t")
+
+
+def test_a_group_that_has_members_and_was_never_created_can_be_attached(admin, world) -> None:
+    with Consumer(world, group="g") as member:
+        member.subscribe()
+        assert topics_of(member) == set()
+        admin.attach("g", "t")
+        assert topics_of(member) == {"t"}
+
+
+# Members that read what their group is attached to
+
+
+def test_members_wait_then_follow_every_change(admin, world) -> None:
+    admin.create_group("g")
+    with Consumer(world, group="g", auto_offset_reset="earliest") as member:
+        member.subscribe()
+        assert topics_of(member) == set(), "nothing to read yet"
+        admin.attach("g", ["t"])
+        assert topics_of(member) == {"t"}
+        admin.attach("g", "u")
+        assert topics_of(member) == {"t", "u"}
+        admin.detach("g", "t")
+        assert topics_of(member) == {"u"}
+        fill(world, U0, 1)
+        assert [record.topic for record in member.poll(1)] == ["u"]
+        admin.detach("g")
+        assert topics_of(member) == set()
+        admin.attach("g", pattern="t|late")
+        assert topics_of(member) == {"t"}
+        admin.create_topic("late")
+        assert topics_of(member) == {"t", "late"}
+
+
+def test_a_change_is_told_with_the_next_heartbeat(admin, world) -> None:
+    """Not only when the members look by themselves, which they do every three seconds."""
+    admin.create_group("g", topics="t")
+    with Consumer(world, group="g", heartbeat_interval_ms=100) as member:
+        member.subscribe()
+        assert topics_of(member) == {"t"}
+        began_ms = world.now_ms()
+        admin.attach("g", "u")
+        while {topic for topic, _ in member.assignment()} != {"t", "u"}:
+            member.poll(0.05)
+        assert world.now_ms() - began_ms <= 300
+
+
+def test_seven_partitions_for_five_members_by_the_groups_assignor(admin, world) -> None:
+    admin.create_topic("seven", 7)
+    admin.create_group("g", assignor="equal", topics=["seven"])
+    members = [Consumer(world, group="g", heartbeat_interval_ms=100) for _ in range(5)]
+    for member in members:
+        member.subscribe()
+    for _ in range(10):
+        for member in members:
+            member.poll(0.2)
+    assert admin.describe_group("g").protocol == "equal"
+    counts = [len(found.assignment) for found in admin.members("g")]
+    assert sorted(counts, reverse=True) == [2, 2, 1, 1, 1]
+    given = [partition for member in members for partition in member.assignment()]
+    assert sorted(given) == [TopicPartition("seven", number) for number in range(7)]
+    for member in members:
+        member.close()
+
+
+def test_an_assignor_that_is_not_known_is_named_where_a_member_subscribes(admin, world) -> None:
+    admin.create_group("g", assignor="mine", topics="t")
+    member = Consumer(world, group="g")
+    with pytest.raises(UnknownAssignorError, match="'mine'"):
+        member.subscribe()
+    member.close()
+
+
+# Offsets
+
+
+def test_offsets_are_moved_to_an_offset_and_by_some(admin, world) -> None:
+    fill(world, T0, 10)
+    fill(world, T1, 3)
+    commit(admin, "g", t0=5, t1=2)
+    assert admin.reset_offsets("g", offset=7) == {T0: 7, T1: 3}
+    assert admin.reset_offsets("g", shift=-2) == {T0: 5, T1: 1}
+    assert admin.reset_offsets("g", partitions=[T0], shift=100) == {T0: 10}
+    assert admin.reset_offsets("g", topics=["t"], shift=-100) == {T0: 0, T1: 0}
+    assert admin.reset_offsets("g", to="latest") == {T0: 10, T1: 3}
+    assert {where: found.offset for where, found in admin.offsets("g").items()} == {T0: 10, T1: 3}
+
+
+def test_a_dry_run_commits_nothing(admin, world) -> None:
+    fill(world, T0, 10)
+    commit(admin, "g", t0=5)
+    assert admin.reset_offsets("g", to="earliest", dry_run=True) == {T0: 0}
+    assert admin.offsets("g")[T0].offset == 5
+
+
+def test_what_cannot_be_moved(admin, world) -> None:
+    with pytest.raises(ConfigError, match="has committed nothing: say which topics"):
+        admin.reset_offsets("g", to="earliest")
+    with pytest.raises(ConfigError, match="has committed nothing for t-0"):
+        admin.reset_offsets("g", topics=["t"], shift=1)
+    with pytest.raises(ConfigError, match="topics or partitions"):
+        admin.reset_offsets("g", topics=["t"], partitions=[T0], shift=1)
+    with pytest.raises(ConfigError, match="give no topics besides"):
+        admin.reset_offsets("g", {T0: 1}, topics=["t"])
+    with pytest.raises(ApiError, match="none numbered 7"):
+        admin.reset_offsets("g", partitions=[TopicPartition("t", 7)], to="latest")
+    with Consumer(world, group="g") as member:
+        member.subscribe(["t"])
+        member.poll(1)
+        with pytest.raises(ApiError, match="has members") as failure:
+            admin.reset_offsets("g", topics=["t"], to="latest")
+        assert failure.value.code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_lag_is_what_is_left_to_finish(admin, world) -> None:
+    fill(world, T0, 10)
+    commit(admin, "g", t0=4, t1=0, u0=0)
+    assert admin.lag("g") == {T0: 6, T1: 0, U0: 0}
+    admin.delete_topic("u")
+    assert admin.lag("g") == {T0: 6, T1: 0}
+    assert admin.lag("nobody") == {}
+
+
+def test_the_asyncio_twin_does_the_same(world) -> None:
+    async def main() -> None:
+        async with AsyncAdmin(world) as admin:
+            await admin.create_topic("t", 2)
+            await admin.create_group("g", assignor="equal")
+            assert (await admin.attach("g", "t")).topics == {"t"}
+            assert (await admin.attachments("g")).assignor == "equal"
+            assert await admin.reset_offsets("g", topics=["t"], to="latest") == {T0: 0, T1: 0}
+            assert await admin.lag("g") == {T0: 0, T1: 0}
+            assert (await admin.detach("g")).topics == frozenset()
+            await admin.delete_group("g")
+
+    asyncio.run(main())
