@@ -26,7 +26,7 @@ ITERATION_POLL_MS: Final = 1_000
 
 
 class Consumer:
-    """Reads records; an asynchronous context manager that commits (with `enable.auto.commit`), leaves its group, closes.
+    """Reads records; an asynchronous context manager that commits (with `enable.auto.commit`), leaves and closes.
 
     Automatic commits cover what the program has finished: the records of a poll count as finished when it polls
     again, or closes without an exception. Heartbeats go on while the program works; one that does not poll for
@@ -135,7 +135,7 @@ class Consumer:
 
     async def unsubscribe(self) -> None:
         """Read nothing any more: commit (with `enable.auto.commit`), and leave the group."""
-        await self._driver.run(self._core.unsubscribe(), CLOSE_TIMEOUT_MS)
+        await self._driver.run(self._core.unsubscribe(CLOSE_TIMEOUT_MS), UNLIMITED_MS)
 
     async def assign(
         self, partitions: Mapping[TopicPartition, int | None] | Iterable[TopicPartition]
@@ -336,7 +336,7 @@ class Consumer:
 
         Args:
             commit: Whether to commit all that was returned, if `enable.auto.commit` is on.
-            timeout_s: Seconds that committing, listeners and leaving may take; None is ten.
+            timeout_s: Seconds that committing and leaving may take at most; None is ten.
         """
         timeout_ms = milliseconds(timeout_s, CLOSE_TIMEOUT_MS)
         await self._close("handed out" if commit else "nothing", timeout_ms)
@@ -346,7 +346,7 @@ class Consumer:
             return
         self._closed = True
         try:
-            await self._driver.run(self._core.close(at_close), timeout_ms)
+            await self._driver.run(self._core.close(at_close, timeout_ms), UNLIMITED_MS)
         except ClosedError:
             pass  # the broker of this process was closed before
         finally:

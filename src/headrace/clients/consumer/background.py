@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from headrace.clients.engine import Engine, Task, TaskCancelled
-from headrace.clients.flows.effects import Flow
+from headrace.clients.flows.effects import Flow, Wait
 
 NO_LIMIT_MS: Final = 1 << 60
 
@@ -43,6 +43,18 @@ class Background:
         # It may have ended already, and its end may have started the next one.
         if not task.done:
             self._task = task
+
+    def finish(
+        self, flow: Flow[Any], on_done: Callable[[Any], object], timeout_ms: int
+    ) -> Flow[None]:
+        """Run a flow and wait for its end; a flow under way is given up for it.
+
+        To be waited for only where the operation itself has no limit: a `Wait` ends at once when that is over.
+        """
+        self.stop()
+        self.start(flow, on_done, max(1, timeout_ms))
+        while self.running:
+            yield Wait()
 
     def stop(self) -> None:
         """Give up the flow that is under way, if there is one."""

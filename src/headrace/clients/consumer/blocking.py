@@ -135,7 +135,7 @@ class Consumer:
 
     def unsubscribe(self) -> None:
         """Read nothing any more: commit (with `enable.auto.commit`), and leave the group."""
-        self._driver.run(self._core.unsubscribe(), CLOSE_TIMEOUT_MS)
+        self._driver.run(self._core.unsubscribe(CLOSE_TIMEOUT_MS), UNLIMITED_MS)
 
     def assign(
         self, partitions: Mapping[TopicPartition, int | None] | Iterable[TopicPartition]
@@ -324,7 +324,7 @@ class Consumer:
 
         Args:
             commit: Whether to commit all that was returned, if `enable.auto.commit` is on.
-            timeout_s: Seconds that committing, listeners and leaving may take; None is ten.
+            timeout_s: Seconds that committing and leaving may take at most; None is ten.
         """
         timeout_ms = milliseconds(timeout_s, CLOSE_TIMEOUT_MS)
         self._close("handed out" if commit else "nothing", timeout_ms)
@@ -334,7 +334,7 @@ class Consumer:
             return
         self._closed = True
         try:
-            self._driver.run(self._core.close(at_close), timeout_ms)
+            self._driver.run(self._core.close(at_close, timeout_ms), UNLIMITED_MS)
         except ClosedError:
             pass  # the broker of this process was closed before
         finally:

@@ -32,7 +32,7 @@ from headrace.clients.engine import Engine
 from headrace.clients.flows import metadata, offsets
 from headrace.clients.flows.effects import Flow, Invoke, Wait
 from headrace.clients.flows.offsets import Committer, OffsetAndMetadata
-from headrace.clients.flows.routing import check_partitions_exist
+from headrace.clients.flows.routing import ensure_partitions
 from headrace.errors import (
     ApiError,
     ClosedError,
@@ -248,8 +248,7 @@ class ConsumerCore:
         self._subscription.check_change("partitions")
         given = partitions if isinstance(partitions, Mapping) else dict.fromkeys(partitions)
         wanted = {TopicPartition(*name): offset for name, offset in given.items()}
-        yield from metadata.ensure(self._engine.state, {name.topic for name in wanted})
-        check_partitions_exist(self._engine.state, wanted)
+        yield from ensure_partitions(self._engine.state, wanted)
         places = {name: at for name, at in wanted.items() if at is not None and at < 0}
         found = yield from self.places.listed(places)
         self._subscription = Subscription("partitions" if wanted else "none")
@@ -263,10 +262,10 @@ class ConsumerCore:
         self._watch.watch(self._topics.age_ms)
         self._commits.start_auto()
 
-    def unsubscribe(self) -> Flow[None]:
+    def unsubscribe(self, timeout_ms: int) -> Flow[None]:
         """Read nothing any more: commit (with enable.auto.commit), tell the listener, leave the group."""
         self._check_open()
-        yield from self._depart("handed out")
+        yield from self._depart("handed out", self._engine.now_ms + timeout_ms)
 
     def subscription(self) -> frozenset[str]:
         """Return the topics subscribed to, as far as they are known."""
@@ -439,8 +438,7 @@ class ConsumerCore:
             raise ConfigError("committed offsets are a group's: Consumer(..., group=NAME)")
         names = [TopicPartition(*name) for name in partitions]
         try:
-            yield from metadata.ensure(self._engine.state, {name.topic for name in names})
-            check_partitions_exist(self._engine.state, names)
+            yield from ensure_partitions(self._engine.state, names)
         except ApiError as error:
             if error.code not in UNKNOWN:
                 raise
@@ -472,43 +470,40 @@ class ConsumerCore:
 
     # The end
 
-    def close(self, at_close: AtClose = "handed out") -> Flow[None]:
-        """Commit (with enable.auto.commit), tell the listener, leave the group."""
+    def close(self, at_close: AtClose, timeout_ms: int) -> Flow[None]:
+        """Commit (with enable.auto.commit), tell the listener, leave the group; the network gets so long for it."""
         if self._closed:
             return
         self._closing = True
         self._engine.notify()
         try:
-            yield from self._depart(at_close)
+            yield from self._depart(at_close, self._engine.now_ms + timeout_ms)
         finally:
             self._closed = True
 
-    def _depart(self, at_close: AtClose) -> Flow[None]:
+    def _depart(self, at_close: AtClose, until_ms: int) -> Flow[None]:
         try:
-            yield from self._commit_last(at_close)
+            wanted = self._last_commit(at_close)
+            if wanted:
+                flow = self._commits.commit(wanted)
+                limit_ms = min(COMMIT_TIMEOUT_MS, until_ms - self._engine.now_ms)
+                yield from self._leaving.finish(flow, self._not_committed, limit_ms)
             if self._rebalancing is not None:
                 yield from self._rebalancing.give_up_all()
         finally:
             self._stop()
-        if self._member is not None:
             member, self._member, self._rebalancing = self._member, None, None
-            self._leaving.start(member.leave(), lambda _: None, LEAVE_TIMEOUT_MS)
-            while self._leaving.running:
-                yield Wait()
+        if member is not None:
+            limit_ms = min(LEAVE_TIMEOUT_MS, until_ms - self._engine.now_ms)
+            yield from self._leaving.finish(member.leave(), lambda _: None, limit_ms)
         yield from self._call_back()
 
-    def _commit_last(self, at_close: AtClose) -> Flow[None]:
-        if not self._commits.automatic or at_close == "nothing":
-            return
-        wanted = (
-            self._commits.handed_out() if at_close == "handed out" else self._commits.finished()
-        )
-        if wanted and self._identity() is not None:
-            self._leaving.start(
-                self._commits.commit(wanted), self._not_committed, COMMIT_TIMEOUT_MS
-            )
-            while self._leaving.running:
-                yield Wait()
+    def _last_commit(self, at_close: AtClose) -> dict[TopicPartition, OffsetAndMetadata]:
+        if not self._commits.automatic or at_close == "nothing" or self._identity() is None:
+            return {}
+        if at_close == "handed out":
+            return self._commits.handed_out()
+        return self._commits.finished()
 
     def _not_committed(self, outcome: object) -> None:
         if isinstance(outcome, HeadraceError):

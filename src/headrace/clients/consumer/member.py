@@ -101,6 +101,7 @@ class Member:
         self.arrived: Arrival | None = None
         """What the foreground has to take over."""
         self._reason = "subscribed"
+        self._beat_every_ms = min(config.heartbeat_interval_ms, config.session_timeout_ms // 3)
         self._joining = Background(engine)
         self._beating = Background(engine)
         self._beat_timer: Timer | None = None
@@ -298,7 +299,7 @@ class Member:
                 self._reports.failed(outcome)
             # Else the coordinator moves or is away: reading goes on, and the next beat looks for it again.
             if self.generation >= 0:
-                pause_ms = self._config.heartbeat_interval_ms
+                pause_ms = self._beat_every_ms
                 if isinstance(outcome, TransportError):
                     pause_ms = min(pause_ms, self._config.retry_backoff_ms)
                 self._beat_at(max(began_ms + pause_ms, self._engine.now_ms + 1))
@@ -353,7 +354,7 @@ class Member:
         self.member_id, self.generation = joined.member_id, joined.generation_id
         self._confirmed_ms = self._engine.now_ms
         # The session runs from the join's answer on; the leader may take its time, and so may the others' syncs.
-        self._beat_at(self._engine.now_ms + self._config.heartbeat_interval_ms)
+        self._beat_at(self._engine.now_ms + self._beat_every_ms)
         assignments: list[SyncGroupRequestAssignment] = []
         counts: Mapping[str, int] | None = None
         if joined.leader == joined.member_id:

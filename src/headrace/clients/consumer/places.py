@@ -63,7 +63,9 @@ class Places:
 
     def position(self, name: TopicPartition, timeout_ms: int) -> Flow[int]:
         """Return the offset of the next record that polls will return, once it is known."""
-        until_ms = self._engine.now_ms + timeout_ms
+        return (yield from self._known(name, self._engine.now_ms + timeout_ms))
+
+    def _known(self, name: TopicPartition, until_ms: int) -> Flow[int]:
         while (offset := self.cursor(name).offset) is None:
             self._raise_failure()
             self._locator.work()
@@ -98,9 +100,10 @@ class Places:
         names = [
             self.cursor(name).name for name in (self._cursors if partitions is None else partitions)
         ]
+        until_ms = self._engine.now_ms + timeout_ms
         positions = {}
         for name in names:
-            positions[name] = yield from self.position(name, timeout_ms)
+            positions[name] = yield from self._known(name, until_ms)
         ends = yield from self.listed(dict.fromkeys(names, LATEST))
         return {name: max(0, ends[name].offset - positions[name]) for name in names}
 

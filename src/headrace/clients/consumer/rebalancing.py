@@ -16,7 +16,7 @@ from headrace.clients.consumer.commits import Commits
 from headrace.clients.consumer.cursor import Cursor
 from headrace.clients.consumer.member import Arrival, Member
 from headrace.clients.engine import Engine
-from headrace.clients.flows.effects import Flow, Invoke, Wait
+from headrace.clients.flows.effects import Flow, Invoke
 from headrace.types import TopicPartition
 
 COMMIT_TIMEOUT_MS: Final = 5_000
@@ -97,11 +97,9 @@ class Rebalancing:
         if not self._commits.automatic:
             return
         wanted = self._commits.finished(names)
-        self._last_commit.stop()
         if wanted:
-            self._last_commit.start(self._commits.commit(wanted), lambda _: None, COMMIT_TIMEOUT_MS)
-            while self._last_commit.running:
-                yield Wait()
+            flow = self._commits.commit(wanted)
+            yield from self._last_commit.finish(flow, lambda _: None, COMMIT_TIMEOUT_MS)
 
     def _give_up_lost(self) -> Flow[None]:
         names = sorted(self._cursors)

@@ -44,7 +44,7 @@ def test_nothing_to_read() -> None:
         reader.poll(0)
     reader.subscribe(["t"])
     reader.poll(100)
-    reader.run(reader.core.unsubscribe())
+    reader.run(reader.core.unsubscribe(10_000))
     assert reader.assignment() == []
     with pytest.raises(NoSubscriptionError):
         reader.poll(0)
@@ -57,7 +57,7 @@ def test_subscriptions_of_different_kinds_exclude_each_other() -> None:
         reader.assign([T0])
     with pytest.raises(ConflictingSubscriptionError, match="before it reads a pattern"):
         reader.subscribe(pattern="t.*")
-    reader.run(reader.core.unsubscribe())
+    reader.run(reader.core.unsubscribe(10_000))
     reader.assign([T0])
     with pytest.raises(ConflictingSubscriptionError, match="partitions chosen by hand"):
         reader.subscribe(["t"])
@@ -276,3 +276,25 @@ def test_a_broker_that_keeps_no_attachments_is_named_as_the_reason() -> None:
     reader = world.consumer(group="g")
     with pytest.raises(ConfigError, match="does not keep what group 'g' is attached to"):
         reader.subscribe()
+
+
+def test_closing_takes_no_longer_than_it_may_when_nobody_answers() -> None:
+    world = make_world()
+    world.fill("t", 1, 5)
+    reader = world.consumer(group="g", auto_offset_reset="earliest")
+    reader.subscribe(["t"])
+    assert reader.poll(1000)
+    world.fault = lambda _program, _call: TransportError("gone")
+    began_ms = world.now_ms
+    reader.run(reader.core.close("handed out", 1_500))
+    assert world.now_ms - began_ms <= 2_000
+    assert any("could not be committed" in text for text in reader.warnings)
+
+
+def test_a_lag_that_cannot_be_told_in_time() -> None:
+    world = make_world()
+    reader = world.consumer()
+    reader.assign([T0, T1])
+    world.fault = lambda _program, _call: TransportError("gone")
+    with pytest.raises(TransportError):
+        reader.run(reader.core.places.lag(None, 1_000), 1_000)
