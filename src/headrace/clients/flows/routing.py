@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from headrace.clients.flows import metadata
@@ -62,8 +62,7 @@ def ask_leaders(
     remaining = dict(work)
     backoff = state.backoff()
     while True:
-        yield from metadata.ensure(state, {topic for topic, _ in remaining})
-        check_partitions_exist(state, remaining)
+        yield from ensure_partitions(state, remaining)
         nodes = by_leader(state, remaining)
         leaderless = nodes.pop(NO_LEADER, {})
         cause: HeadraceError | None = None
@@ -104,6 +103,20 @@ def _collect(
         metadata.forget_leader(state, topic_partition.topic, error.code)
         passing = error
     return passing
+
+
+def ensure_partitions(state: ClientState, partitions: Collection[TopicPartition]) -> Flow[None]:
+    """Make sure that partitions are known, asking again about topics that may have got more of them.
+
+    Raises:
+        ApiError: UNKNOWN_TOPIC_OR_PARTITION: there is no such topic, or it has no such partition.
+    """
+    yield from metadata.ensure(state, {topic for topic, _ in partitions})
+    unknown = {each.topic for each in partitions if state.metadata.partition(each) is None}
+    if unknown:
+        # Another client may know of partitions that were added after this one asked.
+        yield from metadata.refresh(state, unknown)
+    check_partitions_exist(state, partitions)
 
 
 def check_partitions_exist(state: ClientState, partitions: Iterable[TopicPartition]) -> None:

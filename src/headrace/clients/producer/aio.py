@@ -190,7 +190,7 @@ class Producer:
             if delivery is not None:
                 return delivery
             self._driver.start_background()
-            await self._driver.run(self._core.prepare(topic), self.config.max_block_ms)
+            await self._driver.run(self._core.prepare(topic, partition), self.config.max_block_ms)
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Send everything that was given so far, and wait until it is delivered.

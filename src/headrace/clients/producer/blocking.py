@@ -187,7 +187,7 @@ class Producer:
             if delivery is not None:
                 return delivery
             self._driver.start_background()
-            self._driver.run(self._core.prepare(topic), self.config.max_block_ms)
+            self._driver.run(self._core.prepare(topic, partition), self.config.max_block_ms)
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Send everything that was given so far, and wait until it is delivered.

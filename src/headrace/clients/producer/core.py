@@ -41,6 +41,7 @@ class Topic:
     """What a producer knows of a topic that it writes to."""
 
     __slots__ = (
+        "asked_for",
         "available",
         "batch_closed",
         "count",
@@ -60,6 +61,8 @@ class Topic:
         self.serialize_key = key_serde.serialize
         self.serialize_value = serde.serialize
         self.count = 0
+        self.asked_for = 0
+        """The count that was the last answer when a partition beyond it was asked for."""
         self.available: Sequence[int] = ()
         """Partitions with a leader, or all when none has."""
         self.queues: dict[int, PartitionQueue] = {}
@@ -128,7 +131,11 @@ class ProducerCore(Generic[D]):
             ApiError: The topic has no such partition, or the record exceeds `max.request.size`.
         """
         known = self._topics.get(topic)
-        if known is None or self.sender.buffered > self._config.buffer_memory:
+        if (
+            known is None
+            or self.sender.buffered > self._config.buffer_memory
+            or (partition is not None and partition >= known.count > known.asked_for)
+        ):
             self._check_open()
             return None
         key_bytes = (
@@ -216,8 +223,8 @@ class ProducerCore(Generic[D]):
 
     # Waiting, as flows
 
-    def prepare(self, topic: str) -> Flow[None]:
-        """Learn what is needed to write to a topic, and wait until the buffer has room.
+    def prepare(self, topic: str, partition: int | None) -> Flow[None]:
+        """Learn what is needed to write to a topic, or to a partition of it, and wait until the buffer has room.
 
         Raises:
             ApiError: There is no such topic, or it may not be written.
@@ -238,6 +245,12 @@ class ProducerCore(Generic[D]):
             )
             self._topics.setdefault(topic, known)
             self._learn_partitions([topic])
+        known = self._topics[topic]
+        if partition is not None and partition >= known.count:
+            # It may have been added since.
+            yield from metadata.refresh(self._engine.state, [topic])
+            self._learn_partitions([topic])
+            known.asked_for = known.count
         until_ms = self._engine.now_ms + self._config.max_block_ms
         while self.sender.buffered > self._config.buffer_memory:
             if self._engine.now_ms >= until_ms:
