@@ -229,3 +229,53 @@ def test_a_cancelled_poll_loses_no_records(target, topic) -> None:
         return values
 
     assert sorted(asyncio.run(program())) == list(range(200))
+
+
+def test_listeners_may_use_their_consumer(target, topic) -> None:
+    fill(target, topic, 12)
+    done: dict[str, dict[TopicPartition, int]] = {"blocking": {}, "asyncio": {}}
+
+    def positions_of(records) -> dict[TopicPartition, int]:
+        return {TopicPartition(one.topic, one.partition): one.offset + 1 for one in records}
+
+    class Blocking:
+        def on_assigned(self, partitions) -> None:
+            assert consumer.assignment() == partitions
+            consumer.seek_to_beginning(partitions)
+
+        def on_revoked(self, _partitions) -> None:
+            consumer.commit(done["blocking"])
+
+    with consumer_of(target, topic, enable_auto_commit=False) as consumer:
+        consumer.subscribe([topic], listener=Blocking())
+        count = 0
+        while count < 12:
+            records = consumer.poll(1)
+            count += len(records)
+            done["blocking"] |= positions_of(records)
+
+    async def program() -> None:
+        options = {"group": f"{topic}-aio", "auto_offset_reset": "earliest", **QUICK}
+        own = aio.Consumer(target, enable_auto_commit=False, **options)
+
+        class Asyncio:
+            async def on_assigned(self, partitions) -> None:
+                assert await own.assignment() == partitions
+                await own.seek_to_beginning(partitions)
+
+            async def on_revoked(self, _partitions) -> None:
+                await own.commit(done["asyncio"])
+
+        async with own:
+            await own.subscribe([topic], listener=Asyncio())
+            count = 0
+            while count < 12:
+                records = await own.poll(1)
+                count += len(records)
+                done["asyncio"] |= positions_of(records)
+
+    asyncio.run(program())
+    for group in (topic, f"{topic}-aio"):
+        with consumer_of(target, group) as observer:
+            found = observer.committed(observer.partitions_for(topic))
+            assert sum(at.offset for at in found.values() if at is not None) == 12
