@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
 from headrace.broker.broker import Broker as CoreBroker
 from headrace.clients.config import ClientConfig
@@ -46,6 +46,9 @@ class Broker(World):
     A context manager that closes itself. It is what clients take in place of an address. Any thread may use it.
     """
 
+    core_type: ClassVar[type[CoreBroker]] = CoreBroker
+    """What decides; tests have one that can be made to fail."""
+
     def __init__(
         self,
         data: str | Path | None = None,
@@ -65,7 +68,7 @@ class Broker(World):
             StorageError: The directory is in use, or what is in it cannot be read.
         """
         self._stores = open_stores([] if data is None else [Path(data)])
-        core = CoreBroker(
+        core = self.core_type(
             parse_broker_config(dict(configs or {})),
             files=self._stores.files,
             further=self._stores.further,
