@@ -13,5 +13,11 @@ from headrace.serdes.serde import register_serde as register_serde
 from headrace.streams.broker import Broker as Broker
 from headrace.streams.clock import ManualClock as ManualClock
 from headrace.types import TopicPartition as TopicPartition
+from headrace.workers.app import App as App
+from headrace.workers.context import Context as Context
+from headrace.workers.outcomes import DeadLetter as DeadLetter
+from headrace.workers.outcomes import Retry as Retry
+from headrace.workers.outcomes import RetryLater as RetryLater
+from headrace.workers.outcomes import Skip as Skip
 
 __version__: Final[str]

@@ -274,6 +274,10 @@ class LogTruncatedError(ConsumerError):
     """Records behind the consumer's position are gone after a change of leaders, and auto.offset.reset is none."""
 
 
+class WorkerFailedError(HeadraceError):
+    """A worker stopped at a record that its handler could not handle; nothing from it on is committed."""
+
+
 class StorageError(HeadraceError):
     """Stored data is missing or damaged."""
 

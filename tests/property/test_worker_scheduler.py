@@ -144,9 +144,8 @@ class World:
             if self.running:
                 job = self.running.pop()
                 self.scheduler.finish(job)
-                self.lanes.setdefault(self.lane(job.records[0]), []).extend(
-                    r.offset for r in job.records
-                )
+                for each in job.records:
+                    self.lanes.setdefault(self.lane(each), []).append(each.offset)
             else:
                 self.pass_time()
             self.check()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
 
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, HeadraceError, SerializationError
 
 
 class Skip(Exception):  # noqa: N818 - a wish of the handler, not a fault
@@ -68,3 +70,34 @@ class Retry:
 
 
 NO_RETRY = Retry(attempts=1)
+
+
+class Verdict(Enum):
+    """What becomes of records whose handler failed."""
+
+    SKIP = "finished without a result"
+    RETRY = "handled again"
+    DEAD_LETTER = "written to the dead letters, then finished"
+    STOP = "not finished: the worker stops"
+
+
+OnFailure = Literal["stop", "skip"]
+
+
+def judge(
+    error: Exception, attempt: int, retry: Retry, *, dead_letters: bool, on_failure: OnFailure
+) -> Verdict:
+    """Decide what becomes of records after a failed attempt."""
+    if isinstance(error, Skip):
+        return Verdict.SKIP
+    if not _hopeless(error) and retry.again(error, attempt):
+        return Verdict.RETRY
+    if dead_letters:
+        return Verdict.DEAD_LETTER
+    return Verdict.SKIP if on_failure == "skip" else Verdict.STOP
+
+
+def _hopeless(error: Exception) -> bool:
+    """Whether bytes do not decode for a reason that stays; a schema registry that does not answer comes back."""
+    cause = error.__cause__
+    return isinstance(error, SerializationError) and not isinstance(cause, OSError | HeadraceError)

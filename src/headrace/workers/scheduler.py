@@ -13,37 +13,52 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator
-from typing import Literal
+from typing import Final, Literal
 
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.types import TopicPartition
 
 Ordering = Literal["partition", "key", "none"]
 
+_WHOLE: Final = b""
+_SHARED: Final = None
+"""The lane of a partition's records that have no order among them."""
+
 
 class Job:
     """One call of the handler: a record, or a batch of one partition's records that follow each other."""
 
-    __slots__ = ("attempt", "lane", "records", "topic_partition")
+    __slots__ = ("attempt", "error", "lane", "let_go", "records", "topic_partition", "waits")
 
-    def __init__(self, topic_partition: TopicPartition, lane: _Lane) -> None:
-        self.topic_partition = topic_partition
+    def __init__(self, lane: _Lane, records: list[ConsumerRecord]) -> None:
+        self.topic_partition = lane.topic_partition
         self.lane = lane
-        self.records: list[ConsumerRecord] = []
+        self.records = records
         self.attempt = 1
         """Counts from 1."""
+        self.error: Exception | None = None
+        """Why it was given up; what is left to do is to write that down."""
+        self.waits = False
+        """Whether it waits for its next attempt."""
+        self.let_go = False
+        """Whether nobody waits for it any more: however it ends, its records are not finished."""
 
 
 class _Lane:
-    __slots__ = ("key", "queue", "retrying", "running", "topic_partition")
+    __slots__ = ("alone", "attempt", "jobs", "key", "queue", "shared", "topic_partition")
 
     def __init__(self, topic_partition: TopicPartition, key: Hashable) -> None:
         self.topic_partition = topic_partition
         self.key = key
+        self.shared = key is _SHARED
+        """Whether several of its jobs may run at once: its records have no order."""
         self.queue: deque[ConsumerRecord] = deque()
-        self.running: Job | None = None
-        self.retrying = False
-        """Whether `running` waits for its next attempt."""
+        self.jobs: set[Job] = set()
+        """Those that run, or wait for their next attempt."""
+        self.alone = 0
+        """How many records at the head are handled one by one, after their batch has failed."""
+        self.attempt = 1
+        """Which attempt that is for them."""
 
 
 class _Partition:
@@ -101,31 +116,47 @@ class Scheduler:
         """Take in records, in the order of their partitions."""
         for record in records:
             name = TopicPartition(record.topic, record.partition)
-            partition = self._partitions.get(name)
-            if partition is None:
-                partition = self._partitions[name] = _Partition()
+            partition = self._partition(name)
             partition.open[record.offset] = None
             partition.next_offset = record.offset + 1
             key = self._lane_key(record)
             lane = partition.lanes.get(key)
             if lane is None:
                 lane = partition.lanes[key] = _Lane(name, key)
-            if not lane.queue and lane.running is None:
+            if not lane.queue and (lane.shared or not lane.jobs):
                 self._runnable.append(lane)
             lane.queue.append(record)
 
     def _lane_key(self, record: ConsumerRecord) -> Hashable:
         if self._ordering == "partition":
-            return None
-        if self._ordering == "key" and record.key is not None:
-            key: Hashable = record.key
-            return key
-        return record.offset
+            return _WHOLE
+        return record.key if self._ordering == "key" else _SHARED
+
+    def skip(self, record: ConsumerRecord) -> None:
+        """Take note of a record that is not to be handled here."""
+        name = TopicPartition(record.topic, record.partition)
+        self._partition(name).next_offset = record.offset + 1
+
+    def _partition(self, name: TopicPartition) -> _Partition:
+        partition = self._partitions.get(name)
+        if partition is None:
+            partition = self._partitions[name] = _Partition()
+        return partition
 
     def full(self, topic_partition: TopicPartition) -> bool:
         """Whether no more records of a partition should be taken in for now."""
         partition = self._partitions.get(topic_partition)
         return partition is not None and len(partition.open) >= self._max_buffered
+
+    def roomy(self, topic_partition: TopicPartition) -> bool:
+        """Whether a partition that was full is half empty again."""
+        partition = self._partitions.get(topic_partition)
+        return partition is None or 2 * len(partition.open) <= self._max_buffered
+
+    @property
+    def saturated(self) -> bool:
+        """Whether as many jobs run as may."""
+        return self.running >= self._concurrency
 
     # Jobs out, outcomes in
 
@@ -141,61 +172,87 @@ class Scheduler:
     def _due(self, now_ms: int) -> Job | None:
         while self._later and self._later[0][0] <= now_ms:
             job = heapq.heappop(self._later)[2]
-            if self._is_current(job):
-                job.lane.retrying = False
+            if self.is_current(job):
+                job.waits = False
                 return job
         return None
 
     def _next(self) -> Job | None:
         while self._runnable:
             lane = self._runnable.popleft()
-            if not lane.queue:
+            queue = lane.queue
+            if not queue:
                 continue  # its partition was dropped
-            job = lane.running = Job(lane.topic_partition, lane)
-            while lane.queue and len(job.records) < self._batch:
-                job.records.append(lane.queue.popleft())
+            count = 1 if lane.alone else min(self._batch, len(queue))
+            job = Job(lane, [queue.popleft() for _ in range(count)])
+            if lane.alone:
+                lane.alone -= 1
+                job.attempt = lane.attempt
+            lane.jobs.add(job)
+            if lane.shared and queue:
+                self._runnable.append(lane)
             return job
         return None
 
     @property
     def next_deadline_ms(self) -> int | None:
         """When the next retry is due; None when there is none."""
-        while self._later and not self._is_current(self._later[0][2]):
+        while self._later and not self.is_current(self._later[0][2]):
             heapq.heappop(self._later)
         return self._later[0][0] if self._later else None
 
     def finish(self, job: Job) -> None:
         """Take note that a job's records need not be handled again, for whatever reason."""
         self.running -= 1
-        if not self._is_current(job):
+        if not self.is_current(job):
             return  # its partition is another's by now
         partition = self._partitions[job.topic_partition]
         for record in job.records:
             partition.open.pop(record.offset, None)
-        self._free(partition, job.lane)
+        self._free(partition, job)
 
     def retry(self, job: Job, due_ms: int) -> None:
         """Handle a job's records again at a later time; their lane waits."""
         self.running -= 1
-        if self._is_current(job):
-            job.attempt += 1
-            job.lane.retrying = True
+        if self.is_current(job):
+            job.attempt += job.error is None
+            job.waits = True
             heapq.heappush(self._later, (due_ms, next(self._numbers), job))
 
-    def _free(self, partition: _Partition, lane: _Lane) -> None:
-        lane.running = None
-        if lane.queue:
+    def split(self, job: Job) -> None:
+        """Handle a batch's records again at once, one by one, so that those that can be handled are; the attempt counts on."""
+        self.running -= 1
+        if not self.is_current(job):
+            return
+        lane = job.lane
+        lane.jobs.remove(job)
+        if not lane.shared or not lane.queue:
             self._runnable.append(lane)
-        else:
-            del partition.lanes[lane.key]
+        lane.queue.extendleft(reversed(job.records))
+        lane.alone += len(job.records)
+        lane.attempt = job.attempt
 
-    def _is_current(self, job: Job) -> bool:
+    def abandon(self) -> None:
+        """Take note that a running job ended without an outcome: its records stay open until they are dropped."""
+        self.running -= 1
+
+    def is_current(self, job: Job) -> bool:
+        """Whether a job's outcome still matters: its partition has not been dropped since it began."""
         partition = self._partitions.get(job.topic_partition)
         return (
             partition is not None
             and partition.lanes.get(job.lane.key) is job.lane
-            and job.lane.running is job
+            and job in job.lane.jobs
         )
+
+    def _free(self, partition: _Partition, job: Job) -> None:
+        lane = job.lane
+        lane.jobs.remove(job)
+        if lane.queue:
+            if not lane.shared:
+                self._runnable.append(lane)
+        elif not lane.jobs:
+            del partition.lanes[lane.key]
 
     # Partitions
 
@@ -203,13 +260,25 @@ class Scheduler:
         """Return how far each partition is finished: the offset to commit."""
         return {name: partition.position for name, partition in self._partitions.items()}
 
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """The partitions that records were taken in of."""
+        return list(self._partitions)
+
     def busy(self, partitions: Iterable[TopicPartition]) -> bool:
         """Whether a job of these partitions is running (one that waits for its next attempt is not)."""
         return any(
-            lane.running is not None and not lane.retrying
+            not job.waits
             for name in partitions
             if name in self._partitions
             for lane in self._partitions[name].lanes.values()
+            for job in lane.jobs
+        )
+
+    def unfinished(self, partitions: Iterable[TopicPartition]) -> int:
+        """Return how many records of these partitions are not finished."""
+        return sum(
+            len(self._partitions[name].open) for name in partitions if name in self._partitions
         )
 
     def stop(self, partitions: Iterable[TopicPartition]) -> None:
@@ -220,7 +289,9 @@ class Scheduler:
                 continue
             for lane in list(partition.lanes.values()):
                 lane.queue.clear()
-                if lane.running is None or lane.retrying:
+                lane.alone = 0
+                lane.jobs = {job for job in lane.jobs if not job.waits}
+                if not lane.jobs:
                     del partition.lanes[lane.key]
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:

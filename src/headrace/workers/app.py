@@ -1,0 +1,282 @@
+"""`headrace.App`: functions that handle records, and what runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Final, TypeVar
+
+from headrace.clients.drivers import Target
+from headrace.errors import ConfigError
+from headrace.serdes.serde import Serde, resolve_serde
+from headrace.workers.counters import Counters, Hook
+from headrace.workers.handlers import DEFAULT_BATCH, read_handler
+from headrace.workers.outcomes import OnFailure, Retry
+from headrace.workers.scheduler import Ordering
+from headrace.workers.service import Service
+from headrace.workers.settings import (
+    DEFAULT_CONCURRENCY,
+    Delivery,
+    Publication,
+    SeenKeys,
+    WorkerSettings,
+    as_retry,
+    as_topics,
+)
+from headrace.workers.trial import Trial
+
+F = TypeVar("F")
+
+DEFAULT_DRAIN_S: Final = 30.0
+
+
+class App:
+    """Functions that handle the records of topics.
+
+        app = headrace.App("localhost:9092")        # or a headrace.Broker
+
+        @app.worker("orders", group="billing", ordering="key", retry=5, dead_letter=True)
+        @app.publishes("invoices")
+        async def bill(order: Order, context) -> Invoice: ...
+
+        app.run()                                   # or: headrace run module:app
+
+    Records are handled at least once: what is finished is committed without gaps, and what is not comes again. The
+    decorated functions stay what they are and can be called in a test; `with app.test(broker)` runs all of it.
+    """
+
+    def __init__(
+        self,
+        target: Target = "127.0.0.1:9092",
+        *,
+        group: str | None = None,
+        client_id: str = "headrace-app",
+        drain_timeout_s: float = DEFAULT_DRAIN_S,
+        **properties: Any,
+    ) -> None:
+        """Prepare an app; nothing is connected before it runs.
+
+        Args:
+            target: HOST:PORT, several separated by commas, or a `Broker` of this process.
+            group: The group of workers that name none.
+            client_id: The name by which brokers know the app.
+            drain_timeout_s: How long handlers may take to finish when the app stops or a partition goes to another
+                member; then they are cancelled, and their records come again.
+            properties: Properties of all its clients, `request_timeout_ms=5000`.
+        """
+        self._target = target
+        self._group = group
+        self._client_id = client_id
+        self._drain_timeout_s = drain_timeout_s
+        self._properties = properties
+        self._workers: list[WorkerSettings] = []
+        self._publications: dict[Any, list[Publication]] = {}
+        self._hooks: list[Hook] = []
+        self._service: Service | None = None
+        self.counters: dict[str, Counters] = {}
+        """What each worker counted, by its name."""
+
+    # Decorators
+
+    def worker(
+        self,
+        topics: str | Sequence[str] | None = None,
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        group: str | None = None,
+        name: str | None = None,
+        ordering: Ordering = "partition",
+        concurrency: int = DEFAULT_CONCURRENCY,
+        batch: int | None = None,
+        retry: Retry | int | None = None,
+        dead_letter: bool | str = False,
+        on_failure: OnFailure = "stop",
+        dedupe: Callable[[Any], Hashable] | None = None,
+        seen: SeenKeys | None = None,
+        serde: str | Serde | type[Any] | None = None,
+        delivery: Delivery = "at_least_once",
+        drain_timeout_s: float | None = None,
+        max_buffered: int = 1000,
+        commit_interval_s: float = 1.0,
+        **properties: Any,
+    ) -> Callable[[F], F]:
+        """Have a function handle the records of topics.
+
+        The function is a coroutine function, or a plain one, which runs in threads, or an object with `handle(batch)`.
+        Its first parameter is the value; the annotation says what bytes become: bytes, str, dict, a msgspec.Struct, a
+        dataclass, a pydantic model; `list[T]` asks for batches. Without annotation the topic's metadata say it
+        (`headrace.serde`), or else values are bytes. A parameter named `context` gets the `Context`.
+
+        Args:
+            topics: A topic, or several.
+            pattern: In place of topics, a regular expression that the whole name of a topic must match.
+            group: The consumer group; None is the app's.
+            name: What counters and messages call the worker; None is the function's name.
+            ordering: Which records are handled one after another: a partition's, those with the same key, or none.
+            concurrency: How many calls of the handler may run at once.
+            batch: At most so many records a call, for handlers of batches; None is 100.
+            retry: How often a failed record is handled again; a number is that of attempts. None is five, or one
+                where delivery is at most once.
+            dead_letter: Whether records whose attempts are used up go to `dlq.<topic>`, or the name of a topic for them.
+            on_failure: What happens to them without dead letters: "stop" ends the worker with an error before
+                anything is lost, "skip" takes them for finished.
+            dedupe: A function that returns a value's key; records with a key that was handled are skipped.
+            seen: Where handled keys are kept: an object with `key in seen` and `seen.add(key)`. None remembers the
+                last 100,000 in memory, which a restart forgets.
+            serde: How bytes become values, in place of the annotation: a name, a serde, or a type.
+            delivery: "at_least_once", or "at_most_once": then offsets are committed before records are handled.
+            drain_timeout_s: As for the app.
+            max_buffered: Records of one partition that are taken in and not finished, at most; then it is paused.
+            commit_interval_s: How often positions are committed.
+            properties: Properties of the consumer, `max_poll_records=100`, `auto_offset_reset="latest"`.
+
+        Raises:
+            ConfigError: The function cannot be a handler, or the arguments do not go together.
+        """
+
+        def register(target: F) -> F:
+            handler = read_handler(target)
+            chosen_group = group or self._group
+            if chosen_group is None:
+                raise ConfigError(
+                    f"the worker {handler.name!r} needs a group: @app.worker(..., group=NAME) or App(..., group=NAME)"
+                )
+            size = (batch or DEFAULT_BATCH) if handler.wants_batches else batch
+            settings = WorkerSettings(
+                name=self._free_name(name or handler.name),
+                handler=handler,
+                topics=as_topics(topics),
+                pattern=re.compile(pattern) if isinstance(pattern, str) else pattern,
+                group=chosen_group,
+                ordering=ordering,
+                concurrency=concurrency,
+                batch=size,
+                retry=as_retry(retry, delivery),
+                dead_letter=dead_letter,
+                on_failure=on_failure,
+                dedupe=dedupe,
+                seen=seen,
+                serde=None if serde is None else resolve_serde(serde),
+                delivery=delivery,
+                drain_timeout_s=self._drain_timeout_s
+                if drain_timeout_s is None
+                else drain_timeout_s,
+                max_buffered=max_buffered,
+                commit_interval_s=commit_interval_s,
+                consumer={"client_id": self._client_id, **self._properties, **properties},
+                publications=self._publications_of(target),
+            )
+            self._workers.append(settings)
+            self.counters[settings.name] = Counters()
+            return target
+
+        return register
+
+    def publishes(
+        self,
+        topic: str,
+        *,
+        key: Callable[[Any], Any] | None = None,
+        serde: str | Serde | type[Any] | None = None,
+    ) -> Callable[[F], F]:
+        """Have what a worker's function returns written to a topic; None is not written.
+
+        A record is finished when its result is safe. Of a function for batches each item of the returned list is written.
+
+        Args:
+            topic: Where to.
+            key: Returns the key of a result; None is the record's own key.
+            serde: How results become bytes; None is what the topic's metadata say, or else: bytes and text as they
+                are, everything else as JSON.
+        """
+        publication = Publication(topic, key, None if serde is None else resolve_serde(serde))
+
+        def register(target: F) -> F:
+            self._publications_of(target).append(publication)
+            return target
+
+        return register
+
+    def hook(self, function: Hook) -> Hook:
+        """Have a function told of every `Event`, on the event loop; also as a decorator."""
+        self._hooks.append(function)
+        return function
+
+    def _publications_of(self, target: Any) -> list[Publication]:
+        return self._publications.setdefault(target, [])
+
+    def _free_name(self, wanted: str) -> str:
+        name, number = wanted, 2
+        while name in self.counters:
+            name, number = f"{wanted}-{number}", number + 1
+        return name
+
+    # Running
+
+    def run(self) -> None:
+        """Run until `stop`, SIGTERM or SIGINT; handlers then finish within `drain_timeout_s`. A second signal does not wait.
+
+        Raises:
+            WorkerFailedError: A record could not be handled, and nothing says what to do with such records.
+            HeadraceError: What workers need cannot be reached or read.
+        """
+        asyncio.run(self._run_with_signals())
+
+    async def serve(self) -> None:
+        """Run on the present event loop, as `run` does, but leave signals to the program."""
+        await self.service().run()
+
+    def stop(self) -> None:
+        """Have `run` or `serve` end in order; any thread may call it."""
+        if self._service is not None:
+            self._service.stop()
+
+    def test(self, broker: Target | None = None) -> Trial:
+        """Run the app in the background of a test: `with app.test(broker) as t`.
+
+        Args:
+            broker: Where; None is a fresh broker in memory.
+        """
+        return Trial(self, broker)
+
+    def service(self, target: Target | None = None) -> Service:
+        """Return what runs the app once.
+
+        Args:
+            target: Where; None is the app's own.
+        """
+        if not self._workers:
+            raise ConfigError("the app has no workers: decorate a function with @app.worker(...)")
+        self._service = Service(
+            self._target if target is None else target,
+            self._workers,
+            self.counters,
+            self._hooks,
+            client_id=self._client_id,
+            properties=self._properties,
+        )
+        return self._service
+
+    async def _run_with_signals(self) -> None:
+        service = self.service()
+        running = asyncio.current_task()
+        assert running is not None, "a coroutine runs in a task"
+        signalled = False
+
+        def stop() -> None:
+            nonlocal signalled
+            if signalled:
+                running.cancel()
+            signalled = True
+            service.stop()
+
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop)
+        try:
+            await service.run()
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)

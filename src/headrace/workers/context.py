@@ -1,0 +1,104 @@
+"""What a handler may know of its record, and do besides returning."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any
+
+from headrace.clients.consumer.records import ConsumerRecord
+from headrace.clients.producer.delivery import RecordMetadata
+from headrace.workers.letters import Headers, Place, place_of
+
+if TYPE_CHECKING:
+    from headrace.workers.outlet import Outlet
+
+
+class Context:
+    """The parameter `context` of a handler.
+
+    Attributes:
+        records: The records that are handled: one, or those of the batch; keys and values are bytes.
+        attempt: Which attempt this is, from 1.
+    """
+
+    __slots__ = ("_outlet", "attempt", "records")
+
+    def __init__(self, records: list[ConsumerRecord], attempt: int, outlet: Outlet) -> None:
+        self.records = records
+        self.attempt = attempt
+        self._outlet = outlet
+
+    @property
+    def record(self) -> ConsumerRecord:
+        """The record, or the first of the batch."""
+        return self.records[0]
+
+    @property
+    def _place(self) -> Place:
+        return place_of(self.record)
+
+    @property
+    def topic(self) -> str:
+        """The record's topic; for one that comes from a retry topic, the topic where it was first."""
+        return self._place.topic
+
+    @property
+    def partition(self) -> int:
+        """The record's partition there."""
+        return self._place.partition
+
+    @property
+    def offset(self) -> int:
+        """The record's offset there."""
+        return self._place.offset
+
+    @property
+    def timestamp_ms(self) -> int:
+        """The record's time, milliseconds since 1970."""
+        return self._place.timestamp_ms
+
+    @property
+    def key(self) -> bytes | None:
+        """The record's key."""
+        key: bytes | None = self.record.key
+        return key
+
+    @property
+    def headers(self) -> Headers:
+        """The record's headers."""
+        return self.record.headers
+
+    def publish(
+        self, topic: str, value: Any, *, key: Any = None, headers: Headers = ()
+    ) -> Awaitable[RecordMetadata]:
+        """Write a record, and wait until it is safe: `await context.publish(...)`.
+
+        In a handler that is a plain function it is called without `await` and returns when it is done.
+
+        Args:
+            topic: Where to.
+            value: The content; bytes and text as they are, everything else as JSON, unless the topic's metadata say
+                how. None is a record without a value.
+            key: The key, likewise.
+            headers: Name and value pairs.
+
+        Raises:
+            HeadraceError: The record was not delivered. Not caught, it fails the attempt.
+        """
+        return self._outlet.publish(topic, value, key=key, headers=headers)
+
+
+class ThreadContext(Context):
+    """The context of a handler that runs in a thread."""
+
+    __slots__ = ("_loop",)
+
+    def __init__(self, records: list[ConsumerRecord], attempt: int, outlet: Outlet) -> None:
+        super().__init__(records, attempt, outlet)
+        self._loop = asyncio.get_running_loop()
+
+    def publish(self, topic: str, value: Any, *, key: Any = None, headers: Headers = ()) -> Any:
+        """Write a record, and return where it went when it is safe."""
+        sending = self._outlet.publish(topic, value, key=key, headers=headers)
+        return asyncio.run_coroutine_threadsafe(sending, self._loop).result()

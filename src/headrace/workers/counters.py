@@ -1,0 +1,73 @@
+"""What a worker counts, and what it tells hooks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
+
+from headrace.clients.consumer.records import ConsumerRecord
+
+_log: Final = logging.getLogger("headrace.workers")
+
+EventKind = Literal["handled", "failed", "retried", "dead_lettered", "skipped"]
+
+
+@dataclass(slots=True)
+class Counters:
+    """Numbers of records, but for the last two: those are of calls of the handler."""
+
+    handled: int = 0
+    """Finished without an error."""
+    failed: int = 0
+    """Failed attempts."""
+    retried: int = 0
+    """Attempts that another one follows."""
+    dead_lettered: int = 0
+    """Written to the dead letters."""
+    skipped: int = 0
+    """Finished without a result: by `Skip`, `on_failure="skip"`, or as duplicates."""
+    in_flight: int = 0
+    """Calls of the handler that are running."""
+    overlaps: int = 0
+    """Calls that ran on after their partition had gone to another member, which may handle the same records meanwhile."""
+
+    def as_dict(self) -> dict[str, int]:
+        """Return the numbers by name, as metrics want them."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to records of a worker."""
+
+    kind: EventKind
+    worker: str
+    records: list[ConsumerRecord]
+    """With bytes as keys and values."""
+    error: Exception | None
+    attempt: int
+
+
+Hook = Callable[[Event], Any]
+
+
+class Tally:
+    """Counts what becomes of a worker's records, and tells the hooks."""
+
+    def __init__(self, worker: str, counters: Counters, hooks: Sequence[Hook]) -> None:
+        self.counters = counters
+        self._worker = worker
+        self._hooks = hooks
+
+    def add(
+        self, kind: EventKind, records: list[ConsumerRecord], attempt: int, error: Exception | None
+    ) -> None:
+        """Count something that happened to records."""
+        setattr(self.counters, kind, getattr(self.counters, kind) + len(records))
+        for hook in self._hooks:
+            try:
+                hook(Event(kind, self._worker, records, error, attempt))
+            except Exception:  # noqa: BLE001 - a fault of the program's metrics must not stop its work
+                _log.exception("%s: a hook failed", self._worker)

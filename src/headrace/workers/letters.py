@@ -1,0 +1,170 @@
+"""The headers of dead letters and of records in retry topics: where a record came from, and why it is there.
+
+Where a record came from is written as Spring's tools write and read it: text in UTF-8, numbers as big-endian integers of four
+or eight bytes. What is Headrace's own is text.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from headrace.clients.consumer.records import ConsumerRecord
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+DEAD_LETTER_PREFIX: Final = "dlq."
+RETRY_PREFIX: Final = "retry."
+
+LETTER: Final = "kafka_dlt-original-"
+RETRIED: Final = "kafka_original-"
+ERROR_TYPE: Final = "dlq-error-type"
+ERROR_MESSAGE: Final = "dlq-error-message"
+ATTEMPTS: Final = "dlq-error-attempts"
+GROUP: Final = "dlq-error-group"
+REDRIVES: Final = "dlq-redrives"
+"""How often a dead letter was sent back to its topic."""
+ONLY_GROUP: Final = "headrace-only-group"
+"""The group whose workers a record is for; those of others pass over it."""
+RETRY_ATTEMPT: Final = "retry_topic-attempts"
+RETRY_DUE: Final = "retry_topic-backoff-timestamp"
+
+MAX_MESSAGE: Final = 1_000
+"""Characters of an error's text that are kept: the letter must not outgrow the record much."""
+
+INT: Final = struct.Struct(">i")
+LONG: Final = struct.Struct(">q")
+NUMBERS: Final = {
+    f"{prefix}{what}": layout
+    for prefix in (LETTER, RETRIED)
+    for what, layout in (("partition", INT), ("offset", LONG), ("timestamp", LONG))
+} | {RETRY_ATTEMPT: INT, RETRY_DUE: LONG}
+_OWN: Final = {ERROR_TYPE, ERROR_MESSAGE, ATTEMPTS, GROUP, ONLY_GROUP, RETRY_ATTEMPT, RETRY_DUE}
+
+
+class Place(NamedTuple):
+    """Where a record was first."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+class RetryNote(NamedTuple):
+    """What a record in a retry topic says of itself."""
+
+    attempt: int
+    due_ms: int
+
+
+def retry_topic(topic: str, seconds: float) -> str:
+    """Return the name of the topic in which a topic's records wait so long."""
+    return f"{RETRY_PREFIX}{seconds:g}.{topic}"
+
+
+def header(record: ConsumerRecord, name: str) -> bytes | None:
+    """Return the value of a header, the last if there are several."""
+    for key, value in reversed(record.headers):
+        if key == name:
+            return value
+    return None
+
+
+def header_text(name: str, value: bytes | None) -> str:
+    """Return a header's value for people, numbers as digits."""
+    if value is None:
+        return ""
+    layout = NUMBERS.get(name)
+    if layout is not None and len(value) == layout.size:
+        return str(layout.unpack(value)[0])
+    return value.decode(errors="backslashreplace")
+
+
+def place_of(record: ConsumerRecord, prefix: str = RETRIED) -> Place:
+    """Return where a record was first: what its headers say, or where it is."""
+    if any(name.startswith(prefix) for name, _ in record.headers):
+        topic = header(record, f"{prefix}topic")
+        numbers = [
+            _number(record, f"{prefix}{what}") for what in ("partition", "offset", "timestamp")
+        ]
+        if topic is not None and None not in numbers:
+            return Place(topic.decode(errors="replace"), *(number or 0 for number in numbers))
+    return Place(record.topic, record.partition, record.offset, record.timestamp_ms)
+
+
+def retry_note(record: ConsumerRecord) -> RetryNote:
+    """Return when a record in a retry topic is due; a foreign one is at once."""
+    return RetryNote(_number(record, RETRY_ATTEMPT) or 1, _number(record, RETRY_DUE) or 0)
+
+
+def is_for(record: ConsumerRecord, group: str) -> bool:
+    """Whether a record concerns a group: all do, but those sent again for another one."""
+    only = header(record, ONLY_GROUP) if record.headers else None
+    return only is None or only == group.encode()
+
+
+def retry_headers(record: ConsumerRecord, group: str, attempt: int, due_ms: int) -> Headers:
+    """Return the headers of a record that waits for its next attempt."""
+    return (
+        *_foreign(record, RETRIED),
+        *_place_headers(RETRIED, place_of(record)),
+        (RETRY_ATTEMPT, INT.pack(attempt)),
+        (RETRY_DUE, LONG.pack(due_ms)),
+        (ONLY_GROUP, group.encode()),
+    )
+
+
+def dead_letter_headers(
+    record: ConsumerRecord, group: str, attempts: int, error: Exception
+) -> Headers:
+    """Return the headers of a dead letter."""
+    return (
+        *_foreign(record, RETRIED, LETTER),
+        *_place_headers(LETTER, place_of(record)),
+        (f"{LETTER}consumer-group", group.encode()),
+        (ERROR_TYPE, type(error).__name__.encode()),
+        (ERROR_MESSAGE, str(error)[:MAX_MESSAGE].encode(errors="replace")),
+        (ATTEMPTS, str(attempts).encode()),
+        (GROUP, group.encode()),
+    )
+
+
+def redrive_headers(record: ConsumerRecord) -> Headers:
+    """Return the headers with which a dead letter goes back: for its group alone, and counted."""
+    group = header(record, GROUP)
+    only = () if group is None else ((ONLY_GROUP, group),)
+    count = str(redrives(record) + 1).encode()
+    kept = tuple(one for one in _foreign(record, LETTER) if one[0] != REDRIVES)
+    return (*kept, *only, (REDRIVES, count))
+
+
+def redrives(record: ConsumerRecord) -> int:
+    """Return how often a dead letter was sent back before."""
+    text = header(record, REDRIVES) or b"0"
+    return int(text) if text.isdigit() else 0
+
+
+def _foreign(record: ConsumerRecord, *prefixes: str) -> Headers:
+    """Return the headers that the record's own producer gave it, and how often it was sent back."""
+    return tuple(
+        one for one in record.headers if one[0] not in _OWN and not one[0].startswith(prefixes)
+    )
+
+
+def _place_headers(prefix: str, place: Place) -> Headers:
+    return (
+        (f"{prefix}topic", place.topic.encode()),
+        (f"{prefix}partition", INT.pack(place.partition)),
+        (f"{prefix}offset", LONG.pack(place.offset)),
+        (f"{prefix}timestamp", LONG.pack(place.timestamp_ms)),
+    )
+
+
+def _number(record: ConsumerRecord, name: str) -> int | None:
+    value = header(record, name)
+    layout = NUMBERS[name]
+    if value is None or len(value) != layout.size:
+        return None
+    number: int = layout.unpack(value)[0]
+    return number

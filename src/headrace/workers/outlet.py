@@ -1,0 +1,136 @@
+"""What the workers of one app share: the producer of what they write, and what they ask of the broker besides records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from headrace.clients.config import ClientConfig, parse_config
+from headrace.clients.drivers import Target, open_aio_driver
+from headrace.clients.engine import UNLIMITED_MS
+from headrace.clients.flows import metadata
+from headrace.clients.flows.admin import NewTopic, create_topics
+from headrace.clients.flows.topic_settings import TopicSettings, topic_settings
+from headrace.clients.producer.aio import Producer
+from headrace.clients.producer.delivery import RecordMetadata
+from headrace.errors import ApiError, ErrorCode
+from headrace.serdes.serde import Serde, resolve_serde
+from headrace.serdes.typed import serde_of_type
+from headrace.workers.letters import Headers
+
+CREATE_TIMEOUT_MS: Final = 30_000
+
+
+class Outlet:
+    """Writes records, looks topics up and creates them; to be created and used on one running event loop."""
+
+    def __init__(self, target: Target, client_id: str, properties: Mapping[str, Any]) -> None:
+        self.target = target
+        self._where = {"bootstrap_servers": target} if isinstance(target, str) else {}
+        config = parse_config(ClientConfig, properties, client_id=client_id, **self._where)
+        self._driver = open_aio_driver(target, config)
+        self._producer = Producer(
+            target, serde="bytes", key_serde="bytes", linger_ms=0, client_id=client_id, **properties
+        )
+        self._serdes: dict[str | type[Any], Serde] = {}
+
+    def now_ms(self) -> int:
+        """Return the time: the broker's where it is in this process."""
+        if isinstance(self.target, str):
+            return time.time_ns() // 1_000_000
+        return self.target.now_ms()
+
+    # Writing
+
+    async def publish(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: Headers = (),
+        serde: Serde | None = None,
+    ) -> RecordMetadata:
+        """Write a value and return where it went, when it is safe.
+
+        Args:
+            topic: Where to.
+            value: The content; None is a record without a value.
+            key: Bytes, text, or what JSON can say.
+            headers: Name and value pairs.
+            serde: How the value becomes bytes; None is what the topic's metadata say, or else its type: bytes and text
+                as they are, everything else as JSON.
+        """
+        data = None
+        if value is not None:
+            data = (serde or await self._serde_for(topic, value)).serialize(value)
+        encoded = None if key is None else self._serde(type(key)).serialize(key)
+        return await self.write(topic, data, key=encoded, headers=headers)
+
+    async def write(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Write bytes and return where they went, when they are safe."""
+        sent = await self._producer.send(
+            topic, value, key=key, headers=headers, timestamp_ms=timestamp_ms
+        )
+        return await sent
+
+    async def _serde_for(self, topic: str, value: Any) -> Serde:
+        settings = await self.settings(topic)
+        return self._serde(type(value) if settings.serde is None else settings.serde)
+
+    def _serde(self, kind: str | type[Any]) -> Serde:
+        serde = self._serdes.get(kind)
+        if serde is None:
+            made = resolve_serde(kind) if isinstance(kind, str) else serde_of_type(kind)
+            serde = self._serdes[kind] = made
+        return serde
+
+    # Topics
+
+    async def settings(self, topic: str) -> TopicSettings:
+        """Return what a topic's metadata say of serdes."""
+        known = self._driver.engine.state.topic_settings.get(topic)
+        if known is not None:
+            return known
+        return await self._driver.run(topic_settings(self._driver.engine.state, topic))
+
+    async def partition_counts(self, topics: Collection[str]) -> dict[str, int]:
+        """Return how many partitions topics have; 0 for one that does not exist."""
+        state = self._driver.engine.state
+        known = await self._driver.run(metadata.refresh(state, topics))
+        return {topic: len(known.partitions(topic)) for topic in topics}
+
+    async def create_topics(self, partitions: Mapping[str, int]) -> None:
+        """Create topics that do not exist yet.
+
+        Args:
+            partitions: The number of partitions by name; -1 is the broker's default.
+
+        Raises:
+            ApiError: The broker refuses one.
+        """
+        counts = await self.partition_counts(partitions)
+        missing = [NewTopic(name, partitions[name]) for name, count in counts.items() if not count]
+        if not missing:
+            return
+        flow = create_topics(self._driver.engine.state, missing, CREATE_TIMEOUT_MS)
+        outcomes: Mapping[str, ApiError | None] = await self._driver.run(flow, UNLIMITED_MS)
+        for error in outcomes.values():
+            if error is not None and error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise error
+
+    async def close(self) -> None:
+        """Flush, and close the connections."""
+        try:
+            await self._producer.close()
+        finally:
+            await self._driver.close()

@@ -1,0 +1,140 @@
+"""One call of a handler: values made of bytes before it, results written after it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from headrace.clients.consumer.records import ConsumerRecord
+from headrace.errors import SerializationError
+from headrace.serdes.serde import resolve_serde
+from headrace.serdes.typed import serde_of_type
+from headrace.workers.context import Context, ThreadContext
+from headrace.workers.dedupe import Deduplication
+from headrace.workers.outlet import Outlet
+from headrace.workers.settings import WorkerSettings
+from headrace.workers.threads import HandlerThreads
+
+Decode = Callable[[bytes], Any]
+
+
+class Processor:
+    """Calls the handler of one worker."""
+
+    def __init__(self, settings: WorkerSettings, outlet: Outlet, threads: HandlerThreads) -> None:
+        self._settings = settings
+        self._handler = settings.handler
+        self._outlet = outlet
+        self._threads = threads
+        self._sources = settings.retry_topics()
+        self._decoders: dict[str, Decode] = {}
+        self._deduplication = None if settings.dedupe is None else Deduplication(settings.seen)
+
+    async def process(
+        self, records: list[ConsumerRecord], attempt: int, wanted: Callable[[], bool]
+    ) -> list[ConsumerRecord]:
+        """Handle records; whatever is raised says why they failed.
+
+        Args:
+            records: One record, or a batch.
+            attempt: Which attempt this is.
+            wanted: Whether the result still matters when the handler returns.
+
+        Returns:
+            Those that were handled; others were before, by their keys.
+        """
+        values = [await self._value(record) for record in records]
+        if self._deduplication is not None:
+            return await self._handle_new(self._deduplication, records, values, attempt, wanted)
+        await self._handle(records, values, attempt, wanted)
+        return records
+
+    async def _handle_new(
+        self,
+        deduplication: Deduplication,
+        records: list[ConsumerRecord],
+        values: list[Any],
+        attempt: int,
+        wanted: Callable[[], bool],
+    ) -> list[ConsumerRecord]:
+        assert self._settings.dedupe is not None, "there is a deduplication"
+        keys = [self._settings.dedupe(value) for value in values]
+        fresh = await deduplication.begin(keys)
+        chosen = list(itertools.compress(records, fresh))
+        handled = False
+        try:
+            if chosen:
+                news = list(itertools.compress(values, fresh))
+                await self._handle(chosen, news, attempt, wanted)
+            handled = wanted()
+        finally:
+            deduplication.end(list(itertools.compress(keys, fresh)), handled=handled)
+        return chosen
+
+    async def _handle(
+        self,
+        records: list[ConsumerRecord],
+        values: list[Any],
+        attempt: int,
+        wanted: Callable[[], bool],
+    ) -> None:
+        handler = self._handler
+        argument = values if handler.wants_batches else values[0]
+        if handler.is_async:
+            if handler.context is None:
+                result = await handler.call(argument)
+            else:
+                context = Context(records, attempt, self._outlet)
+                result = await handler.call(argument, **{handler.context: context})
+        else:
+            call = partial(handler.call, argument)
+            if handler.context is not None:
+                context = ThreadContext(records, attempt, self._outlet)
+                call = partial(handler.call, argument, **{handler.context: context})
+            result = await self._threads.run(call)
+        if result is not None and wanted():
+            await self._publish(records, result)
+
+    async def _publish(self, records: list[ConsumerRecord], result: Any) -> None:
+        """Write what a handler returned; of a handler of batches each item of a list."""
+        batch = self._handler.wants_batches
+        results: Sequence[Any] = result if batch and isinstance(result, list) else [result]
+        for publication in self._settings.publications:
+            for one in results:
+                if publication.key is not None:
+                    key = publication.key(one)
+                else:
+                    key = None if batch else records[0].key
+                await self._outlet.publish(publication.topic, one, key=key, serde=publication.serde)
+
+    # Values
+
+    async def _value(self, record: ConsumerRecord) -> Any:
+        if record.value is None:
+            return None
+        topic = self._sources.get(record.topic, record.topic)
+        decode = self._decoders.get(topic)
+        if decode is None:
+            decode = self._decoders[topic] = await self._decoder(topic)
+        try:
+            return decode(record.value)
+        except Exception as error:
+            raise SerializationError(
+                f"the value of the record at offset {record.offset} of {record.topic}-{record.partition} does not "
+                f"decode: {error}",
+                topic=record.topic,
+                partition=record.partition,
+                offset=record.offset,
+            ) from error
+
+    async def _decoder(self, topic: str) -> Decode:
+        """Return what makes values of a topic's bytes: the worker's serde, the annotation's, or the topic's own."""
+        if self._settings.serde is not None:
+            return self._settings.serde.deserialize
+        if self._handler.schema is not None:
+            decode: Decode = serde_of_type(self._handler.schema).deserialize
+            return decode
+        settings = await self._outlet.settings(topic)
+        return resolve_serde(settings.serde or "bytes").deserialize

@@ -1,0 +1,98 @@
+"""An app at work: all its workers on one event loop, started together and stopped together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from headrace.clients.drivers import Target
+from headrace.workers.counters import Counters, Hook
+from headrace.workers.outlet import Outlet
+from headrace.workers.settings import WorkerSettings
+from headrace.workers.worker import Worker
+
+
+class Service:
+    """Runs workers until it is stopped, or until one of them fails."""
+
+    def __init__(
+        self,
+        target: Target,
+        workers: Sequence[WorkerSettings],
+        counters: Mapping[str, Counters],
+        hooks: Sequence[Hook],
+        *,
+        client_id: str,
+        properties: Mapping[str, Any],
+    ) -> None:
+        self._target = target
+        self._settings = workers
+        self._counters = counters
+        self._hooks = hooks
+        self._client_id = client_id
+        self._properties = properties
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop_wanted = False
+        self.workers: list[Worker] = []
+        self.outlet: Outlet | None = None
+        """Open while the workers run."""
+
+    async def run(
+        self, *, create_topics: bool = False, on_ready: Callable[[], object] | None = None
+    ) -> None:
+        """Run the workers; the first that fails stops the others, which drain, and its error is raised.
+
+        Args:
+            create_topics: Whether to create the topics that workers name, if they do not exist.
+            on_ready: Called when the workers begin.
+        """
+        self._loop = asyncio.get_running_loop()
+        outlet = Outlet(self._target, self._client_id, self._properties)
+        try:
+            if create_topics:
+                topics = [topic for settings in self._settings for topic in settings.topics]
+                await outlet.create_topics(dict.fromkeys(topics, 1))
+            self.workers = [
+                Worker(settings, outlet, self._counters[settings.name], self._hooks)
+                for settings in self._settings
+            ]
+            self.outlet = outlet
+            tasks = [asyncio.create_task(worker.run()) for worker in self.workers]
+            if self._stop_wanted:
+                self._stop_workers()
+            if on_ready is not None:
+                on_ready()
+            try:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                # Whatever ends one worker, the others end in order; who cancels twice does not wait for it.
+                self._stop_workers()
+                outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            self.outlet = None
+            await outlet.close()
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    def stop(self) -> None:
+        """Have `run` end; any thread may call it."""
+        self._stop_wanted = True
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._stop_workers)
+
+    def _stop_workers(self) -> None:
+        for worker in self.workers:
+            worker.stop()
+
+    async def idle(self) -> bool:
+        """Whether all workers have finished every record that is there now."""
+        while True:
+            before = [counters.as_dict() for counters in self._counters.values()]
+            for worker in self.workers:
+                if not await worker.idle():
+                    return False
+            # What one finished while another was asked may have given that one more to do.
+            if before == [counters.as_dict() for counters in self._counters.values()]:
+                return True

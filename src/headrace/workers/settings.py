@@ -1,0 +1,126 @@
+"""What `@app.worker` and `@app.publishes` say, checked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Protocol, get_args
+
+from headrace.errors import ConfigError
+from headrace.serdes.serde import Serde
+from headrace.workers.handlers import Handler
+from headrace.workers.letters import DEAD_LETTER_PREFIX, retry_topic
+from headrace.workers.outcomes import NO_RETRY, OnFailure, Retry
+from headrace.workers.scheduler import Ordering
+
+Delivery = Literal["at_least_once", "at_most_once"]
+DEFAULT_CONCURRENCY: Final = 16
+DEFAULT_RETRY: Final = Retry()
+
+
+class SeenKeys(Protocol):
+    """Where a worker keeps the keys of `dedupe=` that it has handled."""
+
+    def __contains__(self, key: Hashable, /) -> bool:
+        """Whether a key was handled."""
+
+    def add(self, key: Hashable, /) -> object:
+        """Keep a key; called before the record's offset is committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """Where results go."""
+
+    topic: str
+    key: Callable[[Any], Any] | None
+    serde: Serde | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """One worker."""
+
+    name: str
+    handler: Handler
+    topics: tuple[str, ...]
+    pattern: re.Pattern[str] | None
+    group: str
+    ordering: Ordering
+    concurrency: int
+    batch: int | None
+    retry: Retry
+    dead_letter: bool | str
+    on_failure: OnFailure
+    dedupe: Callable[[Any], Hashable] | None
+    seen: SeenKeys | None
+    serde: Serde | None
+    delivery: Delivery
+    drain_timeout_s: float
+    max_buffered: int
+    commit_interval_s: float
+    consumer: Mapping[str, Any]
+    publications: list[Publication] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.topics and self.pattern is None:
+            raise ConfigError(
+                f"the worker {self.name!r} needs a topic, a list of topics, or pattern="
+            )
+        if self.topics and self.pattern is not None:
+            raise ConfigError(f"the worker {self.name!r} takes topics or a pattern, not both")
+        _one_of(self.ordering, get_args(Ordering), "ordering")
+        _one_of(self.delivery, get_args(Delivery), "delivery")
+        _one_of(self.on_failure, get_args(OnFailure), "on_failure")
+        if self.concurrency < 1 or self.max_buffered < 1 or (self.batch or 1) < 1:
+            raise ConfigError("concurrency, batch and max_buffered are at least 1")
+        if self.drain_timeout_s < 0 or self.commit_interval_s <= 0:
+            raise ConfigError("drain_timeout_s is not negative, commit_interval_s is positive")
+        if self.batch is not None and not self.handler.wants_batches:
+            raise ConfigError(
+                f"batch={self.batch} needs a handler of batches: annotate its first parameter as list[...], or give an "
+                "object with handle(batch)"
+            )
+        if self.retry.topics and (self.pattern is not None or self.handler.wants_batches):
+            raise ConfigError("Retry(topics=True) goes neither with pattern= nor with batches")
+
+    @property
+    def pauses_s(self) -> list[float]:
+        """The pauses between attempts, each once, the shortest first."""
+        return sorted({self.retry.pause_s(attempt) for attempt in range(1, self.retry.attempts)})
+
+    def retry_topics(self) -> dict[str, str]:
+        """Return the topics in which records wait for their next attempt, each with the topic they come from."""
+        if not self.retry.topics:
+            return {}
+        return {
+            retry_topic(topic, pause): topic for pause in self.pauses_s for topic in self.topics
+        }
+
+    def dead_letter_topic(self, topic: str) -> str:
+        """Return where the dead letters of a topic go."""
+        if isinstance(self.dead_letter, str):
+            return self.dead_letter
+        return f"{DEAD_LETTER_PREFIX}{topic}"
+
+
+def as_retry(given: Retry | int | None, delivery: Delivery) -> Retry:
+    """Return how failures are repeated; a number is that of attempts."""
+    if isinstance(given, Retry):
+        return given
+    if given is not None:
+        return Retry(attempts=given)
+    return NO_RETRY if delivery == "at_most_once" else DEFAULT_RETRY
+
+
+def as_topics(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the topics of one name, or of several."""
+    if given is None:
+        return ()
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _one_of(value: object, choices: tuple[object, ...], what: str) -> None:
+    if value not in choices:
+        raise ConfigError(f"{what} is one of {', '.join(map(repr, choices))}, not {value!r}")

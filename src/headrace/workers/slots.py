@@ -1,0 +1,260 @@
+"""Runs a scheduler's jobs, as many at once as it allows, and sees to what becomes of those that fail."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
+
+from headrace.clients.consumer.records import ConsumerRecord
+from headrace.errors import HeadraceError, WorkerFailedError
+from headrace.types import TopicPartition
+from headrace.workers import letters
+from headrace.workers.counters import EventKind, Tally
+from headrace.workers.outcomes import RetryLater, Skip, Verdict, judge
+from headrace.workers.outlet import Outlet
+from headrace.workers.processing import Processor
+from headrace.workers.scheduler import Job, Scheduler
+from headrace.workers.settings import WorkerSettings
+
+WRITE_AGAIN_MS: Final = 1_000
+"""The pause before a dead letter, or a record for a retry topic, is written again that could not be."""
+CANCEL_TIMEOUT_S: Final = 1.0
+"""How long a cancelled handler may take to end before it counts as running on."""
+YIELD_EVERY: Final = 32
+"""Jobs that end without waiting before others get the event loop."""
+
+_log: Final = logging.getLogger("headrace.workers")
+
+
+class Slots:
+    """The handlers of one worker that run at the moment."""
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        scheduler: Scheduler,
+        processor: Processor,
+        outlet: Outlet,
+        *,
+        tally: Tally,
+        ended: Callable[[TopicPartition | None], object],
+        failed: Callable[[BaseException], object],
+    ) -> None:
+        """Prepare to run jobs.
+
+        Args:
+            settings: The worker's.
+            scheduler: Where jobs come from and outcomes go.
+            processor: What calls the handler.
+            outlet: Where dead letters go.
+            tally: What counts.
+            ended: Called when a job of a partition has ended, and (with None) when there is none to begin.
+            failed: Called with what the worker has to stop for.
+        """
+        self._settings = settings
+        self._scheduler = scheduler
+        self._processor = processor
+        self._outlet = outlet
+        self._tally = tally
+        self._ended = ended
+        self._fail = failed
+        self._sources = settings.retry_topics()
+        self._pauses_s = settings.pauses_s
+        self._jobs: dict[asyncio.Task[None], Job | None] = {}
+        self._known_topics: set[str] = set()
+
+    def start(self) -> None:
+        """Begin what can begin now."""
+        for job in self._scheduler.take(self._outlet.now_ms()):
+            task = asyncio.create_task(self._work(job))
+            self._jobs[task] = job
+            task.add_done_callback(self._left)
+
+    async def let_go(self, partitions: Collection[TopicPartition]) -> None:
+        """Cancel what runs of these partitions; what cannot be cancelled, or does not end by it, is counted."""
+        concerned = {
+            task: job
+            for task, job in self._jobs.items()
+            if job is not None and job.topic_partition in partitions and not job.let_go
+        }
+        for job in concerned.values():
+            job.let_go = True
+        overlaps = len(concerned)
+        if self._settings.handler.is_async:
+            overlaps = await _cancel(concerned)
+        if overlaps:
+            self._tally.counters.overlaps += overlaps
+            _log.warning(
+                "%s: %d calls of the handler run on although their partitions are given up",
+                self._settings.name,
+                overlaps,
+            )
+
+    async def close(self) -> None:
+        """Wait for nothing any more."""
+        await _cancel(self._jobs)
+
+    async def _work(self, first: Job) -> None:
+        """Run one job after another, as long as there are any."""
+        task = asyncio.current_task()
+        assert task is not None
+        job: Job | None = first
+        count = 0
+        while job is not None:
+            self._jobs[task] = job
+            await self._run(job)
+            self._ended(job.topic_partition)
+            count += 1
+            if count % YIELD_EVERY == 0:
+                self._jobs[task] = None
+                await asyncio.sleep(0)
+            job = next(self._scheduler.take(self._outlet.now_ms()), None)
+
+    def _left(self, task: asyncio.Task[None]) -> None:
+        del self._jobs[task]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+        self._ended(None)
+
+    # One job
+
+    async def _run(self, job: Job) -> None:
+        """Run a job to an outcome. A cancelled one has none, and is not finished."""
+        scheduler = self._scheduler
+        try:
+            handled = await self._attempt(job) if job.error is None else []
+            if job.let_go or not scheduler.is_current(job):
+                scheduler.abandon()
+            elif job.error is None:
+                self._count_handled(job, handled)
+                scheduler.finish(job)
+            else:
+                await self._failed(job, job.error)
+        except BaseException:
+            scheduler.abandon()
+            raise
+
+    async def _attempt(self, job: Job) -> list[ConsumerRecord]:
+        """Call the handler and return the records that it handled; what it raises is the job's error."""
+        if job.attempt == 1 and job.topic_partition.topic in self._sources:
+            job.attempt = letters.retry_note(job.records[0]).attempt
+        self._tally.counters.in_flight += 1
+        try:
+            return await self._processor.process(
+                job.records,
+                job.attempt,
+                lambda: not job.let_go and self._scheduler.is_current(job),
+            )
+        except Exception as error:  # noqa: BLE001 - the program's; `_failed` finds what becomes of it
+            job.error = error
+            if not isinstance(error, Skip):
+                self._count("failed", job)
+        finally:
+            self._tally.counters.in_flight -= 1
+        return []
+
+    async def _failed(self, job: Job, error: Exception) -> None:
+        settings = self._settings
+        verdict = judge(
+            error,
+            job.attempt,
+            settings.retry,
+            dead_letters=settings.dead_letter is not False,
+            on_failure=settings.on_failure,
+        )
+        if verdict is Verdict.RETRY:
+            await self._retry(job, error)
+        elif len(job.records) > 1 and not isinstance(error, Skip):
+            job.error = None
+            self._scheduler.split(job)
+        elif verdict is Verdict.SKIP:
+            self._count("skipped", job)
+            self._scheduler.finish(job)
+        elif verdict is Verdict.DEAD_LETTER:
+            record = job.records[0]
+            topic = settings.dead_letter_topic(letters.place_of(record).topic)
+            headers = letters.dead_letter_headers(record, settings.group, job.attempt, error)
+            await self._write(job, topic, headers, "dead_lettered")
+        else:
+            self._scheduler.abandon()
+            self._fail(self._last_words(job, error))
+
+    async def _retry(self, job: Job, error: Exception) -> None:
+        pause_s = self._settings.retry.pause_s(job.attempt)
+        if isinstance(error, RetryLater):
+            pause_s = error.delay_s
+        due_ms = self._outlet.now_ms() + round(pause_s * 1000)
+        if not self._settings.retry.topics:
+            self._count("retried", job)
+            job.error = None
+            self._scheduler.retry(job, due_ms)
+            self._ended(None)
+            return
+        record = job.records[0]
+        long_enough = [pause for pause in self._pauses_s if pause >= pause_s]
+        seconds = min(long_enough, default=self._pauses_s[-1])
+        topic = letters.retry_topic(letters.place_of(record).topic, seconds)
+        headers = letters.retry_headers(record, self._settings.group, job.attempt + 1, due_ms)
+        await self._write(job, topic, headers, "retried")
+
+    async def _write(self, job: Job, topic: str, headers: letters.Headers, kind: EventKind) -> None:
+        """Keep a record elsewhere; only when that is safe it is finished here, and until then it is tried again."""
+        record = job.records[0]
+        try:
+            await self._ensure(topic, record.topic)
+            await self._outlet.write(topic, record.value, key=record.key, headers=headers)
+        except HeadraceError as error:
+            _log.warning(
+                "%s: a record cannot be written to %s, and it is tried again: %s",
+                self._settings.name,
+                topic,
+                error,
+            )
+            self._scheduler.retry(job, self._outlet.now_ms() + WRITE_AGAIN_MS)
+            self._ended(None)
+        else:
+            self._count(kind, job)
+            self._scheduler.finish(job)
+
+    async def _ensure(self, topic: str, source: str) -> None:
+        """Create a topic before the first write, with as many partitions as that where the records come from."""
+        if topic not in self._known_topics:
+            counts = await self._outlet.partition_counts([source])
+            await self._outlet.create_topics({topic: counts[source] or -1})
+            self._known_topics.add(topic)
+
+    def _count(self, kind: EventKind, job: Job) -> None:
+        self._tally.add(kind, job.records, job.attempt, job.error)
+
+    def _count_handled(self, job: Job, handled: list[ConsumerRecord]) -> None:
+        if handled:
+            self._tally.add("handled", handled, job.attempt, None)
+        if len(handled) < len(job.records):
+            duplicates = [record for record in job.records if record not in handled]
+            self._tally.add("skipped", duplicates, job.attempt, None)
+
+    def _last_words(self, job: Job, error: Exception) -> WorkerFailedError:
+        record = job.records[0]
+        place = letters.place_of(record)
+        fate = "It is not committed and comes again at the next start."
+        if self._settings.delivery == "at_most_once":
+            fate = "It was committed before, and does not come again."
+        failure = WorkerFailedError(
+            f"the worker {self._settings.name!r} stopped: the record at offset {place.offset} of {place.topic}-"
+            f"{place.partition} failed in attempt {job.attempt} of {self._settings.retry.attempts} with {error!r}. "
+            f'{fate} dead_letter=True keeps such records aside, on_failure="skip" drops them'
+        )
+        failure.__cause__ = error
+        return failure
+
+
+async def _cancel(tasks: Iterable[asyncio.Task[None]]) -> int:
+    """Cancel tasks; return how many have not ended soon after."""
+    cancelled = list(tasks)
+    for task in cancelled:
+        task.cancel()
+    if not cancelled:
+        return 0
+    return len((await asyncio.wait(cancelled, timeout=CANCEL_TIMEOUT_S))[1])

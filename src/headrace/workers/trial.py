@@ -1,0 +1,177 @@
+"""`with app.test(broker) as t`: an app that runs in a thread of a test, with records in and records out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+from headrace.clients.consumer.blocking import Consumer
+from headrace.clients.consumer.records import ConsumerRecord
+from headrace.clients.drivers import Target
+from headrace.clients.producer.delivery import RecordMetadata
+from headrace.errors import HeadraceError
+from headrace.workers import letters
+from headrace.workers.reading import read_topic
+from headrace.workers.service import Service
+
+if TYPE_CHECKING:
+    from headrace.streams.broker import Broker
+    from headrace.workers.app import App
+
+T = TypeVar("T")
+
+LOOK_EVERY_S: Final = 0.01
+START_TIMEOUT_S: Final = 30.0
+
+
+class Message:
+    """A record that a test looks at.
+
+    Attributes:
+        record: The record; its value is what the topic's serde makes of the bytes, or else bytes.
+    """
+
+    __slots__ = ("record",)
+
+    def __init__(self, record: ConsumerRecord) -> None:
+        self.record = record
+
+    @property
+    def key(self) -> Any:
+        """The key."""
+        return self.record.key
+
+    @property
+    def value(self) -> Any:
+        """The value."""
+        return self.record.value
+
+    def json(self) -> Any:
+        """Return what the value says as JSON."""
+        return json.loads(self.record.value)
+
+    def header(self, name: str) -> str | None:
+        """Return a header as text, numbers as digits; None where there is none."""
+        if all(key != name for key, _ in self.record.headers):
+            return None
+        return letters.header_text(name, letters.header(self.record, name))
+
+
+class Trial:
+    """A run of an app in a test; a context manager that stops it and raises what it failed with."""
+
+    def __init__(self, app: App, broker: Target | None) -> None:
+        self._app = app
+        self._given = broker
+        self._own: Broker | None = None
+        self._target: Target | None = broker
+        self._service: Service | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._ready = threading.Event()
+        self._error: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        if self._target is None:
+            from headrace.streams.broker import Broker  # noqa: PLC0415 - only where none was given
+
+            self._own = Broker(configs={"group.initial.rebalance.delay.ms": "0"})
+            self._target = self._own
+        self._service = self._app.service(self._target)
+        self._thread = threading.Thread(target=self._run, name="headrace-app-test", daemon=True)
+        self._thread.start()
+        self._ready.wait(START_TIMEOUT_S)
+        self._raise_failure()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._service is not None
+        assert self._thread is not None
+        self._service.stop()
+        self._thread.join()
+        if self._own is not None:
+            self._own.close()
+        if kind is None:
+            self._raise_failure()
+
+    # What a test does
+
+    def produce(
+        self, topic: str, value: Any, *, key: Any = None, headers: letters.Headers = ()
+    ) -> RecordMetadata:
+        """Write a record: bytes and text as they are, everything else as JSON, unless the topic's metadata say how."""
+        outlet = self._running().outlet
+        assert outlet is not None, "the app runs"
+        return self._await(outlet.publish(topic, value, key=key, headers=headers))
+
+    def wait_idle(self, timeout_s: float = 10.0) -> None:
+        """Wait until every record of the workers' topics is finished, those waiting for another attempt included.
+
+        Raises:
+            TimeoutError: They are not in time.
+            HeadraceError: What the app failed with.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not self._await(self._running().idle()):
+            if time.monotonic() > deadline:
+                counted = {name: each.as_dict() for name, each in self._app.counters.items()}
+                raise TimeoutError(f"the app is not idle after {timeout_s} s: {counted}")
+            time.sleep(LOOK_EVERY_S)
+
+    def messages(self, topic: str) -> list[Message]:
+        """Return all records of a topic, by partition and offset; none where there is no topic."""
+        assert self._target is not None, "the app runs"
+        with Consumer(self._target, enable_auto_commit=False) as consumer:
+            records = sorted(read_topic(consumer, topic), key=lambda record: record[:3])
+        return [Message(record) for record in records]
+
+    # Within
+
+    def _running(self) -> Service:
+        self._raise_failure()
+        assert self._service is not None, "use it in a with statement"
+        if self._service.outlet is None:
+            raise HeadraceError("the app was stopped")
+        return self._service
+
+    def _await(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        assert self._loop is not None, "the app runs"
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        while True:
+            try:
+                return future.result(1.0)
+            except TimeoutError:
+                if future.done():
+                    raise
+                if self._thread is None or not self._thread.is_alive():
+                    self._raise_failure()
+                    raise HeadraceError("the app was stopped") from None
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:  # noqa: BLE001 - raised in the test's thread
+            self._error = error
+        finally:
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        assert self._service is not None
+        self._loop = asyncio.get_running_loop()
+        # A group sees topics that come later only after a while: those that the test did not create are there first.
+        await self._service.run(create_topics=True, on_ready=self._ready.set)
+
+    def _raise_failure(self) -> None:
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error

@@ -1,0 +1,346 @@
+"""A worker at work: records from a consumer to the handler, positions back to the group.
+
+The poller never waits for a handler, so the group keeps this member however long one takes. A partition with much open work
+is paused. Only what is finished without a gap is committed. When a partition goes, what runs there is waited for,
+within a bound, then its position is committed, and only then the consumer lets it go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from headrace.clients.consumer.aio import Consumer
+from headrace.clients.consumer.records import ConsumerRecord
+from headrace.errors import HeadraceError
+from headrace.types import TopicPartition
+from headrace.workers import letters
+from headrace.workers.counters import Counters, Hook, Tally
+from headrace.workers.outlet import Outlet
+from headrace.workers.processing import Processor
+from headrace.workers.scheduler import Scheduler
+from headrace.workers.settings import WorkerSettings
+from headrace.workers.slots import Slots
+from headrace.workers.threads import HandlerThreads
+
+POLL_MS: Final = 1_000
+CLOSE_TIMEOUT_S: Final = 10.0
+
+_log: Final = logging.getLogger("headrace.workers")
+
+
+class Worker:
+    """Runs one `@app.worker` on one event loop, until it is stopped or fails."""
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        outlet: Outlet,
+        counters: Counters,
+        hooks: Sequence[Hook] = (),
+    ) -> None:
+        self.settings = settings
+        self._outlet = outlet
+        self._threads = HandlerThreads(settings.concurrency, f"headrace-{settings.name}")
+        self._scheduler = Scheduler(
+            ordering=settings.ordering,
+            concurrency=settings.concurrency,
+            batch=settings.batch,
+            max_buffered=settings.max_buffered,
+        )
+        self._slots = Slots(
+            settings,
+            self._scheduler,
+            Processor(settings, outlet, self._threads),
+            outlet,
+            tally=Tally(settings.name, counters, hooks),
+            ended=self._job_ended,
+            failed=self._fail,
+        )
+        self._sources = settings.retry_topics()
+        self._at_most_once = settings.delivery == "at_most_once"
+        self._consumer = Consumer(
+            outlet.target,
+            **{
+                "group": settings.group,
+                "auto_offset_reset": "earliest",
+                "assignor": "cooperative-sticky",
+                **settings.consumer,
+                "enable_auto_commit": False,
+                "serde": "bytes",
+                "key_serde": "bytes",
+            },
+        )
+        self._committed: dict[TopicPartition, int] = {}
+        self._full: set[TopicPartition] = set()
+        self._held: dict[TopicPartition, int] = {}
+        """Partitions of retry topics whose next record is not due, and when it is."""
+        self._ended = asyncio.Event()
+        """Something came to an end: a handler, or the wait for one."""
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._committing = asyncio.Lock()
+        self._handing_over = asyncio.Lock()
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopping = False
+
+    # Life
+
+    async def run(self) -> None:
+        """Work until `stop`.
+
+        Raises:
+            WorkerFailedError: A record could not be handled, and nothing says what to do with such records.
+            HeadraceError: The group or the topics cannot be read.
+        """
+        tasks: list[asyncio.Task[None]] = []
+        try:
+            await self._create_retry_topics()
+            topics = None
+            if self.settings.pattern is None:
+                topics = [*self.settings.topics, *self._sources]
+            await self._consumer.subscribe(topics, pattern=self.settings.pattern, listener=self)
+            tasks = [asyncio.create_task(self._poll()), asyncio.create_task(self._commit_often())]
+            for task in tasks:
+                task.add_done_callback(self._task_ended)
+            await self._done
+        finally:
+            await self._end(tasks)
+
+    def stop(self) -> None:
+        """Have `run` end: what runs is finished within the bound, what has not begun is left to others."""
+        if not self._done.done():
+            self._done.set_result(None)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._done.done():
+            self._done.set_exception(error)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
+        self._stopping = True
+        if not self._at_most_once:
+            self._scheduler.stop(self._scheduler.partitions)
+        async with self._handing_over:  # a partition that is being given up is given up in order
+            for task in tasks:
+                task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            # The consumer gives up all its partitions: `on_revoked` waits for handlers and commits.
+            limit_s = self.settings.drain_timeout_s + CLOSE_TIMEOUT_S
+            await self._consumer.close(commit=False, timeout_s=limit_s)
+        except HeadraceError as error:
+            _log.warning("%s: leaving the group failed: %s", self.settings.name, error)
+        finally:
+            await self._slots.close()
+            self._held.clear()
+            if self._timer is not None:
+                self._timer.cancel()
+            self._threads.close()
+
+    async def _create_retry_topics(self) -> None:
+        if not self._sources:
+            return
+        counts = await self._outlet.partition_counts(self.settings.topics)
+        wanted = {name: counts[topic] or -1 for name, topic in self._sources.items()}
+        await self._outlet.create_topics(wanted)
+
+    # Records in
+
+    async def _poll(self) -> None:
+        limit = self.settings.concurrency * (self.settings.batch or 1)
+        while not self._stopping:
+            wait_ms = self._wait_ms()
+            timeout_s = (POLL_MS if wait_ms is None else min(POLL_MS, wait_ms)) / 1000
+            if self._at_most_once:
+                records = await self._consumer.poll(timeout_s, limit)
+                records = await self._committed_before(records)
+            else:
+                records = await self._consumer.poll(timeout_s)
+            # Nothing may wait between taking records and adding them: positions count on it.
+            self._take_in(records)
+            self._start()
+            if records:
+                await asyncio.sleep(0)
+
+    def _take_in(self, records: list[ConsumerRecord]) -> None:
+        if self._stopping:
+            return
+        now_ms = self._outlet.now_ms()
+        wanted: list[ConsumerRecord] = []
+        for record in records:
+            if record.topic in self._sources and self._hold(record, now_ms):
+                continue
+            if record.headers and not letters.is_for(record, self.settings.group):
+                self._scheduler.add(wanted)
+                wanted = []
+                self._scheduler.skip(record)
+            else:
+                wanted.append(record)
+        self._scheduler.add(wanted)
+        for name in {TopicPartition(record.topic, record.partition) for record in records}:
+            if name not in self._full and self._scheduler.full(name):
+                self._full.add(name)
+                self._consumer.pause([name])
+
+    def _hold(self, record: ConsumerRecord, now_ms: int) -> bool:
+        """Whether a record of a retry topic has to wait; then its partition waits with it."""
+        name = TopicPartition(record.topic, record.partition)
+        if name in self._held:
+            return True  # it comes behind one that waits, and is read again with it
+        due_ms = letters.retry_note(record).due_ms
+        if due_ms <= now_ms or not letters.is_for(record, self.settings.group):
+            return False
+        self._held[name] = due_ms
+        self._consumer.seek(name, record.offset)
+        self._consumer.pause([name])
+        return True
+
+    async def _committed_before(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
+        """Return records whose offsets are committed, for at most once; others are read again."""
+        after = {
+            TopicPartition(record.topic, record.partition): record.offset + 1 for record in records
+        }
+        if not after:
+            return []
+        try:
+            await self._consumer.commit(after)
+        except HeadraceError as error:
+            _log.warning(
+                "%s: records wait until their offsets are committed: %s", self.settings.name, error
+            )
+        else:
+            return records
+        first: dict[TopicPartition, int] = {}
+        for record in records:
+            first.setdefault(TopicPartition(record.topic, record.partition), record.offset)
+        assigned = self._consumer.positions()
+        for name, offset in first.items():
+            if name in assigned:
+                self._consumer.seek(name, offset)
+        return []
+
+    # Work
+
+    def _start(self) -> None:
+        """Begin what can begin now, and come back when more is due."""
+        now_ms = self._outlet.now_ms()
+        for name in [name for name, due_ms in self._held.items() if due_ms <= now_ms]:
+            del self._held[name]
+            if name not in self._full:
+                self._consumer.resume([name])
+        self._slots.start()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if (wait_ms := self._wait_ms()) is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(wait_ms / 1000, self._start)
+
+    def _wait_ms(self) -> int | None:
+        """Return how long it is until something is due; None where nothing is."""
+        moments = list(self._held.values())
+        if (
+            not self._scheduler.saturated
+            and (due_ms := self._scheduler.next_deadline_ms) is not None
+        ):
+            moments.append(due_ms)
+        return max(1, min(moments) - self._outlet.now_ms()) if moments else None
+
+    def _job_ended(self, name: TopicPartition | None) -> None:
+        self._ended.set()
+        if name is None:
+            self._start()
+        elif name in self._full and self._scheduler.roomy(name):
+            self._full.discard(name)
+            if name not in self._held:
+                self._consumer.resume([name])
+
+    # Positions
+
+    async def _commit_often(self) -> None:
+        while not self._at_most_once:
+            await asyncio.sleep(self.settings.commit_interval_s)
+            await self._commit(None)
+
+    async def _commit(self, partitions: Collection[TopicPartition] | None) -> None:
+        """Commit how far partitions (None: all) are finished; a failure is told, and what is not committed comes again."""
+        async with self._committing:
+            wanted = self._news(partitions)
+            if not wanted:
+                return
+            try:
+                await self._consumer.commit(wanted)
+            except HeadraceError as error:
+                _log.warning("%s: positions are not committed: %s", self.settings.name, error)
+            else:
+                self._committed.update(wanted)
+
+    def _news(self, partitions: Collection[TopicPartition] | None) -> dict[TopicPartition, int]:
+        positions = self._consumer.positions()
+        wanted: dict[TopicPartition, int] = {}
+        for name, finished in self._scheduler.positions().items():
+            if name not in positions or (partitions is not None and name not in partitions):
+                continue
+            at = finished
+            if not self._stopping and not self._scheduler.unfinished([name]):
+                at = max(at, positions[name] or 0)  # what lies between are marks of transactions
+            if self._committed.get(name) != at:
+                wanted[name] = at
+        return wanted
+
+    # What the group says
+
+    async def on_revoked(self, partitions: list[TopicPartition]) -> None:
+        """Finish what runs in these partitions, within the bound, and commit: then they may go."""
+        async with self._handing_over:
+            if not self._at_most_once:
+                self._scheduler.stop(partitions)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.settings.drain_timeout_s):
+                    await self._drained(partitions)
+            await self._slots.let_go(set(partitions))
+            if not self._at_most_once:
+                await self._commit(partitions)
+            self._forget(partitions)
+
+    async def on_lost(self, partitions: list[TopicPartition]) -> None:
+        """These are others' already: end what runs there, and commit nothing."""
+        async with self._handing_over:
+            self._scheduler.stop(partitions)
+            await self._slots.let_go(set(partitions))
+            self._forget(partitions)
+
+    async def _drained(self, partitions: Collection[TopicPartition]) -> None:
+        while self._scheduler.busy(partitions) or (
+            self._at_most_once and self._scheduler.unfinished(partitions)
+        ):
+            self._ended.clear()
+            await self._ended.wait()
+
+    def _forget(self, partitions: Collection[TopicPartition]) -> None:
+        self._scheduler.drop(partitions)
+        for name in partitions:
+            self._committed.pop(name, None)
+            self._held.pop(name, None)
+            self._full.discard(name)
+
+    # For tests
+
+    async def idle(self) -> bool:
+        """Whether every record that is there now is finished; then positions are committed too."""
+        if not self._consumer.joined or self._held or not self._scheduler.idle:
+            return False
+        positions = self._consumer.positions()
+        ends = await self._consumer.end_offsets(positions)
+        positions = self._consumer.positions()
+        caught_up = all((positions.get(name) or 0) >= end for name, end in ends.items())
+        if not ends or not caught_up or not self._scheduler.idle:
+            return False
+        await self._commit(None)
+        return True
