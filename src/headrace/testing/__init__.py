@@ -1,0 +1,57 @@
+"""Tests of programs that use Kafka: a broker in the test's process, faults, and the fixtures of the pytest plugin.
+
+    def test_billing(headrace_broker, headrace_topic):
+        bill_everything(headrace_broker.bootstrap, headrace_topic)
+        headrace_broker.wait_caught_up("billing")
+
+Nothing here is loaded before it is used: pytest imports this package at every start, wherever Headrace is installed.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace.protocol.api_keys import ApiKey as ApiKey
+    from headrace.streams.clock import ManualClock as ManualClock
+    from headrace.testing.broker import Broker as Broker
+    from headrace.testing.clients import Clients as Clients
+    from headrace.testing.container import HeadraceContainer as HeadraceContainer
+    from headrace.testing.container import KafkaContainer as KafkaContainer
+    from headrace.testing.faults import Fault as Fault
+    from headrace.testing.faults import delay as delay
+    from headrace.testing.faults import drop_connection as drop_connection
+    from headrace.testing.faults import error as error
+    from headrace.testing.interception import Exchange as Exchange
+    from headrace.testing.process import BrokerProcess as BrokerProcess
+
+_HOMES = {
+    "ApiKey": "headrace.protocol.api_keys",
+    "Broker": "headrace.testing.broker",
+    "BrokerProcess": "headrace.testing.process",
+    "Clients": "headrace.testing.clients",
+    "Exchange": "headrace.testing.interception",
+    "Fault": "headrace.testing.faults",
+    "HeadraceContainer": "headrace.testing.container",
+    "KafkaContainer": "headrace.testing.container",
+    "ManualClock": "headrace.streams.clock",
+    "delay": "headrace.testing.faults",
+    "drop_connection": "headrace.testing.faults",
+    "error": "headrace.testing.faults",
+}
+
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    """Load what is asked for (PEP 562)."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'headrace.testing' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

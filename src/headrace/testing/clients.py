@@ -1,0 +1,63 @@
+"""Clients for one test, closed at its end."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from headrace.clients.admin.blocking import Admin
+    from headrace.clients.consumer.blocking import Consumer
+    from headrace.clients.drivers import Target
+    from headrace.clients.producer.blocking import Producer
+
+
+class Clients:
+    """Makes producers, consumers and admins of one cluster, and closes them with itself, the last one first.
+
+    Attributes:
+        target: What they are made with: a broker of this process, or HOST:PORT.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self._open = ExitStack()
+
+    def producer(self, **options: Any) -> Producer:
+        """Return a new `headrace.Producer`."""
+        from headrace.clients.producer.blocking import Producer  # noqa: PLC0415 - not every test has one
+
+        return self._open.enter_context(Producer(self.target, **options))
+
+    def consumer(self, *topics: str, **options: Any) -> Consumer:
+        """Return a new `headrace.Consumer` that begins at the earliest record, subscribed to the topics if there are any."""
+        from headrace.clients.consumer.blocking import Consumer  # noqa: PLC0415 - not every test has one
+
+        options.setdefault("auto_offset_reset", "earliest")
+        consumer = self._open.enter_context(Consumer(self.target, **options))
+        if topics:
+            consumer.subscribe(list(topics))
+        return consumer
+
+    def admin(self, **options: Any) -> Admin:
+        """Return a new `headrace.Admin`."""
+        from headrace.clients.admin.blocking import Admin  # noqa: PLC0415 - not every test has one
+
+        return self._open.enter_context(Admin(self.target, **options))
+
+    def close(self) -> None:
+        """Close all of them."""
+        self._open.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,89 @@
+"""A stand-in for testcontainers' KafkaContainer: the same methods, no Docker, ready in milliseconds.
+
+from headrace.testing import KafkaContainer       # was: from testcontainers.kafka import KafkaContainer
+
+with KafkaContainer() as kafka:
+connect(kafka.get_bootstrap_server())
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Final, Self
+
+from headrace.config.broker import BROKER_OPTIONS
+from headrace.testing.broker import Broker
+
+_PREFIX: Final = "KAFKA_"
+_ESCAPES: Final = (("___", "-"), ("__", "_"), ("_", "."))
+
+
+class HeadraceContainer:
+    """A broker in this process with the methods of a container.
+
+    Settings of `with_env` are obeyed where they are a broker's: `KAFKA_NUM_PARTITIONS` is `num.partitions`. The image, ports
+    and everything else about containers is taken and makes no difference.
+
+    Attributes:
+        broker: The broker, once it is started: what a container has no methods for.
+    """
+
+    def __init__(self, image: str = "", *_: object, **__: object) -> None:
+        self.image = image
+        self.broker: Broker | None = None
+        self._configs: dict[str, str] = {}
+
+    def with_env(self, key: str, value: str) -> Self:
+        """Set a variable of the environment as Kafka's images take it."""
+        name = key.removeprefix(_PREFIX)
+        for escape, character in _ESCAPES:
+            name = name.replace(escape, character)
+        if key.startswith(_PREFIX) and name.lower() in BROKER_OPTIONS:
+            self._configs[name.lower()] = str(value)
+        return self
+
+    def start(self, *_: object, **__: object) -> Self:
+        """Start the broker."""
+        if self.broker is None:
+            self.broker = Broker(configs=self._configs)
+        return self
+
+    def stop(self, *_: object, **__: object) -> None:
+        """Stop the broker; what it held is gone."""
+        broker, self.broker = self.broker, None
+        if broker is not None:
+            broker.close()
+
+    def get_bootstrap_server(self) -> str:
+        """Return HOST:PORT for clients."""
+        assert self.broker is not None, "start it first"
+        return self.broker.bootstrap
+
+    def get_container_host_ip(self) -> str:
+        """Return the host for clients."""
+        return self.get_bootstrap_server().rpartition(":")[0]
+
+    def get_exposed_port(self, port: int = 9093) -> int:  # noqa: ARG002 - there is one, whatever it is asked by
+        """Return the port for clients."""
+        return int(self.get_bootstrap_server().rpartition(":")[2])
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("with_"):
+            return lambda *_, **__: self
+        raise AttributeError(
+            f"{type(self).__name__} has no {name!r}; `broker` may have what you need"
+        )
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+KafkaContainer = HeadraceContainer

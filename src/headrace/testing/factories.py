@@ -1,0 +1,225 @@
+"""Makers of fixtures, for a conftest.py that needs more brokers, topics or clients than the plugin has.
+
+    from headrace.testing import factories
+
+    small_broker = factories.broker(configs={"message.max.bytes": "1000"}, scope="module")
+    small_topic = factories.topic("small_broker", partitions=3)
+    small_client = factories.client("small_broker")
+
+The fixtures of the plugin are made by the same functions. A broker is given by the name of its fixture. The default,
+None, is the cluster of `--headrace-bootstrap` if the option is given, else `headrace_broker`.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import pytest
+
+if TYPE_CHECKING:
+    from headrace.clients.admin.blocking import Admin
+    from headrace.clients.drivers import Target
+    from headrace.streams.clock import Clock
+    from headrace.testing.broker import Broker
+    from headrace.testing.clients import Clients
+    from headrace.testing.process import BrokerProcess
+
+Scope = Literal["session", "package", "module", "class", "function"]
+
+OPTION: Final = "--headrace-bootstrap"
+OPEN_BROKERS: Final = pytest.StashKey[list["Broker"]]()
+"""The brokers that fixtures have opened, of the session."""
+
+_LONGEST_NAME: Final = 100
+
+
+class ExternalBroker:
+    """A cluster that runs anyway.
+
+    Attributes:
+        bootstrap: HOST:PORT for clients, or several.
+    """
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+
+
+def broker(
+    *,
+    scope: Scope = "session",
+    configs: Mapping[str, str] | None = None,
+    clock: Callable[[], Clock] | None = None,
+) -> Any:
+    """Make a fixture of a `headrace.testing.Broker`, in memory.
+
+    After each test that uses it, faults end, and the topics and groups go that have come since the test's own fixtures
+    began: those of fixtures of a wider scope stay.
+
+    Args:
+        scope: How long it lives.
+        configs: Its configuration under Kafka's names.
+        clock: Makes its clock, such as `ManualClock`.
+    """
+
+    @pytest.fixture(scope=scope)
+    def made(request: pytest.FixtureRequest) -> Iterator[Broker]:
+        """A Kafka broker in this process, see `headrace.testing.Broker`."""
+        from headrace.testing.broker import Broker  # noqa: PLC0415 - pytest starts without it
+
+        opened = request.config.stash.setdefault(OPEN_BROKERS, [])
+        with Broker(configs=configs, clock=clock() if clock else None) as running:
+            opened.append(running)
+            yield running
+            opened.remove(running)
+
+    return made
+
+
+def broker_proc(*, scope: Scope = "function", configs: Mapping[str, str] | None = None) -> Any:
+    """Make a fixture of a `headrace.testing.BrokerProcess`, started.
+
+    Args:
+        scope: How long it lives.
+        configs: Its configuration under Kafka's names.
+    """
+
+    @pytest.fixture(scope=scope)
+    def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+        """A Kafka broker as a process of its own, to be killed, see `headrace.testing.BrokerProcess`."""
+        from headrace.testing.process import BrokerProcess  # noqa: PLC0415 - pytest starts without it
+
+        with BrokerProcess(tmp_path_factory.mktemp("broker"), configs=configs) as running:
+            yield running
+
+    return made
+
+
+def broker_noproc(bootstrap: str | None = None, *, scope: Scope = "session") -> Any:
+    """Make a fixture of a cluster that runs anyway; without an address its tests are skipped.
+
+    Args:
+        bootstrap: HOST:PORT; None is that of `--headrace-bootstrap`.
+        scope: How long it lives.
+    """
+
+    @pytest.fixture(scope=scope)
+    def made(request: pytest.FixtureRequest) -> ExternalBroker:
+        """A Kafka cluster that runs anyway; `bootstrap` is its address."""
+        address = bootstrap or request.config.getoption(OPTION)
+        if address is None:
+            pytest.skip(f"needs a cluster: say {OPTION}=HOST:PORT")
+        return ExternalBroker(address)
+
+    return made
+
+
+def bootstrap(broker: str | None = None, *, scope: Scope = "session") -> Any:
+    """Make a fixture of HOST:PORT, for any Kafka client.
+
+    Args:
+        broker: The name of the broker's fixture.
+        scope: How long it lives.
+    """
+
+    @pytest.fixture(scope=scope)
+    def made(request: pytest.FixtureRequest) -> str:
+        """HOST:PORT of the broker, for any Kafka client."""
+        address: str = _of(request, broker).bootstrap
+        return address
+
+    return made
+
+
+def topic(
+    broker: str | None = None,
+    *,
+    partitions: int = 1,
+    scope: Scope = "function",
+    **options: Any,
+) -> Any:
+    """Make a fixture of the name of a topic that is created for it, and deleted after it.
+
+    Args:
+        broker: The name of the broker's fixture.
+        partitions: How many partitions it has, unless the test says so by `@pytest.mark.headrace_topic(partitions=3)`.
+        scope: How long it lives.
+        **options: More for `Admin.create_topic`, such as `configs` and `serde`; the mark takes them too.
+    """
+
+    @pytest.fixture(scope=scope)
+    def made(request: pytest.FixtureRequest) -> Iterator[str]:
+        """The name of a topic for this test alone."""
+        from headrace.clients.admin.blocking import Admin  # noqa: PLC0415 - pytest starts without it
+
+        mark = request.node.get_closest_marker("headrace_topic")
+        wanted = {"partitions": partitions, **options, **(mark.kwargs if mark else {})}
+        name = unique_name(request.node.name)
+        with Admin(_target(_of(request, broker))) as admin:
+            admin.create_topic(name, **wanted)
+            yield name
+            if name in admin.topics():
+                admin.delete_topic(name)
+
+    return made
+
+
+def admin(broker: str | None = None, *, scope: Scope = "function") -> Any:
+    """Make a fixture of a `headrace.Admin`.
+
+    Args:
+        broker: The name of the broker's fixture.
+        scope: How long it lives.
+    """
+
+    @pytest.fixture(scope=scope)
+    def made(request: pytest.FixtureRequest) -> Iterator[Admin]:
+        """A `headrace.Admin` of the broker."""
+        from headrace.clients.admin.blocking import Admin  # noqa: PLC0415 - pytest starts without it
+
+        with Admin(_target(_of(request, broker))) as connected:
+            yield connected
+
+    return made
+
+
+def client(broker: str | None = None, *, scope: Scope = "function") -> Any:
+    """Make a fixture of a `headrace.testing.Clients`, which makes producers and consumers and closes them.
+
+    Args:
+        broker: The name of the broker's fixture.
+        scope: How long it lives.
+    """
+
+    @pytest.fixture(scope=scope)
+    def made(request: pytest.FixtureRequest) -> Iterator[Clients]:
+        """Makes Headrace's producers and consumers of the broker, see `headrace.testing.Clients`."""
+        from headrace.testing.clients import Clients  # noqa: PLC0415 - pytest starts without it
+
+        with Clients(_target(_of(request, broker))) as clients:
+            yield clients
+
+    return made
+
+
+def unique_name(title: str) -> str:
+    """Return a topic's name that begins with a title and is like no other."""
+    readable = re.sub(r"[^\w.-]+", "-", title, flags=re.ASCII).strip("-.") or "topic"
+    return f"{readable[:_LONGEST_NAME]}-{uuid.uuid4().hex[:12]}"
+
+
+def _of(request: pytest.FixtureRequest, name: str | None) -> Any:
+    """Return the broker of a fixture's name."""
+    if name is None:
+        given = request.config.getoption(OPTION) is not None
+        name = "headrace_broker_noproc" if given else "headrace_broker"
+    return request.getfixturevalue(name)
+
+
+def _target(found: Any) -> Target:
+    """Return what Headrace's clients take: a broker in this process itself, the address of another."""
+    from headrace.testing.broker import Broker  # noqa: PLC0415 - pytest starts without it
+
+    return found if isinstance(found, Broker) else str(found.bootstrap)

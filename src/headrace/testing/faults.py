@@ -1,0 +1,338 @@
+"""Faults that a test has its broker commit: refusals by API, slow answers, lost connections, moved leaders, lost members.
+
+broker.faults.on(ApiKey.PRODUCE, once=error("NOT_LEADER_OR_FOLLOWER"))
+broker.faults.on(ApiKey.FETCH, delay(0.5))
+broker.faults.expire_member("billing")
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from headrace.broker.broker import APIS, Api
+from headrace.broker.context import CloseConnection, RequestContext
+from headrace.errors import ConfigError, ErrorCode, UnknownTopicOrPartitionError
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.frame import RequestHeader
+from headrace.protocol.messages.describe_groups import DescribedGroupMember
+from headrace.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from headrace.protocol.messages.metadata import MetadataRequest
+from headrace.testing.interception import Exchange, InterceptedBroker, Reply
+from headrace.testing.refusals import ends_session, refuse
+from headrace.testing.releases import apis_of
+from headrace.types import TopicPartition
+
+if TYPE_CHECKING:
+    from headrace.testing.broker import Broker
+
+Action = Callable[[Exchange], Reply]
+"""What is done with a request: returns the reply, or raises `CloseConnection`."""
+
+Client = tuple[str | None, str]
+"""A client as a broker can tell it from others: the name it gives itself, and its host."""
+
+
+class Refusal:
+    """Answers a request with an error."""
+
+    def __init__(self, code: ErrorCode) -> None:
+        self.code = code
+
+    def __call__(self, exchange: Exchange) -> Reply:
+        """Return the refusal."""
+        return refuse(exchange, self.code)
+
+    def __repr__(self) -> str:
+        return f"error({self.code.name!r})"
+
+
+def error(code: str | int) -> Action:
+    """Refuse a request with one of Kafka's errors, by its name or number; what it asks for is not done.
+
+    Raises:
+        ConfigError: There is no error of this name.
+    """
+    if not isinstance(code, str):
+        return Refusal(ErrorCode(code))
+    if code not in ErrorCode.__members__:
+        close = difflib.get_close_matches(code.upper(), ErrorCode.__members__, 1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise ConfigError(f"Kafka has no error {code!r}{hint}")
+    return Refusal(ErrorCode[code])
+
+
+def delay(seconds: float) -> Action:
+    """Do what a request asks for at once, and answer so many seconds later, of the broker's time."""
+
+    def act(exchange: Exchange) -> Reply:
+        return exchange.later(exchange.proceed(), seconds)
+
+    return act
+
+
+def drop_connection(*, handled: bool = False) -> Action:
+    """Close the connection instead of answering.
+
+    Args:
+        handled: Whether what the request asks for is done before: then only the answer is lost.
+    """
+
+    def act(exchange: Exchange) -> Reply:
+        if handled:
+            exchange.proceed()
+        raise CloseConnection(f"a fault of the test: {exchange.api.name} is not answered")
+
+    return act
+
+
+class Fault:
+    """A fault that was ordered. As a context manager it ends with the block.
+
+    Attributes:
+        hits: How many requests it has met.
+        left: How many more it will meet; None is any number.
+    """
+
+    def __init__(
+        self,
+        faults: Faults,
+        api: ApiKey | None,
+        action: Action,
+        *,
+        left: int | None,
+        client_id: str | None,
+        when: Callable[[Exchange], bool] | None,
+    ) -> None:
+        self.action = action
+        self.hits = 0
+        self.left = left
+        self._faults = faults
+        self._api = api
+        self._client_id = client_id
+        self._when = when
+
+    def meets(self, exchange: Exchange) -> bool:
+        """Whether it is meant for a request."""
+        return (
+            self._api in {None, exchange.api}
+            and self._client_id in {None, exchange.client_id}
+            and (self._when is None or self._when(exchange))
+        )
+
+    def take(self, exchange: Exchange) -> Reply:
+        """Reply to a request that it is meant for."""
+        if not (isinstance(self.action, Refusal) and ends_session(exchange)):
+            self.hits += 1
+            if self.left is not None:
+                self.left -= 1
+                if not self.left:
+                    self.remove()
+        return self.action(exchange)
+
+    def remove(self) -> None:
+        """End it."""
+        self._faults.remove(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.remove()
+
+
+class Faults:
+    """The faults of one broker. It costs nothing while there are none."""
+
+    def __init__(self, world: Broker, core: InterceptedBroker) -> None:
+        self._world = world
+        self._core = core
+        self._condition = world.condition
+        self._ordered: list[Fault] = []
+        self._moved: dict[TopicPartition, set[Client]] = {}
+        """Partitions whose leader has moved, and who has learnt of it."""
+        self._versions: dict[int, int] = {}
+
+    def on(
+        self,
+        api: ApiKey | None,
+        action: Action | None = None,
+        *,
+        once: Action | None = None,
+        times: int | None = None,
+        client_id: str | None = None,
+        when: Callable[[Exchange], bool] | None = None,
+    ) -> Fault:
+        """Do something else with requests. Several faults for the same requests take their turns in order.
+
+        Args:
+            api: Which requests: those of an API; None is all of them.
+            action: What to do: `error(...)`, `delay(...)`, `drop_connection()`, or a function of an `Exchange`.
+            once: What to do with the next request only.
+            times: How many requests it is for; None is any number.
+            client_id: Only requests of clients of this name.
+            when: Only requests for which this is true; it is given an `Exchange`.
+
+        Returns:
+            The fault: it counts, and can be removed.
+
+        Raises:
+            ConfigError: Neither an action nor `once` was given, or both.
+        """
+        chosen = once if action is None else action
+        if chosen is None or (action is not None and once is not None):
+            raise ConfigError("say what to do once: either on(api, action) or on(api, once=action)")
+        left = 1 if once is not None else times
+        fault = Fault(self, api, chosen, left=left, client_id=client_id, when=when)
+        with self._condition:
+            self._ordered.append(fault)
+            self._arm()
+        return fault
+
+    def remove(self, fault: Fault) -> None:
+        """End a fault; no error if it has ended."""
+        with self._condition:
+            if fault in self._ordered:
+                self._ordered.remove(fault)
+                self._arm()
+
+    def clear(self) -> None:
+        """End all faults, and speak all versions again."""
+        with self._condition:
+            self._ordered.clear()
+            self._moved.clear()
+            self._speak(APIS)
+
+    def move_leader(self, topic: str, partition: int | None = None) -> None:
+        """Have a partition's leader move, or all of a topic, as clients see it.
+
+        The leader epoch grows by one, and a client that writes, reads or asks for offsets is told
+        NOT_LEADER_OR_FOLLOWER until it has asked for the metadata of the topic. Clients of one name and host count as
+        one.
+
+        Raises:
+            ApiError: UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        with self._condition:
+            found = self._core.topics.require(topic)
+            if partition is not None and not 0 <= partition < len(found.partitions):
+                raise UnknownTopicOrPartitionError(f"{topic} has no partition {partition}")
+            for index, moved in enumerate(found.partitions):
+                if moved is not None and partition in {None, index}:
+                    moved.leader_epoch += 1
+                    self._moved[moved.topic_partition] = set()
+            self._arm()
+
+    def expire_member(self, group: str, member: str | None = None) -> None:
+        """End a member's session as if it had not been heard of; it learns so by its next request.
+
+        Args:
+            group: The group.
+            member: The member id, or the group instance id; None is the only member that there is.
+
+        Raises:
+            ConfigError: There is no such member.
+        """
+        with self._condition:
+            described = self._core.groups.describe_groups([group], self._world.now_ms())
+            rows = described[0].members if isinstance(described, list) else []
+            chosen = [row for row in rows if member in {None, row.member_id, row.group_instance_id}]
+            if len(chosen) != 1:
+                known = ", ".join(row.member_id for row in rows) or "none"
+                wanted = "exactly one member" if member is None else f"a member {member!r}"
+                raise ConfigError(f"group {group!r} does not have {wanted}; its members: {known}")
+            self.remove_members(group, chosen)
+
+    def remove_members(self, group: str, members: Iterable[DescribedGroupMember]) -> None:
+        """Take members out of a group as if their sessions had ended; under the lock."""
+        gone = [
+            MemberIdentity(member_id=each.member_id, group_instance_id=each.group_instance_id)
+            for each in members
+        ]
+        version = LeaveGroupRequest.MAX_VERSION
+        context = RequestContext(
+            now_ms=self._world.now_ms(),
+            header=RequestHeader(ApiKey.LEAVE_GROUP, version, 0, "headrace-testing"),
+            client_address="embedded",
+            listener_host="",
+            listener_port=0,
+        )
+        self._core.handle_undisturbed(context, LeaveGroupRequest(group_id=group, members=gone))
+        self._world.pump()
+
+    def max_versions(self, release: str) -> None:
+        """Speak only what a release of Kafka speaks, such as "2.8": older versions of APIs, and fewer of them.
+
+        Clients learn of it when they connect.
+
+        Raises:
+            ConfigError: There is no table of this release.
+        """
+        with self._condition:
+            self._speak(apis_of(release, APIS))
+
+    def _speak(self, apis: tuple[Api, ...]) -> None:
+        self._core.apis = apis
+        self._versions = {} if apis is APIS else {api.key: api.served.max for api in apis}
+        self._world.apis_changed()
+        self._arm()
+
+    def _arm(self) -> None:
+        busy = self._ordered or self._moved or self._versions
+        self._core.intercept = self._reply if busy else None
+
+    def _reply(self, exchange: Exchange) -> Reply:
+        if self._is_too_new(exchange):
+            raise CloseConnection(f"{exchange.api.name} version {exchange.version} is too new")
+        for fault in self._ordered:
+            if fault.meets(exchange):
+                return fault.take(exchange)
+        if self._moved and self._is_stale(exchange):
+            return refuse(exchange, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return exchange.proceed()
+
+    def _is_too_new(self, exchange: Exchange) -> bool:
+        """Whether a request is beyond `max_versions`; ApiVersions is answered in all versions, to whoever asks."""
+        newest = self._versions.get(exchange.api, -1 if self._versions else exchange.version)
+        return exchange.version > newest and exchange.api != ApiKey.API_VERSIONS
+
+    def _is_stale(self, exchange: Exchange) -> bool:
+        """Whether a client writes to or reads from a leader that it should know to have moved."""
+        client = exchange.client_id, exchange.context.client_address.rpartition(":")[0]
+        request = exchange.request
+        if isinstance(request, MetadataRequest):
+            asked = None if request.topics is None else {topic.name for topic in request.topics}
+            for moved, told in self._moved.items():
+                if asked is None or moved.topic in asked:
+                    told.add(client)
+            return False
+        stale = {moved for moved, told in self._moved.items() if client not in told}
+        return bool(stale) and (
+            ends_session(exchange) or not stale.isdisjoint(_partitions(exchange))
+        )
+
+
+_TOPICS: Final = {ApiKey.PRODUCE: "topic_data", ApiKey.FETCH: "topics", ApiKey.LIST_OFFSETS: "topics"}  # fmt: skip
+
+
+def _partitions(exchange: Exchange) -> Iterable[TopicPartition]:
+    """Return the partitions whose leader a request is meant for."""
+    if exchange.api not in _TOPICS:
+        return
+    topics: Any = getattr(exchange.request, _TOPICS[exchange.api])
+    for topic in topics:
+        for row in getattr(topic, "partition_data", None) or topic.partitions:
+            name = topic.topic if exchange.api == ApiKey.FETCH else topic.name
+            index = next(
+                getattr(row, field)
+                for field in ("index", "partition", "partition_index")
+                if hasattr(row, field)
+            )
+            yield TopicPartition(name, index)

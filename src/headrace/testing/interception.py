@@ -1,0 +1,116 @@
+"""A broker whose requests a test can see and answer in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from headrace.broker.broker import Broker as CoreBroker
+from headrace.broker.context import RequestContext
+from headrace.core.deadlines import Deadlines
+from headrace.core.deferred import Deferred
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.codec import Message
+
+Reply = Message | Deferred[Any] | None
+"""What a broker makes of a request; None is no answer, as with acks=0."""
+
+
+class Exchange:
+    """A request that has come in, and the ways to answer it."""
+
+    __slots__ = ("_core", "context", "request")
+
+    def __init__(self, core: InterceptedBroker, context: RequestContext, request: Any) -> None:
+        self._core = core
+        self.context = context
+        """Who asks, when and over which listener; its `header` has the version."""
+        self.request = request
+        """The request, a class of `headrace.protocol.messages`."""
+
+    @property
+    def api(self) -> ApiKey:
+        """Which API it is."""
+        return ApiKey(self.request.API_KEY)
+
+    @property
+    def version(self) -> int:
+        """The version of request and response."""
+        return self.context.header.api_version
+
+    @property
+    def client_id(self) -> str | None:
+        """What the client calls itself."""
+        return self.context.header.client_id
+
+    def proceed(self) -> Reply:
+        """Have the broker handle the request, as if nobody had looked."""
+        return self._core.handle_undisturbed(self.context, self.request)
+
+    def later(self, reply: Reply, delay_s: float) -> Reply:
+        """Hold a reply back for some seconds of the broker's time."""
+        if reply is None:
+            return None
+        return self._core.hold_back(reply, self.context.now_ms + round(delay_s * 1000))
+
+
+class InterceptedBroker(CoreBroker):
+    """A broker that asks before it handles a request, and tells when something may have changed.
+
+    Attributes:
+        intercept: Asked for the reply to each request; None is not to ask.
+        changed: Called after each use; None is not to call.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.intercept: Callable[[Exchange], Reply] | None = None
+        self.changed: Callable[[], object] | None = None
+        self._held_back: dict[Deferred[Any], Message | Deferred[Any]] = {}
+        self._due: Deadlines[Deferred[Any]] = Deadlines()
+
+    def handle(self, context: RequestContext, request: Message) -> Reply:
+        """Answer one request; see `CoreBroker.handle`."""
+        try:
+            if self.intercept is None:
+                return super().handle(context, request)
+            return self.intercept(Exchange(self, context, request))
+        finally:
+            self._tell()
+
+    def handle_undisturbed(self, context: RequestContext, request: Message) -> Reply:
+        """Answer one request without asking."""
+        return super().handle(context, request)
+
+    def hold_back(self, reply: Message | Deferred[Any], until_ms: int) -> Deferred[Any]:
+        """Return what will be the reply, at a time and not before."""
+        held: Deferred[Any] = Deferred()
+        self._held_back[held] = reply
+        self._due.set(held, until_ms)
+        return held
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` has something to do next."""
+        moments = (super().next_deadline_ms, self._due.next_ms)
+        return min((at for at in moments if at is not None), default=None)
+
+    def tick(self, now_ms: int) -> None:
+        """Do what is due."""
+        super().tick(now_ms)
+        for held in self._due.expire(now_ms):
+            reply = self._held_back.pop(held)
+            if isinstance(reply, Deferred):
+                reply.on_done(held.resolve)
+            else:
+                held.resolve(reply)
+        self._tell()
+
+    def finish_sync(self, *arguments: Any) -> None:
+        """Take note of a sync's outcome; see `CoreBroker.finish_sync`."""
+        super().finish_sync(*arguments)
+        self._tell()
+
+    def _tell(self) -> None:
+        if self.changed is not None:
+            self.changed()

@@ -1,0 +1,57 @@
+"""The pytest plugin: fixtures of brokers, topics and clients. `pytest --fixtures` shows them.
+
+pytest loads it wherever Headrace is installed, so it imports nothing else of Headrace but the makers of fixtures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.testing import factories
+from headrace.testing.factories import OPEN_BROKERS, OPTION
+
+if TYPE_CHECKING:
+    from headrace.testing.broker import Broker
+
+headrace_broker = factories.broker()
+headrace_broker_proc = factories.broker_proc()
+headrace_broker_noproc = factories.broker_noproc()
+headrace_bootstrap = factories.bootstrap()
+headrace_topic = factories.topic()
+headrace_admin = factories.admin()
+headrace_client = factories.client()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that names a cluster."""
+    parser.getgroup("headrace").addoption(
+        OPTION,
+        metavar="HOST:PORT",
+        default=None,
+        help="a Kafka cluster for headrace_bootstrap, headrace_topic, headrace_admin and headrace_client, "
+        "instead of the broker in the test's process",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the mark."""
+    config.addinivalue_line(
+        "markers",
+        "headrace_topic(partitions=1, **options): how headrace_topic is created, see headrace.Admin.create_topic",
+    )
+
+
+@pytest.fixture(autouse=True)
+def _headrace_isolation(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Put brokers back to where they were before a test. Fixtures of wider scopes than the test's come before this."""
+    before = {running: running.snapshot() for running in _open_brokers(request)}
+    yield
+    for running in _open_brokers(request):
+        running.reset(before.get(running))
+
+
+def _open_brokers(request: pytest.FixtureRequest) -> list[Broker]:
+    return list(request.config.stash.get(OPEN_BROKERS, ()))

@@ -1,0 +1,67 @@
+"""Which versions of each API releases of Apache Kafka serve, for clients to be tested with an older broker."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headrace.broker.broker import Api
+from headrace.broker.context import VersionRange
+from headrace.errors import ConfigError
+from headrace.protocol.api_keys import ApiKey
+
+RELEASES: Final = ("2.8", "3.3", "3.9")
+
+NEWEST: Final[dict[int, tuple[int | None, ...]]] = {
+    ApiKey.PRODUCE: (9, 9, 11),
+    ApiKey.FETCH: (12, 13, 17),
+    ApiKey.LIST_OFFSETS: (6, 7, 9),
+    ApiKey.METADATA: (11, 12, 12),
+    ApiKey.OFFSET_COMMIT: (8, 8, 9),
+    ApiKey.OFFSET_FETCH: (7, 8, 9),
+    ApiKey.FIND_COORDINATOR: (3, 4, 6),
+    ApiKey.JOIN_GROUP: (7, 9, 9),
+    ApiKey.HEARTBEAT: (4, 4, 4),
+    ApiKey.LEAVE_GROUP: (4, 5, 5),
+    ApiKey.SYNC_GROUP: (5, 5, 5),
+    ApiKey.DESCRIBE_GROUPS: (5, 5, 5),
+    ApiKey.LIST_GROUPS: (4, 4, 5),
+    ApiKey.API_VERSIONS: (3, 3, 4),
+    ApiKey.CREATE_TOPICS: (7, 7, 7),
+    ApiKey.DELETE_TOPICS: (6, 6, 6),
+    ApiKey.DELETE_RECORDS: (2, 2, 2),
+    ApiKey.INIT_PRODUCER_ID: (4, 4, 5),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: (4, 4, 4),
+    ApiKey.DESCRIBE_CONFIGS: (4, 4, 4),
+    ApiKey.ALTER_CONFIGS: (2, 2, 2),
+    ApiKey.DESCRIBE_LOG_DIRS: (2, 4, 4),
+    ApiKey.CREATE_PARTITIONS: (3, 3, 3),
+    ApiKey.DELETE_GROUPS: (2, 2, 2),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: (1, 1, 1),
+    ApiKey.OFFSET_DELETE: (0, 0, 0),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: (1, 1, 1),
+    ApiKey.ALTER_CLIENT_QUOTAS: (1, 1, 1),
+    ApiKey.DESCRIBE_CLUSTER: (0, 0, 1),
+}
+"""The newest version of each API in each of the releases; an API that is not here is in none of them."""
+
+
+def apis_of(release: str, apis: tuple[Api, ...]) -> tuple[Api, ...]:
+    """Return those of a broker's APIs and versions that a release of Kafka has too.
+
+    Raises:
+        ConfigError: The release is not one of `RELEASES`.
+    """
+    if release not in RELEASES:
+        raise ConfigError(f"no table of Kafka {release}; there is one for {', '.join(RELEASES)}")
+    column = RELEASES.index(release)
+    kept = []
+    for api in apis:
+        newest = NEWEST.get(api.key, (None,) * len(RELEASES))[column]
+        if newest is not None and newest >= api.served.min:
+            kept.append(
+                api._replace(
+                    advertised=VersionRange(api.advertised.min, min(api.advertised.max, newest)),
+                    served=VersionRange(api.served.min, min(api.served.max, newest)),
+                )
+            )
+    return tuple(kept)
