@@ -99,7 +99,7 @@ def initializer(lines: Lines, struct: StructSchema) -> None:
 
 
 def methods(lines: Lines, layouts: Layouts, message: MessageSchema) -> None:
-    """Write the encoders and decoders: one of each for the flexible versions, one for those before, where there are any."""
+    """Write the encoders and decoders: one of each for flexible versions, one for those before, where there are any."""
     valid = message.versions
     plain = valid & Versions(0, message.first_flexible - 1)
     flexible = valid & Versions(message.first_flexible, FOREVER)

@@ -3,7 +3,8 @@
 An engine decides and does no I/O. A driver hands it the time (`advance`) and the outcomes of calls (through the
 transport), and asks when it wants to be called next (`next_deadline_ms`). Whatever a client does, in the foreground
 for the program or in the background for itself, is a task: a flow that is under way. Tasks run until they have to
-wait, one step after another and never inside each other, so a flow may take what it sees for settled between two yields.
+wait, one step after another and never inside each other, so a flow may take what it sees for settled between two
+yields.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from headrace.clients.flows.effects import (
@@ -310,7 +312,7 @@ class Engine:
         if not calls:
             self._resume(task, turn, ())
         for index, call in enumerate(calls):
-            self._call(task, call, lambda outcome, index=index: answered(index, outcome))  # type: ignore[misc]  # mypy cannot infer a lambda with defaults
+            self._call(task, call, partial(answered, index))
 
     def _sleep(self, task: Task[Any], sleep: Sleep) -> None:
         until_ms = self.now_ms + max(1, round(sleep.duration_ms * self._jitter()))

@@ -91,8 +91,8 @@ class TopicConfig:
     )
     headrace_partitioner: str = option(
         "",
-        "The name of the partitioner of Headrace's producers, unless they are told otherwise: key_hash (if it is empty), "
-        "round_robin, sticky, random, or one that the program has registered. Headrace's own option.",
+        "The name of the partitioner of Headrace's producers, unless they are told otherwise: key_hash (if it is "
+        "empty), round_robin, sticky, random, or one that the program has registered. Headrace's own option.",
         broker_name="headrace.partitioner",
     )
     headrace_serde: str = option(

@@ -40,7 +40,7 @@ class StringSerde:
 
 
 class JsonSerde:
-    """JSON, of whatever msgspec can write: dicts, lists, text, numbers, dates, dataclasses, structs; read as plain values."""
+    """JSON of whatever msgspec can write: dicts, lists, text, numbers, dates, dataclasses; read as plain values."""
 
     def __init__(self) -> None:
         self._encode = msgspec.json.Encoder().encode

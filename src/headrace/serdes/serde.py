@@ -45,8 +45,8 @@ def resolve_serde(given: str | Serde | type[Any]) -> Serde:
     """Return the serde of a name, of a type, or the one given.
 
     Args:
-        given: A registered name, the name of an entry point in the group `headrace.serdes`, a serde, or a type: a struct,
-            dataclass or pydantic model is read from and written as JSON.
+        given: A registered name, the name of an entry point in the group `headrace.serdes`, a serde, or a type:
+            a struct, dataclass or pydantic model is read from and written as JSON.
 
     Raises:
         ConfigError: Nothing has that name, or the object is no serde.

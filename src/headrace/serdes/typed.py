@@ -1,4 +1,4 @@
-"""Serdes made of a type: msgspec structs, dataclasses, typed dicts and plain types by msgspec, pydantic's models by pydantic."""
+"""Serdes made of a type: pydantic's models by pydantic, structs, dataclasses and plain types by msgspec."""
 
 from __future__ import annotations
 

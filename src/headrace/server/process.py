@@ -42,7 +42,7 @@ _DRAIN_TIMEOUT_S: Final = 2.5
 _DESCRIPTORS_BESIDE_CONNECTIONS: Final = 512
 _ENOUGH_CONNECTIONS: Final = 1_000
 _SWITCH_INTERVAL_S: Final = 0.0001
-"""How long a thread that syncs or compacts may keep the interpreter from the event loop; Python's 5 ms show in the p99."""
+"""How long a thread that syncs or compacts may keep the interpreter from the loop; Python's 5 ms show in the p99."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,11 +90,11 @@ def harness(disks: list[Disk]) -> BrokerHarness:
     return made
 
 
-def error(pending) -> int:
+def error(pending):
     return pending.response.responses[0].partition_responses[0].error_code
 
 
-def record(harness: BrokerHarness, key: str) -> dict:
+def record(harness: BrokerHarness, key: str):
     entry = harness.metadata.get(key)
     assert entry is not None
     return json.loads(entry.value)

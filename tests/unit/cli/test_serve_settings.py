@@ -107,7 +107,12 @@ def test_a_broken_file_is_named(tmp_path: Path, name: str, content: str) -> None
 def served(monkeypatch: pytest.MonkeyPatch) -> list[ServeOptions]:
     """What `serve` would have run; it ends at once."""
     runs: list[ServeOptions] = []
-    monkeypatch.setattr(process, "run", lambda options: runs.append(options) or 0)
+
+    def run(options: ServeOptions) -> int:
+        runs.append(options)
+        return 0
+
+    monkeypatch.setattr(process, "run", run)
     return runs
 
 

@@ -326,7 +326,7 @@ class BreakingConnection:
             if fault == "unknown and applied":
                 self._connection.execute("COMMIT")
             raise broken
-        return self._connection.execute(statement, *arguments)
+        return self._connection.execute(statement, *arguments)  # type: ignore[arg-type]  # passed on as given
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._connection, name)

@@ -9,6 +9,7 @@ from headrace.core.log.compaction import Compaction
 from headrace.core.log.config import LogConfig
 from headrace.core.log.partition_log import PartitionLog
 from headrace.core.log.replacement import install
+from headrace.core.log.segment import Segment
 from headrace.errors import ApiError, CorruptRecordError, ErrorCode
 from headrace.records.batch import check_batch, iterate_headers
 from headrace.records.compression import Compression
@@ -516,6 +517,10 @@ def test_only_the_thread_waits_for_the_disk() -> None:
     assert len(latest(log)) == 3
 
 
+def is_open(segment: Segment) -> bool:
+    return segment.file is not None
+
+
 def test_until_it_has_its_name_a_compacted_segment_stays_open_and_can_be_read() -> None:
     files = CrashFileSystem()
     log, task = to_compact(files)
@@ -530,11 +535,11 @@ def test_until_it_has_its_name_a_compacted_segment_stays_open_and_can_be_read() 
     log.segments.open_segments.limit = 1
     for offset in range(log.log_end_offset):
         assert log.read(offset, max_bytes=1, up_to=log.log_end_offset, minimum_one=True)
-    assert compacted.file is not None
+    assert is_open(compacted)
     assert files.list(DIRECTORY)[0].endswith(".log.swap")
     task.run()
     log.segments.settle()
-    assert compacted.file is None
+    assert not is_open(compacted)
     assert latest(log) == {b"a": b"11", b"b0": b"v", b"b1": b"v", b"c": b"v"}
 
 

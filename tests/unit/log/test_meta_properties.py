@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from headrace.core.log.meta_properties import META_FILE, claim, read_meta
@@ -36,7 +38,7 @@ def test_a_directory_of_an_earlier_version_gets_an_id_and_keeps_what_it_says() -
 
 
 @pytest.mark.parametrize("whose", [{"cluster_id": "d"}, {"node_id": 2}])
-def test_the_directory_of_somebody_else_is_left_as_it_is(whose: dict[str, object]) -> None:
+def test_the_directory_of_somebody_else_is_left_as_it_is(whose: dict[str, Any]) -> None:
     files = MemoryFileSystem()
     claimed(files)
     before = files.read_file(META_FILE)

@@ -12,7 +12,8 @@ from headrace.core.log.config import LogConfig
 from headrace.core.log.log_manager import LogManager, PartitionSpec
 from headrace.core.log.open_segments import OpenSegments
 from headrace.core.log.partition_log import PartitionLog
-from headrace.storage.memory_files import MemoryFile, MemoryFileSystem
+from headrace.ports import File
+from headrace.storage.memory_files import MemoryFileSystem
 from headrace.types import Buffer, TopicPartition
 from tests.fixtures.logs import NOW_MS, RecordingJournal, append, batch_of, raw_batches
 
@@ -22,7 +23,7 @@ CONFIG = LogConfig(segment_bytes=500, retention_ms=-1)
 class CountedFile:
     """A descriptor: it is open as long as somebody refers to it, and takes nothing after its owner's close."""
 
-    def __init__(self, file: MemoryFile) -> None:
+    def __init__(self, file: File) -> None:
         self._file = file
         self._closed = False
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 from crc32c import crc32c
@@ -130,7 +131,7 @@ HOUR_MS = 3_600_000
     ],
 )
 def test_timestamps_far_off_are_refused(batch: bytes, *, taken: bool) -> None:
-    limits = {
+    limits: dict[str, Any] = {
         "message_timestamp_before_max_ms": HOUR_MS,
         "message_timestamp_after_max_ms": HOUR_MS,
     }

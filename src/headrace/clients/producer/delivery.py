@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Self
+from functools import partial
+from typing import Any, NamedTuple, Self
 
 from headrace.errors import HeadraceError
 from headrace.types import TopicPartition
@@ -31,7 +32,7 @@ class Delivery:
         self.observed = False
         """Whether the program has looked, or asked to be told: then a failure need not be raised elsewhere."""
         self._outcome: RecordMetadata | HeadraceError | None = None
-        self._callbacks: list[Callable[[Self], object]] = []
+        self._callbacks: list[Callable[[Any], object]] = []
 
     def done(self) -> bool:
         """Whether the record was delivered or given up."""
@@ -62,4 +63,4 @@ class Delivery:
         """Set the outcome; return the calls of the program's code that are now due."""
         self._outcome = outcome
         callbacks, self._callbacks = self._callbacks, []
-        return [lambda callback=callback: callback(self) for callback in callbacks]  # type: ignore[misc]  # mypy cannot infer a lambda with defaults
+        return [partial(callback, self) for callback in callbacks]

@@ -200,7 +200,9 @@ def partitioner_factory(given: str | type[Partitioner] | Partitioner) -> Partiti
         kind = given
         if not callable(getattr(kind, "partition", None)):
             raise ConfigError(f"{kind.__name__} is no partitioner: it has no method partition")
-        return lambda choose: kind(choose) if kind in _FACTORIES.values() else kind()  # type: ignore[call-arg]  # ours take `choose`
+        if kind in (KeyHash, RoundRobin, Sticky, Random):
+            return kind
+        return lambda _choose: kind()
     if not isinstance(given, Partitioner):
         raise ConfigError(f"{given!r} is no partitioner: it has no method partition")
     shared = given

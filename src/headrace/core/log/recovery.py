@@ -2,13 +2,13 @@
 
 After a clean shutdown the files are as they were closed and the caches beside them are used. After a crash everything
 above the recovery point is read through and checked. The first bad batch there is the torn tail of writes that were
-never acknowledged as durable: it is cut off, with everything after it. Below the recovery point nothing is ever cut. What
-is there is known to be on the disk, so the caches may speak for it; what they do not know is read from the batch
+never acknowledged as durable: it is cut off, with everything after it. Below the recovery point nothing is ever cut.
+What is there is known to be on the disk, so the caches may speak for it; what they do not know is read from the batch
 headers. Damage that shows is a reason not to open the log; other damage shows to whoever reads it.
 
 Every step can be interrupted and repeated: later segments are removed newest first, then the torn one is cut, and
-what was checked is synced before it counts as durable. An index that speaks for more than what is safe is removed before
-that, durably: it may describe what is cut off now, and nobody could tell once other batches lie there.
+what was checked is synced before it counts as durable. An index that speaks for more than what is safe is removed
+before that, durably: it may describe what is cut off now, and nobody could tell once other batches lie there.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class SegmentScan:
         recovery_point: int,
         epochs: LeaderEpochCache,
     ) -> None:
-        """Prepare to read from a position, where the batch with an offset begins; `epochs` gets those that are found."""
+        """Prepare to read from a position, where the batch with an offset begins; `epochs` gets those found."""
         self.position = position
         self.next_offset = offset
         self.fault = ""
