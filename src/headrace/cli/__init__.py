@@ -19,7 +19,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "topic": ("headrace.cli.topic:topic", "Create, list, describe, change and delete topics."),
     "produce": ("headrace.cli.produce:produce", "Write records from standard input."),
     "consume": ("headrace.cli.consume:consume", "Read records to standard output."),
-    "group": ("headrace.cli.group:group", "List, describe and delete consumer groups."),
+    "group": (
+        "headrace.cli.group:group",
+        "List, describe, attach, move and delete consumer groups.",
+    ),
     "quota": ("headrace.cli.quota:quota", "Show and change the quotas of clients."),
     "demo": (
         "headrace.cli.demo:demo",

@@ -1,4 +1,4 @@
-"""`headrace group`: consumer groups, their members and their lag."""
+"""`headrace group`: lists and describes consumer groups; what changes them is in the modules `group_*`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli import group_changes
+from headrace.cli import group_attach, group_changes, group_offsets
 from headrace.cli._options import client_options, open_client
 from headrace.cli._output import fail, print_json, print_table, say
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @click.group()
 def group() -> None:
-    """List, describe and delete consumer groups, on Headrace or any Kafka."""
+    """List, describe, move and delete consumer groups, on Headrace or any Kafka; on Headrace, attach them to topics."""
 
 
-for command in group_changes.COMMANDS:
+for command in (*group_attach.COMMANDS, *group_offsets.COMMANDS, *group_changes.COMMANDS):
     group.add_command(command)
 
 
@@ -108,6 +108,7 @@ def _document(client: BlockingClient, group: GroupDescription) -> dict[str, Any]
         "coordinator": group.coordinator,
         "protocol_type": group.protocol_type,
         "assignor": group.protocol,
+        "attached": _attached(client, group.group_id),
         "members": [
             {
                 "member_id": member.member_id,
@@ -124,6 +125,18 @@ def _document(client: BlockingClient, group: GroupDescription) -> dict[str, Any]
         "partitions": rows,
         "total_lag": sum(row["lag"] or 0 for row in rows),
     }
+
+
+def _attached(client: BlockingClient, name: str) -> dict[str, Any] | None:
+    """Return what an administrator attached the group to; None if nobody did, or the broker keeps no such thing."""
+    from headrace.clients.flows.attachments import group_attachments  # noqa: PLC0415 - not for `--help`
+    from headrace.errors import ConfigError  # noqa: PLC0415 - as above
+
+    try:
+        found = client.run(group_attachments(client.state, name))
+    except ConfigError:
+        return None
+    return group_attach.attached_document(found) if found.configured else None
 
 
 def _end_offsets(
@@ -155,6 +168,9 @@ def _print_document(document: dict[str, Any]) -> None:
         "members": len(document["members"]),
         "total lag": document["total_lag"],
     }
+    if document["attached"] is not None:
+        attached = document["attached"]
+        facts["attached to"] = attached["pattern"] or ", ".join(attached["topics"]) or "nothing"
     for name, value in facts.items():
         click.echo(f"{name + ':':<13}{value}")
     if not document["partitions"]:

@@ -10,6 +10,7 @@ import click
 from headrace.cli._options import client_options, open_client
 from headrace.cli._outcomes import print_outcomes
 from headrace.cli._output import fail
+from headrace.cli.group_offsets import topic_and_partitions
 
 
 def _confirm(what: str, *, yes: bool) -> None:
@@ -68,7 +69,7 @@ def delete_offsets(
     from headrace.clients.flows import alter as flows  # noqa: PLC0415 - not for `--help`
     from headrace.types import TopicPartition  # noqa: PLC0415 - as above
 
-    wanted = [_topic(text) for text in topics]
+    wanted = [topic_and_partitions(text) for text in topics]
     _confirm(f"offsets of {name} for {', '.join(topics)}", yes=yes)
     with open_client(bootstrap, properties) as client:
         committed = client.committed_offsets(name)
@@ -86,17 +87,6 @@ def delete_offsets(
         outcomes = client.run(flows.delete_offsets(client.state, name, partitions))
     named = {f"{where.topic}:{where.partition}": error for where, error in outcomes.items()}
     print_outcomes("partition", named, "deleted", as_json=as_json)
-
-
-def _topic(text: str) -> tuple[str, list[int] | None]:
-    """Read TOPIC or TOPIC:N,N; None stands for all partitions."""
-    topic, colon, numbers = text.partition(":")
-    if not colon:
-        return topic, None
-    words = numbers.split(",")
-    if not all(word.isascii() and word.isdigit() for word in words):
-        raise click.UsageError(f"--topic wants TOPIC or TOPIC:N,N, not {text!r}")
-    return topic, [int(word) for word in words]
 
 
 COMMANDS: Final = (delete, delete_offsets)

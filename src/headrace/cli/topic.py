@@ -11,6 +11,7 @@ from headrace.cli import topic_changes
 from headrace.cli._options import assignments, client_options, open_client
 from headrace.cli._outcomes import print_outcomes
 from headrace.cli._output import fail, print_json, print_table
+from headrace.cli._topic_groups import topic_groups
 
 if TYPE_CHECKING:
     from headrace.clients.blocking import BlockingClient, ConfigEntry, TopicMetadata
@@ -127,6 +128,7 @@ def _replicas(topic: TopicMetadata) -> int:
     is_flag=True,
     help="All configs: the value in force, where it comes from, and what else could give one.",
 )
+@click.option("--no-groups", is_flag=True, help="Do not look through all groups of the cluster.")
 @client_options
 def describe(
     bootstrap: str,
@@ -134,11 +136,14 @@ def describe(
     *,
     names: tuple[str, ...],
     all_configs: bool,
+    no_groups: bool,
     as_json: bool,
 ) -> None:
-    """Describe topics: partitions, leaders, offsets, and the configs that were set on the topic itself."""
+    """Describe topics: partitions, leaders, offsets, the configs that were set on the topic itself, and its groups."""
     with open_client(bootstrap, properties) as client:
-        descriptions = [_describe(client, name, all_configs=all_configs) for name in names]
+        descriptions = [
+            _describe(client, name, all_configs=all_configs, groups=not no_groups) for name in names
+        ]
     if as_json:
         print_json(descriptions)
         return
@@ -148,7 +153,9 @@ def describe(
         _print_description(description)
 
 
-def _describe(client: BlockingClient, name: str, *, all_configs: bool) -> dict[str, Any]:
+def _describe(
+    client: BlockingClient, name: str, *, all_configs: bool, groups: bool
+) -> dict[str, Any]:
     from headrace.clients.blocking import EARLIEST, LATEST, ResourceType  # noqa: PLC0415 - not for `--help`
     from headrace.types import TopicPartition  # noqa: PLC0415 - as above
 
@@ -173,14 +180,19 @@ def _describe(client: BlockingClient, name: str, *, all_configs: bool) -> dict[s
                 "end_offset": ends[where].offset if where in ends else None,
             }
         )
-    return {
+    description = {
         "topic": name,
         "topic_id": entry.topic_id.hex(),
         "internal": entry.is_internal,
         "replicas": _replicas(entry),
         "configs": {config.name: config.value for config in configs if _is_set(config)},
         "partitions": partitions,
-    } | ({"all_configs": [_config(config) for config in configs]} if all_configs else {})
+    }
+    if all_configs:
+        description["all_configs"] = [_config(config) for config in configs]
+    if groups:
+        description["groups"] = topic_groups(client, name, ends)
+    return description
 
 
 def _config(config: ConfigEntry) -> dict[str, Any]:
@@ -240,6 +252,22 @@ def _print_description(description: dict[str, Any]) -> None:
         for partition in partitions
     ]
     print_table(("PARTITION", "LEADER", "EPOCH", "REPLICAS", "ISR", "START", "END"), rows)
+    if description.get("groups"):
+        click.echo()
+        print_table(
+            ("GROUP", "STATE", "MEMBERS", "ATTACHED", "COMMITTED", "LAG"),
+            [
+                (
+                    each["group"],
+                    each["state"],
+                    each["members"],
+                    "yes" if each["attached"] else None,
+                    each["committed_partitions"],
+                    each["lag"],
+                )
+                for each in description["groups"]
+            ],
+        )
     if "all_configs" in description:
         click.echo()
         _print_configs(description["all_configs"])

@@ -1,4 +1,4 @@
-"""`headrace topic alter`, `add-partitions` and `trim`: changing topics that are there."""
+"""`headrace topic alter`, `add-partitions` and `truncate`: changing topics that are there."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def add_partitions(
     print_outcomes("topic", outcomes, "ok" if dry_run else "altered", as_json=as_json)
 
 
-@click.command("trim")
+@click.command("truncate")
 @click.argument("name", metavar="TOPIC")
 @click.option(
     "-o",
@@ -130,16 +130,19 @@ def add_partitions(
     help="The first offset that stays; a time as for `consume --offset`.",
 )
 @click.option("-p", "--partition", "partitions", multiple=True, type=click.IntRange(min=0))
+@click.option(
+    "--dry-run", is_flag=True, help="Show where each partition would begin, delete nothing."
+)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @client_options
-def trim(bootstrap: str, properties: dict[str, str], *, as_json: bool, **options: Any) -> None:
+def truncate(bootstrap: str, properties: dict[str, str], *, as_json: bool, **options: Any) -> None:
     """Delete the records of a topic below an offset, for good.
 
     Asks first; where nobody can answer, --yes is needed.
     """
     name, offset = options["name"], options["offset"]
     target = _target(offset)
-    if not options["yes"]:
+    if not (options["yes"] or options["dry_run"]):
         if not sys.stdin.isatty():
             raise click.UsageError("deleting needs --yes where nobody can be asked")
         click.confirm(f"Delete the records of {name} below {offset}?", abort=True, err=True)
@@ -147,7 +150,10 @@ def trim(bootstrap: str, properties: dict[str, str], *, as_json: bool, **options
 
     with open_client(bootstrap, properties) as client:
         offsets = _offsets(client, _partitions(client, name, options["partitions"]), target)
-        starts = client.run(flows.delete_records(client.state, offsets))
+        if options["dry_run"]:
+            starts = _starts_after(client, offsets)
+        else:
+            starts = client.run(flows.delete_records(client.state, offsets))
     rows = [(where.partition, start) for where, start in sorted(starts.items())]
     if as_json:
         print_json([{"partition": number, "start_offset": start} for number, start in rows])
@@ -195,4 +201,22 @@ def _offsets(
     }
 
 
-COMMANDS: Final = (alter, add_partitions, trim)
+def _starts_after(
+    client: BlockingClient, offsets: dict[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Return where partitions would begin; an offset that is beyond the end is refused, as by a broker."""
+    from headrace.clients.blocking import EARLIEST, LATEST  # noqa: PLC0415 - not for `--help`
+    from headrace.clients.flows.alter import HIGH_WATERMARK  # noqa: PLC0415 - as above
+
+    starts = client.list_offsets(dict.fromkeys(offsets, EARLIEST))
+    ends = client.list_offsets(dict.fromkeys(offsets, LATEST))
+    after = {}
+    for where, offset in offsets.items():
+        end = ends[where].offset
+        if offset > end:
+            fail(f"partition {where.partition} ends at {end}, before offset {offset}")
+        after[where] = end if offset == HIGH_WATERMARK else max(offset, starts[where].offset)
+    return after
+
+
+COMMANDS: Final = (alter, add_partitions, truncate)

@@ -1,4 +1,4 @@
-"""topic alter, add-partitions and trim, group delete and delete-offsets, as a user types them."""
+"""topic alter, add-partitions and truncate, group delete and delete-offsets, as a user types them."""
 
 from __future__ import annotations
 
@@ -60,23 +60,28 @@ def test_partitions_are_added(headrace: Commands, new_topic: NewTopic) -> None:
     assert missing.stderr == b"Error: no topic 'no-such-topic'\n"
 
 
-def test_records_are_trimmed_below_an_offset_a_time_and_the_end(
+def test_records_are_deleted_below_an_offset_a_time_and_the_end(
     headrace: Commands, new_topic: NewTopic
 ) -> None:
     topic = new_topic("-p", "1")
     lines = b"".join(b"%d\n" % number for number in range(10))
     headrace.run("produce", topic, data=lines)
-    refused = headrace.run("topic", "trim", topic, "-o", "4", code=2)
+    refused = headrace.run("topic", "truncate", topic, "-o", "4", code=2)
     assert b"--yes" in refused.stderr
-    assert headrace.json("topic", "trim", topic, "-o", "4", "--yes") == [
+    for offset, start in (("4", 4), ("end", 10)):
+        shown = headrace.json("topic", "truncate", topic, "-o", offset, "--dry-run")
+        assert shown == [{"partition": 0, "start_offset": start}]
+    beyond = headrace.run("topic", "truncate", topic, "-o", "11", "--dry-run", code=1)
+    assert b"ends at 10" in beyond.stderr
+    assert headrace.json("topic", "truncate", topic, "-o", "4", "--yes") == [
         {"partition": 0, "start_offset": 4}
     ]
     assert headrace.lines("consume", topic, "-e", "-f", "%v\\n") == list("456789")
-    beyond = headrace.run("topic", "trim", topic, "-o", "11", "--yes", code=1)
+    beyond = headrace.run("topic", "truncate", topic, "-o", "11", "--yes", code=1)
     assert f"{topic}-0".encode() in beyond.stderr
-    headrace.run("topic", "trim", topic, "-o", "@2013-01-31", "--yes")
+    headrace.run("topic", "truncate", topic, "-o", "@2013-01-31", "--yes")
     assert headrace.lines("consume", topic, "-e", "-f", "%v\\n") == list("456789")
-    done = headrace.run("topic", "trim", topic, "-o", "end", "-p", "0", "--yes")
+    done = headrace.run("topic", "truncate", topic, "-o", "end", "-p", "0", "--yes")
     assert done.stdout.decode().split() == ["PARTITION", "START", "0", "10"]
 
 

@@ -12,17 +12,11 @@ from headrace.clients.flows.admin import ClusterDescription, ConfigEntry, NewTop
 from headrace.clients.flows.alter import ConfigChange, ConfigOperation
 from headrace.clients.flows.attachments import Attachments
 from headrace.clients.flows.cluster import TopicMetadata
-from headrace.clients.flows.coordinator import ask_coordinator, raise_for
 from headrace.clients.flows.effects import ClientState, Flow
 from headrace.clients.flows.groups import GroupDescription, GroupListing, MemberDescription
 from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.clients.flows.topic_settings import KEY_SERDE, PARTITIONER, SERDE
 from headrace.errors import ApiError, ErrorCode
-from headrace.protocol.messages.leave_group import (
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    MemberIdentity,
-)
 from headrace.types import TopicPartition
 
 STORAGE: Final = "headrace.storage"
@@ -143,21 +137,7 @@ class AdminCore:
         self, group: str, member_id: str, group_instance_id: str | None
     ) -> Flow[None]:
         """Take a member out of its group."""
-        identity = MemberIdentity(
-            member_id=member_id,
-            group_instance_id=group_instance_id,
-            reason="removed by an administrator",
-        )
-        response = yield from ask_coordinator(
-            self._state,
-            group,
-            LeaveGroupRequest(group_id=group, member_id=member_id, members=[identity]),
-            LeaveGroupResponse,
-            lambda answer: answer.error_code,
-        )
-        name = group_instance_id or member_id
-        code = next((member.error_code for member in response.members if member.error_code), 0)
-        raise_for(response.error_code or code, f"member {name!r} of group {group!r}")
+        return groups.remove_member(self._state, group, member_id, group_instance_id)
 
     def delete_group(self, group: str) -> Flow[None]:
         """Delete a group that has no members."""

@@ -126,12 +126,18 @@ def _at_place(
     return {name: listed.offset for name, listed in found.items()}
 
 
-def lag(state: ClientState, group: str) -> Flow[dict[TopicPartition, int]]:
-    """Return how many offsets lie between what a group has committed and the end, where it has."""
+def positions(state: ClientState, group: str) -> Flow[dict[TopicPartition, tuple[int, int]]]:
+    """Return what a group has committed and where the log ends, of each partition where it has."""
     committed = yield from offsets.committed_offsets(state, group, None)
     names = yield from _existing(state, sorted(committed))
     ends = yield from list_offsets.list_offsets(state, dict.fromkeys(names, LATEST))
-    return {name: max(0, ends[name].offset - committed[name].offset) for name in names}
+    return {name: (committed[name].offset, ends[name].offset) for name in names}
+
+
+def lag(state: ClientState, group: str) -> Flow[dict[TopicPartition, int]]:
+    """Return how many offsets lie between what a group has committed and the end, where it has."""
+    found = yield from positions(state, group)
+    return {name: max(0, end - committed) for name, (committed, end) in found.items()}
 
 
 def _existing(state: ClientState, names: Collection[TopicPartition]) -> Flow[list[TopicPartition]]:

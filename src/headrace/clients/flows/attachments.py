@@ -5,6 +5,7 @@ Only Headrace knows them. Its members read them when they join, and a change mak
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -34,6 +35,12 @@ class Attachments:
     assignor: str | None = None
     configured: bool = False
     """Whether an administrator created the group or attached it to something, be it to nothing by now."""
+
+    def reads(self, topic: str) -> bool:
+        """Whether a topic is one of those, or has a name that matches."""
+        if self.pattern is not None:
+            return re.fullmatch(self.pattern, topic) is not None
+        return topic in self.topics
 
 
 def group_attachments(state: ClientState, group: str) -> Flow[Attachments]:
@@ -85,6 +92,7 @@ def create_group(
     assignor: str | None,
     topics: Collection[str],
     pattern: str | None,
+    validate_only: bool = False,
 ) -> Flow[None]:
     """Create a group: from now on it is there, with or without members.
 
@@ -105,11 +113,16 @@ def create_group(
         changes.append(_set(ASSIGNOR_CONFIG, assignor))
     if pattern is not None:
         changes.append(_set(PATTERN_CONFIG, pattern))
-    yield from _change(state, group, changes)
+    yield from _change(state, group, changes, validate_only=validate_only)
 
 
 def attach(
-    state: ClientState, group: str, topics: Iterable[str], pattern: str | None
+    state: ClientState,
+    group: str,
+    topics: Iterable[str],
+    pattern: str | None,
+    *,
+    validate_only: bool = False,
 ) -> Flow[Attachments]:
     """Attach a group to more topics, or to a pattern; return what it is attached to then.
 
@@ -121,11 +134,17 @@ def attach(
     changes = [_set(TOPICS_CONFIG, ",".join(topics), ConfigOperation.APPEND)]
     if pattern is not None:
         changes.append(_set(PATTERN_CONFIG, pattern))
-    yield from _change(state, group, changes)
+    yield from _change(state, group, changes, validate_only=validate_only)
     return (yield from group_attachments(state, group))
 
 
-def detach(state: ClientState, group: str, topics: Iterable[str] | None) -> Flow[Attachments]:
+def detach(
+    state: ClientState,
+    group: str,
+    topics: Iterable[str] | None,
+    *,
+    validate_only: bool = False,
+) -> Flow[Attachments]:
     """Detach a group from topics, or (None) from all and from its pattern; return what it is attached to then.
 
     Raises:
@@ -148,7 +167,7 @@ def detach(state: ClientState, group: str, topics: Iterable[str] | None) -> Flow
                     f"group {group!r} is not attached to {name!r} but to {_told(found)}",
                 )
         changes = [_set(TOPICS_CONFIG, ",".join(names), ConfigOperation.SUBTRACT)]
-    yield from _change(state, group, changes)
+    yield from _change(state, group, changes, validate_only=validate_only)
     return (yield from group_attachments(state, group))
 
 
@@ -156,8 +175,13 @@ def _set(name: str, value: str, operation: ConfigOperation = ConfigOperation.SET
     return ConfigChange(name, value, operation)
 
 
-def _change(state: ClientState, group: str, changes: list[ConfigChange]) -> Flow[None]:
-    outcomes = yield from alter_configs(state, ResourceType.GROUP, {group: changes})
+def _change(
+    state: ClientState, group: str, changes: list[ConfigChange], *, validate_only: bool
+) -> Flow[None]:
+    wanted = {group: changes}
+    outcomes = yield from alter_configs(
+        state, ResourceType.GROUP, wanted, validate_only=validate_only
+    )
     for error in outcomes.values():
         if error is not None:
             raise error

@@ -1,4 +1,4 @@
-"""ListGroups and DescribeGroups: which groups there are, and who is in them."""
+"""ListGroups, DescribeGroups, and LeaveGroup for others: which groups there are, and who is in them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ from headrace.protocol.messages.describe_groups import (
     DescribedGroupMember,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
+)
+from headrace.protocol.messages.leave_group import (
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
 )
 from headrace.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from headrace.types import TopicPartition
@@ -118,3 +123,28 @@ def _member(member: DescribedGroupMember, protocol_type: str) -> MemberDescripti
         member.group_instance_id,
         assignment,
     )
+
+
+def remove_member(
+    state: ClientState, group: str, member_id: str, group_instance_id: str | None
+) -> Flow[None]:
+    """Take a member out of its group, by its id or its static name.
+
+    Raises:
+        ApiError: UNKNOWN_MEMBER_ID.
+    """
+    identity = MemberIdentity(
+        member_id=member_id,
+        group_instance_id=group_instance_id,
+        reason="removed by an administrator",
+    )
+    response = yield from ask_coordinator(
+        state,
+        group,
+        LeaveGroupRequest(group_id=group, member_id=member_id, members=[identity]),
+        LeaveGroupResponse,
+        lambda answer: answer.error_code,
+    )
+    name = group_instance_id or member_id
+    code = next((member.error_code for member in response.members if member.error_code), 0)
+    raise_for(response.error_code or code, f"member {name!r} of group {group!r}")

@@ -1,0 +1,265 @@
+"""`headrace group offsets`, `reset` and `lag`: how far a group is, and where it is to go on."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from headrace.cli._options import client_options, open_client, preformatted
+from headrace.cli._output import fail, print_json, print_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.clients.admin.offsets import Reset
+    from headrace.clients.blocking import BlockingClient
+    from headrace.types import TopicPartition
+
+_topics = click.option(
+    "-t",
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC[:N,...]",
+    help="Of these topics, or of some of their partitions; all that are committed if it is not given.",
+)
+
+
+@click.command("offsets")
+@click.argument("name", metavar="GROUP")
+@_topics
+@client_options
+def offsets(
+    bootstrap: str,
+    properties: dict[str, str],
+    *,
+    name: str,
+    topics: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Show what a group has committed, with the notes that its members left.
+
+    Exit code 1 if it has committed nothing (there).
+    """
+    wanted = [topic_and_partitions(text) for text in topics]
+    with open_client(bootstrap, properties) as client:
+        committed = client.committed_offsets(name)
+    chosen = [where for where in sorted(committed) if not wanted or _is_wanted(where, wanted)]
+    if not chosen:
+        fail(f"group {name!r} has committed nothing" + (" there" if wanted and committed else ""))
+    rows = [
+        {
+            "topic": where.topic,
+            "partition": where.partition,
+            "committed_offset": committed[where].offset,
+            "leader_epoch": committed[where].leader_epoch,
+            "metadata": committed[where].metadata,
+        }
+        for where in chosen
+    ]
+    _print_rows(rows, ("TOPIC", "PARTITION", "COMMITTED", "EPOCH", "METADATA"), as_json=as_json)
+
+
+def _is_wanted(where: TopicPartition, wanted: list[tuple[str, list[int] | None]]) -> bool:
+    return any(
+        where.topic == topic and (numbers is None or where.partition in numbers)
+        for topic, numbers in wanted
+    )
+
+
+def _print_rows(rows: list[dict[str, Any]], columns: tuple[str, ...], *, as_json: bool) -> None:
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(columns, [list(row.values()) for row in rows])
+
+
+def topic_and_partitions(text: str) -> tuple[str, list[int] | None]:
+    """Read TOPIC or TOPIC:N,N; None stands for all partitions."""
+    topic, colon, numbers = text.partition(":")
+    if not colon:
+        return topic, None
+    words = numbers.split(",")
+    if not all(word.isascii() and word.isdigit() for word in words):
+        raise click.UsageError(f"--topic wants TOPIC or TOPIC:N,N, not {text!r}")
+    return topic, [int(word) for word in words]
+
+
+RESET_HELP = preformatted(
+    """
+earliest, latest   the first record that there is; only what comes
+N                  offset N
++N, -N             N records on, N records back
+@TIME              the first record not older: 2013-01-31, 2013-01-31T15:00:00Z,
+                   milliseconds or seconds since 1970, or -15m before now
+"""
+)
+
+
+@click.command("reset", epilog=f"Where to go on, as far as the log reaches:\n\n{RESET_HELP}")
+@click.argument("name", metavar="GROUP")
+@click.option("--to", required=True, metavar="PLACE", help="Where to go on; see below.")
+@_topics
+@click.option("--dry-run", is_flag=True, help="Show what would be committed, commit nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@client_options
+def reset(bootstrap: str, properties: dict[str, str], *, as_json: bool, **options: Any) -> None:
+    """Have a group without members go on elsewhere.
+
+    Shows for each partition the offset before and after, and asks; where nobody can answer, --yes or --dry-run is
+    needed.
+    """
+    from headrace.clients.admin.offsets import reset_offsets  # noqa: PLC0415 - not for `--help`
+
+    name, dry_run = options["name"], options["dry_run"]
+    place = _place(options["to"])
+    wanted = [topic_and_partitions(text) for text in options["topics"]]
+    if not (options["yes"] or dry_run) and not sys.stdin.isatty():
+        raise click.UsageError("this needs --yes or --dry-run where nobody can be asked")
+    with open_client(bootstrap, properties) as client:
+        before = client.committed_offsets(name)
+        request = _request(client, wanted, place)
+        after = client.run(reset_offsets(client.state, name, request, dry_run=True))
+        rows: list[dict[str, Any]] = [
+            {
+                "topic": where.topic,
+                "partition": where.partition,
+                "committed_offset": before[where].offset if where in before else None,
+                "new_offset": offset,
+            }
+            for where, offset in after.items()
+        ]
+        if not as_json:
+            _print_rows(rows, ("TOPIC", "PARTITION", "COMMITTED", "NEW"), as_json=False)
+        if not dry_run:
+            if not options["yes"]:
+                click.confirm(f"Commit these offsets for {name}?", abort=True, err=True)
+            _commit(client, name, after)
+    if as_json:
+        print_json(rows)
+
+
+def _commit(client: BlockingClient, name: str, after: dict[TopicPartition, int]) -> None:
+    from headrace.clients.admin.offsets import Reset, reset_offsets  # noqa: PLC0415 - not for `--help`
+
+    client.run(reset_offsets(client.state, name, Reset(offsets=after), dry_run=False))
+
+
+def _place(text: str) -> dict[str, Any]:
+    """Read --to as one of the ways in which a `Reset` says where to go on."""
+    from headrace.cli._offsets import OffsetSpecError, parse_time  # noqa: PLC0415 - not for `--help`
+
+    words = {"start": "earliest", "end": "latest", "earliest": "earliest", "latest": "latest"}
+    if text.lower() in words:
+        return {"to": words[text.lower()]}
+    digits = text.removeprefix("+").removeprefix("-")
+    if digits.isascii() and digits.isdigit() and len(text) - len(digits) <= 1:
+        return {"offset" if text == digits else "shift": int(text)}
+    if text.startswith("@"):
+        try:
+            return {"to": parse_time(text[1:], time.time_ns() // 1_000_000)}
+        except OffsetSpecError as error:
+            raise click.UsageError(str(error)) from None
+    raise click.UsageError(f"--to wants earliest, latest, N, +N, -N or @TIME, not {text!r}")
+
+
+def _request(
+    client: BlockingClient, wanted: list[tuple[str, list[int] | None]], place: dict[str, Any]
+) -> Reset:
+    from headrace.clients.admin.offsets import Reset, topic_partitions  # noqa: PLC0415 - not for `--help`
+    from headrace.types import TopicPartition  # noqa: PLC0415 - as above
+
+    if not wanted:
+        return Reset(**place)
+    chosen: list[TopicPartition] = []
+    for topic, numbers in wanted:
+        if numbers is None:
+            chosen += client.run(topic_partitions(client.state, [topic]))
+        else:
+            chosen += [TopicPartition(topic, number) for number in numbers]
+    return Reset(partitions=chosen, **place)
+
+
+@click.command("lag")
+@click.argument("names", nargs=-1, required=True, metavar="GROUP...")
+@click.option("-w", "--watch", is_flag=True, help="Again and again, with rates, until interrupted.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often, with --watch.",
+)
+@click.option("-n", "--count", type=click.IntRange(min=1), help="How often at most, with --watch.")
+@client_options
+def lag(bootstrap: str, properties: dict[str, str], *, as_json: bool, **options: Any) -> None:
+    """Show how many records groups have still to finish, by topic.
+
+    With --watch also how many they finish in a second, how many come in, and when they will be done at this rate; one
+    JSON document a line where programs read it. A partition without a commit is not counted. Exit code 1 if a group
+    has committed nothing.
+    """
+    rounds = 1
+    if options["watch"]:
+        rounds = options["count"] or sys.maxsize
+    elif options["count"]:
+        raise click.UsageError("--count goes with --watch")
+    with open_client(bootstrap, properties) as client:
+        before: dict[tuple[str, str], tuple[float, int, int]] = {}
+        for number in range(rounds):
+            if number:
+                time.sleep(options["interval"])
+            rows = [row for name in options["names"] for row in _lag_rows(client, name, before)]
+            if as_json:
+                print_json(rows)
+            else:
+                if number:
+                    click.echo()
+                _print_lag(rows, watch=options["watch"])
+
+
+def _lag_rows(
+    client: BlockingClient, name: str, before: dict[tuple[str, str], tuple[float, int, int]]
+) -> Iterator[dict[str, Any]]:
+    """Yield a row for each topic; `before` has what the last round saw, and is brought up to date."""
+    from headrace.clients.admin.offsets import positions  # noqa: PLC0415 - not for `--help`
+
+    found = client.run(positions(client.state, name))
+    if not found:
+        fail(f"group {name!r} has committed nothing")
+    at_s = time.monotonic()
+    for topic in sorted({where.topic for where in found}):
+        pairs = [pair for where, pair in found.items() if where.topic == topic]
+        committed, ends = sum(c for c, _ in pairs), sum(e for _, e in pairs)
+        behind = sum(max(0, e - c) for c, e in pairs)
+        row: dict[str, Any] = {
+            "group": name,
+            "topic": topic,
+            "partitions": len(pairs),
+            "lag": behind,
+            "finished_per_s": None,
+            "written_per_s": None,
+            "done_in_s": None,
+        }
+        last = before.get((name, topic))
+        if last is not None:
+            passed_s = max(at_s - last[0], 1e-3)
+            row["finished_per_s"] = round((committed - last[1]) / passed_s, 1)
+            row["written_per_s"] = round((ends - last[2]) / passed_s, 1)
+            gained = row["finished_per_s"] - row["written_per_s"]
+            row["done_in_s"] = 0 if not behind else round(behind / gained) if gained > 0 else None
+        before[name, topic] = at_s, committed, ends
+        yield row
+
+
+def _print_lag(rows: list[dict[str, Any]], *, watch: bool) -> None:
+    columns = ("GROUP", "TOPIC", "PARTITIONS", "LAG", "FINISHED/S", "WRITTEN/S", "DONE IN S")
+    shown = len(columns) if watch else 4
+    print_table(columns[:shown], [list(row.values())[:shown] for row in rows])
+
+
+COMMANDS: Final = (offsets, reset, lag)
