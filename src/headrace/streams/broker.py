@@ -14,6 +14,7 @@ from headrace.clients.drivers import Driver, open_blocking_driver
 from headrace.clients.flows import metadata
 from headrace.clients.flows.admin import NewTopic, create_topics, delete_topics
 from headrace.clients.flows.effects import ClientState, Flow
+from headrace.clients.flows.groups import list_groups
 from headrace.clients.flows.topic_settings import KEY_SERDE, PARTITIONER, SERDE, topic_settings
 from headrace.config.broker import parse_broker_config
 from headrace.errors import ApiError
@@ -33,6 +34,7 @@ T = TypeVar("T")
 if TYPE_CHECKING:
     from headrace.clients.producer.blocking import Producer
     from headrace.clients.producer.delivery import RecordMetadata
+    from headrace.streams.groups import Group
 
 
 class Broker(World):
@@ -130,6 +132,41 @@ class Broker(World):
         """Return the names of all topics but the broker's own, sorted."""
         known = self._run(metadata.refresh(self._state, None)).topics.values()
         return sorted(topic.name for topic in known if not topic.is_internal)
+
+    # Groups
+
+    def create_group(
+        self,
+        name: str,
+        *,
+        assignor: str | None = None,
+        topics: str | Iterable[str] | None = None,
+        pattern: str | None = None,
+    ) -> Group:
+        """Create a consumer group; members that subscribe to nothing themselves read what it is attached to.
+
+        Args:
+            name: Its name.
+            assignor: The name of the assignor that divides its partitions; None is range.
+            topics: The topics that it is attached to, or
+            pattern: a regular expression that matches their whole names. With neither, members wait.
+
+        Raises:
+            ApiError: INVALID_REQUEST: it was created before. INVALID_CONFIG: a name or the pattern is malformed.
+        """
+        group = self.group(name)
+        group.create(assignor, topics, pattern)
+        return group
+
+    def group(self, name: str) -> Group:
+        """Return a group by its name, whether or not it is there."""
+        from headrace.streams.groups import Group  # noqa: PLC0415 - not every broker has groups
+
+        return Group(name, self._driver)
+
+    def groups(self) -> list[str]:
+        """Return the names of all groups, sorted."""
+        return [listing.group_id for listing in self._run(list_groups(self._state))]
 
     # Records without clients
 
