@@ -27,7 +27,11 @@ class World:
         self.ordering = ordering
         self.concurrency = concurrency
         self.batch = batch
-        self.scheduler = Scheduler(ordering=ordering, concurrency=concurrency, batch=batch)  # type: ignore[arg-type]  # drawn
+        self.scheduler = Scheduler(
+            ordering=ordering,  # type: ignore[arg-type]  # drawn from the three that there are
+            concurrency=concurrency,
+            batch=batch,
+        )
         self.now_ms = 0
         self.offsets = [0, 0, 0]
         self.running: list = []
@@ -217,3 +221,44 @@ def test_what_has_not_begun_is_let_go_when_a_partition_stops() -> None:
     assert scheduler.positions() == {T[0]: 1}, (
         "what was finished is committed, what was not is another's"
     )
+
+
+def test_records_without_order_are_handled_at_once_and_in_batches() -> None:
+    for ordering, key in (("none", b"a"), ("key", None)):
+        scheduler = Scheduler(ordering=ordering, concurrency=2, batch=2)
+        scheduler.add([record(0, offset, key) for offset in range(5)])
+        first, second = scheduler.take(0)
+        assert [[each.offset for each in job.records] for job in (first, second)] == [
+            [0, 1],
+            [2, 3],
+        ]
+        scheduler.finish(second)
+        assert scheduler.positions() == {T[0]: 0}
+        scheduler.finish(first)
+        assert scheduler.positions() == {T[0]: 4}
+
+
+@pytest.mark.parametrize("ordering", ["partition", "none"])
+def test_the_records_of_a_failed_batch_are_handled_one_by_one_and_before_later_ones(
+    ordering,
+) -> None:
+    scheduler = Scheduler(ordering=ordering, concurrency=1, batch=3)
+    scheduler.add([record(0, offset) for offset in range(5)])
+    [batch] = scheduler.take(0)
+    batch.attempt = 4
+    scheduler.split(batch)
+    seen = []
+    while not scheduler.idle:
+        [job] = scheduler.take(0)
+        seen.append(([each.offset for each in job.records], job.attempt))
+        scheduler.finish(job)
+    assert seen == [([0], 4), ([1], 4), ([2], 4), ([3, 4], 1)]
+
+
+def test_a_record_that_is_not_handled_here_moves_the_position() -> None:
+    scheduler = Scheduler(ordering="partition", concurrency=1)
+    scheduler.skip(record(0, 6))
+    assert scheduler.positions() == {T[0]: 7}
+    scheduler.add([record(0, 7)])
+    scheduler.skip(record(0, 8))
+    assert scheduler.positions() == {T[0]: 7}

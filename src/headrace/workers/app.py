@@ -6,7 +6,8 @@ import asyncio
 import re
 import signal
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from headrace.clients.drivers import Target
 from headrace.errors import ConfigError
@@ -28,8 +29,6 @@ from headrace.workers.settings import (
 from headrace.workers.trial import Trial
 
 F = TypeVar("F")
-
-DEFAULT_DRAIN_S: Final = 30.0
 
 
 class App:
@@ -53,7 +52,9 @@ class App:
         *,
         group: str | None = None,
         client_id: str = "headrace-app",
-        drain_timeout_s: float = DEFAULT_DRAIN_S,
+        drain_timeout_s: float = 30.0,
+        commit_interval_s: float = 1.0,
+        max_buffered: int = 1000,
         **properties: Any,
     ) -> None:
         """Prepare an app; nothing is connected before it runs.
@@ -64,12 +65,18 @@ class App:
             client_id: The name by which brokers know the app.
             drain_timeout_s: How long handlers may take to finish when the app stops or a partition goes to another
                 member; then they are cancelled, and their records come again.
+            commit_interval_s: How often positions are committed.
+            max_buffered: Records of one partition that are taken in and not finished, at most; then it is paused.
             properties: Properties of all its clients, `request_timeout_ms=5000`.
         """
         self._target = target
         self._group = group
         self._client_id = client_id
-        self._drain_timeout_s = drain_timeout_s
+        self._pace: dict[str, Any] = {
+            "drain_timeout_s": drain_timeout_s,
+            "commit_interval_s": commit_interval_s,
+            "max_buffered": max_buffered,
+        }
         self._properties = properties
         self._workers: list[WorkerSettings] = []
         self._publications: dict[Any, list[Publication]] = {}
@@ -97,82 +104,59 @@ class App:
         seen: SeenKeys | None = None,
         serde: str | Serde | type[Any] | None = None,
         delivery: Delivery = "at_least_once",
-        drain_timeout_s: float | None = None,
-        max_buffered: int = 1000,
-        commit_interval_s: float = 1.0,
         **properties: Any,
     ) -> Callable[[F], F]:
-        """Have a function handle the records of topics.
+        """Have a function handle the records of topics; what the arguments mean is said at `WorkerSettings`.
 
         The function is a coroutine function, or a plain one, which runs in threads, or an object with `handle(batch)`.
         Its first parameter is the value; the annotation says what bytes become: bytes, str, dict, a msgspec.Struct, a
         dataclass, a pydantic model; `list[T]` asks for batches. Without annotation the topic's metadata say it
         (`headrace.serde`), or else values are bytes. A parameter named `context` gets the `Context`.
 
-        Args:
-            topics: A topic, or several.
-            pattern: In place of topics, a regular expression that the whole name of a topic must match.
-            group: The consumer group; None is the app's.
-            name: What counters and messages call the worker; None is the function's name.
-            ordering: Which records are handled one after another: a partition's, those with the same key, or none.
-            concurrency: How many calls of the handler may run at once.
-            batch: At most so many records a call, for handlers of batches; None is 100.
-            retry: How often a failed record is handled again; a number is that of attempts. None is five, or one
-                where delivery is at most once.
-            dead_letter: Whether records whose attempts are used up go to `dlq.<topic>`, or the name of a topic for them.
-            on_failure: What happens to them without dead letters: "stop" ends the worker with an error before
-                anything is lost, "skip" takes them for finished.
-            dedupe: A function that returns a value's key; records with a key that was handled are skipped.
-            seen: Where handled keys are kept: an object with `key in seen` and `seen.add(key)`. None remembers the
-                last 100,000 in memory, which a restart forgets.
-            serde: How bytes become values, in place of the annotation: a name, a serde, or a type.
-            delivery: "at_least_once", or "at_most_once": then offsets are committed before records are handled.
-            drain_timeout_s: As for the app.
-            max_buffered: Records of one partition that are taken in and not finished, at most; then it is paused.
-            commit_interval_s: How often positions are committed.
-            properties: Properties of the consumer, `max_poll_records=100`, `auto_offset_reset="latest"`.
-
         Raises:
             ConfigError: The function cannot be a handler, or the arguments do not go together.
         """
+        settings = partial(
+            WorkerSettings,
+            topics=as_topics(topics),
+            pattern=re.compile(pattern) if isinstance(pattern, str) else pattern,
+            ordering=ordering,
+            concurrency=concurrency,
+            retry=as_retry(retry, delivery),
+            dead_letter=dead_letter,
+            on_failure=on_failure,
+            dedupe=dedupe,
+            seen=seen,
+            serde=None if serde is None else resolve_serde(serde),
+            delivery=delivery,
+            consumer={"client_id": self._client_id, **self._properties, **properties},
+            **self._pace,
+        )
+        return partial(self._register, settings, name, group or self._group, batch)
 
-        def register(target: F) -> F:
-            handler = read_handler(target)
-            chosen_group = group or self._group
-            if chosen_group is None:
-                raise ConfigError(
-                    f"the worker {handler.name!r} needs a group: @app.worker(..., group=NAME) or App(..., group=NAME)"
-                )
-            size = (batch or DEFAULT_BATCH) if handler.wants_batches else batch
-            settings = WorkerSettings(
-                name=self._free_name(name or handler.name),
-                handler=handler,
-                topics=as_topics(topics),
-                pattern=re.compile(pattern) if isinstance(pattern, str) else pattern,
-                group=chosen_group,
-                ordering=ordering,
-                concurrency=concurrency,
-                batch=size,
-                retry=as_retry(retry, delivery),
-                dead_letter=dead_letter,
-                on_failure=on_failure,
-                dedupe=dedupe,
-                seen=seen,
-                serde=None if serde is None else resolve_serde(serde),
-                delivery=delivery,
-                drain_timeout_s=self._drain_timeout_s
-                if drain_timeout_s is None
-                else drain_timeout_s,
-                max_buffered=max_buffered,
-                commit_interval_s=commit_interval_s,
-                consumer={"client_id": self._client_id, **self._properties, **properties},
-                publications=self._publications_of(target),
+    def _register(
+        self,
+        settings: Callable[..., WorkerSettings],
+        name: str | None,
+        group: str | None,
+        batch: int | None,
+        target: F,
+    ) -> F:
+        handler = read_handler(target)
+        if group is None:
+            raise ConfigError(
+                f"the worker {handler.name!r} needs a group: @app.worker(..., group=NAME) or App(..., group=NAME)"
             )
-            self._workers.append(settings)
-            self.counters[settings.name] = Counters()
-            return target
-
-        return register
+        worker = settings(
+            name=self._free_name(name or handler.name),
+            handler=handler,
+            group=group,
+            batch=(batch or DEFAULT_BATCH) if handler.wants_batches else batch,
+            publications=self._publications_of(target),
+        )
+        self._workers.append(worker)
+        self.counters[worker.name] = Counters()
+        return target
 
     def publishes(
         self,
@@ -183,7 +167,7 @@ class App:
     ) -> Callable[[F], F]:
         """Have what a worker's function returns written to a topic; None is not written.
 
-        A record is finished when its result is safe. Of a function for batches each item of the returned list is written.
+        A record is finished when its result is safe. Of what a function for batches returns, each item is written.
 
         Args:
             topic: Where to.
@@ -216,7 +200,9 @@ class App:
     # Running
 
     def run(self) -> None:
-        """Run until `stop`, SIGTERM or SIGINT; handlers then finish within `drain_timeout_s`. A second signal does not wait.
+        """Run until `stop`, SIGTERM or SIGINT; handlers then finish within `drain_timeout_s`.
+
+        A second signal does not wait for them.
 
         Raises:
             WorkerFailedError: A record could not be handled, and nothing says what to do with such records.

@@ -31,7 +31,7 @@ class Counters:
     in_flight: int = 0
     """Calls of the handler that are running."""
     overlaps: int = 0
-    """Calls that ran on after their partition had gone to another member, which may handle the same records meanwhile."""
+    """Calls that ran on after their partition had gone to another member, which may handle the same records."""
 
     def as_dict(self) -> dict[str, int]:
         """Return the numbers by name, as metrics want them."""

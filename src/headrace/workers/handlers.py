@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import typing
 from collections.abc import Callable
@@ -36,8 +37,8 @@ def read_handler(target: Any) -> Handler:
     """Return how to call a handler.
 
     Args:
-        target: A function or coroutine function with a parameter for the value, and one named `context` if it likes; or an
-            object, or a class without arguments, with a method `handle(batch)`.
+        target: A function or coroutine function with a parameter for the value, and one named `context` if it likes; or
+            an object, or a class without arguments, with a method `handle(batch)`.
 
     Raises:
         ConfigError: It is none of these, or its annotation has no meaning here.
@@ -49,16 +50,18 @@ def read_handler(target: Any) -> Handler:
     call = getattr(target, "handle", target) if is_object else target
     if not callable(call):
         raise ConfigError(f"{name!r} is no handler: it is not callable and has no method handle")
+    wants_one = call is target
+    if not inspect.isroutine(call) and not isinstance(call, functools.partial):
+        call = call.__call__
     parameters = list(inspect.signature(call).parameters.values())
     context = _context_of(name, parameters)
     schema = _annotation(name, call, parameters[0])
     item = _item_of(schema)
-    wants_batches = item is not None or (is_object and call is not target)
-    function = call if inspect.isroutine(call) else type(call).__call__
+    wants_batches = item is not None or not wants_one
     return Handler(
         call=call,
         name=name,
-        is_async=inspect.iscoroutinefunction(function),
+        is_async=inspect.iscoroutinefunction(call),
         wants_batches=wants_batches,
         schema=_known(item[0] if item is not None else schema),
         context=context,
@@ -83,11 +86,12 @@ def _annotation(name: str, call: Callable[..., Any], parameter: inspect.Paramete
         return None
     if not isinstance(annotation, str):
         return annotation
+    call = call.func if isinstance(call, functools.partial) else call
     function = inspect.unwrap(getattr(call, "__func__", call))
     names = dict(getattr(function, "__globals__", {}))
     closure = inspect.getclosurevars(function).nonlocals if inspect.isfunction(function) else {}
     try:
-        return eval(annotation, names, dict(closure))  # noqa: S307 - the program's own text, as typing.get_type_hints does
+        return eval(annotation, names, dict(closure))  # noqa: S307 - the program's own text
     except Exception as error:
         raise ConfigError(
             f"the annotation {annotation!r} of {parameter.name!r} in the handler {name!r} cannot be read ({error!r}): "

@@ -1,4 +1,4 @@
-"""What the workers of one app share: the producer of what they write, and what they ask of the broker besides records."""
+"""What the workers of one app share: the producer of what they write, and what they ask besides records."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ class Scheduler:
             heapq.heappush(self._later, (due_ms, next(self._numbers), job))
 
     def split(self, job: Job) -> None:
-        """Handle a batch's records again at once, one by one, so that those that can be handled are; the attempt counts on."""
+        """Handle a batch's records again at once, one by one, so that one does not fail them all."""
         self.running -= 1
         if not self.is_current(job):
             return
@@ -232,9 +232,10 @@ class Scheduler:
         lane.alone += len(job.records)
         lane.attempt = job.attempt
 
-    def abandon(self) -> None:
-        """Take note that a running job ended without an outcome: its records stay open until they are dropped."""
+    def abandon(self, job: Job) -> None:
+        """Take note that a job ended without an outcome: its records stay open, its lane waits, until they are dropped."""
         self.running -= 1
+        job.waits = True
 
     def is_current(self, job: Job) -> bool:
         """Whether a job's outcome still matters: its partition has not been dropped since it began."""

@@ -40,7 +40,33 @@ class Publication:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """One worker."""
+    """One worker.
+
+    Attributes:
+        name: What counters and messages call it; the function's name unless given.
+        handler: What it calls.
+        topics: The topics, one or several.
+        pattern: In place of topics, a regular expression that the whole name of a topic must match.
+        group: The consumer group; the app's unless given.
+        ordering: Which records are handled one after another: a partition's, those with the same key, or none.
+        concurrency: How many calls of the handler may run at once.
+        batch: At most so many records a call, for handlers of batches; 100 unless given.
+        retry: How often a failed record is handled again; a number is that of attempts. Five unless given, or one
+            where delivery is at most once.
+        dead_letter: Whether records whose attempts are used up go to `dlq.<topic>`, or the name of a topic for them.
+        on_failure: What happens to them without dead letters: "stop" ends the worker with an error before anything is
+            lost, "skip" takes them for finished.
+        dedupe: Returns a value's key; a record with a key that was handled is skipped.
+        seen: Where handled keys are kept: an object with `key in seen` and `seen.add(key)`. None remembers the last
+            100,000 in memory, which a restart forgets.
+        serde: How bytes become values, in place of the annotation: a name, a serde, or a type.
+        delivery: "at_least_once", or "at_most_once": then offsets are committed before records are handled.
+        drain_timeout_s: How long handlers may take to finish when their partition goes.
+        max_buffered: Records of one partition that are taken in and not finished, at most.
+        commit_interval_s: How often positions are committed.
+        consumer: Further properties of the consumer, `max_poll_records=100`, `auto_offset_reset="latest"`.
+        publications: Where results go.
+    """
 
     name: str
     handler: Handler

@@ -126,14 +126,14 @@ class Slots:
         try:
             handled = await self._attempt(job) if job.error is None else []
             if job.let_go or not scheduler.is_current(job):
-                scheduler.abandon()
+                scheduler.abandon(job)
             elif job.error is None:
                 self._count_handled(job, handled)
                 scheduler.finish(job)
             else:
                 await self._failed(job, job.error)
         except BaseException:
-            scheduler.abandon()
+            scheduler.abandon(job)
             raise
 
     async def _attempt(self, job: Job) -> list[ConsumerRecord]:
@@ -178,7 +178,9 @@ class Slots:
             headers = letters.dead_letter_headers(record, settings.group, job.attempt, error)
             await self._write(job, topic, headers, "dead_lettered")
         else:
-            self._scheduler.abandon()
+            # For at most once the record is lost already, and those behind it are to be handled before the end.
+            lost = settings.delivery == "at_most_once"
+            (self._scheduler.finish if lost else self._scheduler.abandon)(job)
             self._fail(self._last_words(job, error))
 
     async def _retry(self, job: Job, error: Exception) -> None:

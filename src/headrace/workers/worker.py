@@ -1,7 +1,7 @@
 """A worker at work: records from a consumer to the handler, positions back to the group.
 
-The poller never waits for a handler, so the group keeps this member however long one takes. A partition with much open work
-is paused. Only what is finished without a gap is committed. When a partition goes, what runs there is waited for,
+The poller never waits for a handler, so the group keeps this member however long one takes. A partition with much open
+work is paused. Only what is finished without a gap is committed. When a partition goes, what runs there is waited for,
 within a bound, then its position is committed, and only then the consumer lets it go.
 """
 
@@ -74,6 +74,7 @@ class Worker:
                 "key_serde": "bytes",
             },
         )
+        self._begins_late = self._consumer.config.auto_offset_reset != "earliest"
         self._committed: dict[TopicPartition, int] = {}
         self._full: set[TopicPartition] = set()
         self._held: dict[TopicPartition, int] = {}
@@ -164,6 +165,8 @@ class Worker:
                 records = await self._consumer.poll(timeout_s)
             # Nothing may wait between taking records and adding them: positions count on it.
             self._take_in(records)
+            if records and self._begins_late:
+                await self._commit_beginnings()
             self._start()
             if records:
                 await asyncio.sleep(0)
@@ -269,7 +272,7 @@ class Worker:
             await self._commit(None)
 
     async def _commit(self, partitions: Collection[TopicPartition] | None) -> None:
-        """Commit how far partitions (None: all) are finished; a failure is told, and what is not committed comes again."""
+        """Commit how far partitions (None: all) are finished; what cannot be committed comes again."""
         async with self._committing:
             wanted = self._news(partitions)
             if not wanted:
@@ -280,6 +283,12 @@ class Worker:
                 _log.warning("%s: positions are not committed: %s", self.settings.name, error)
             else:
                 self._committed.update(wanted)
+
+    async def _commit_beginnings(self) -> None:
+        """Commit where reading began: a restart would else begin at the end, behind what is being handled now."""
+        began = [name for name in self._scheduler.partitions if name not in self._committed]
+        if began:
+            await self._commit(began)
 
     def _news(self, partitions: Collection[TopicPartition] | None) -> dict[TopicPartition, int]:
         positions = self._consumer.positions()

@@ -1,0 +1,66 @@
+"""What becomes of a record whose handler failed, decided without any I/O."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.errors import ConfigError, SerializationError
+from headrace.workers.outcomes import DeadLetter, Retry, RetryLater, Skip, Verdict, judge
+
+
+def verdict(error: Exception, attempt: int = 1, *, retry=None, letters=True, failure="stop"):
+    return judge(
+        error, attempt, retry or Retry(attempts=3), dead_letters=letters, on_failure=failure
+    )
+
+
+def undecodable(cause: Exception) -> SerializationError:
+    error = SerializationError("no")
+    error.__cause__ = cause
+    return error
+
+
+def test_an_error_is_repeated_until_its_attempts_are_used_up() -> None:
+    verdicts = [verdict(ValueError(), attempt) for attempt in (1, 2, 3)]
+    assert verdicts == [Verdict.RETRY, Verdict.RETRY, Verdict.DEAD_LETTER]
+
+
+@pytest.mark.parametrize(("failure", "expected"), [("stop", Verdict.STOP), ("skip", Verdict.SKIP)])
+def test_without_dead_letters_the_worker_stops_unless_it_is_told_to_skip(failure, expected) -> None:
+    assert verdict(ValueError(), 3, letters=False, failure=failure) is expected
+
+
+def test_only_chosen_errors_are_repeated() -> None:
+    retry = Retry(attempts=3, on=(TimeoutError,))
+    assert verdict(TimeoutError(), retry=retry) is Verdict.RETRY
+    assert verdict(ValueError(), retry=retry) is Verdict.DEAD_LETTER
+    assert verdict(RetryLater(1), retry=retry) is Verdict.RETRY
+
+
+def test_a_handler_says_what_is_to_be_done() -> None:
+    assert verdict(Skip()) is Verdict.SKIP
+    assert verdict(DeadLetter("why")) is Verdict.DEAD_LETTER
+    assert verdict(DeadLetter("why"), letters=False) is Verdict.STOP
+    assert verdict(RetryLater(5), 3) is Verdict.DEAD_LETTER
+
+
+def test_bytes_that_do_not_decode_are_not_tried_again_but_a_registry_is() -> None:
+    assert verdict(undecodable(ValueError("no JSON"))) is Verdict.DEAD_LETTER
+    assert verdict(undecodable(ConfigError("the schema registry does not answer"))) is Verdict.RETRY
+    assert verdict(undecodable(OSError())) is Verdict.RETRY
+
+
+def test_pauses_grow_up_to_the_longest() -> None:
+    retry = Retry(attempts=9, first=0.5, factor=3, max=10)
+    assert [retry.pause_s(attempt) for attempt in (1, 2, 3, 4, 1000)] == [0.5, 1.5, 4.5, 10, 10]
+
+
+@pytest.mark.parametrize("wrong", [{"attempts": 0}, {"first": -1}, {"factor": 0.5}, {"max": -1}])
+def test_a_retry_that_makes_no_sense_is_refused(wrong) -> None:
+    with pytest.raises(ConfigError):
+        Retry(**wrong)
+
+
+def test_a_pause_is_not_negative() -> None:
+    with pytest.raises(ConfigError, match="negative"):
+        RetryLater(-1)
