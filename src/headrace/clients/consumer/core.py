@@ -312,6 +312,9 @@ class ConsumerCore:
         self._fetch()
         return records
 
+    def _ready(self) -> bool:
+        return self._may_hand_out() and self._hand_out.ready()
+
     def _may_hand_out(self) -> bool:
         """Whether what is here is this consumer's still, as far as can be known; if not, have it confirmed."""
         member = self._member
@@ -362,7 +365,9 @@ class ConsumerCore:
                     "the consumer reads nothing: call subscribe or assign first"
                 )
             yield from self._attend()
-            if self._engine.now_ms >= until_ms or (self._may_hand_out() and self._hand_out.ready()):
+            if not self._ready():
+                self._fetch()  # looking has found perhaps that what was left of an answer holds no records
+            if self._engine.now_ms >= until_ms or self._ready():
                 return
             yield Wait(until_ms)
             self._check_open(but_for_closing=False)

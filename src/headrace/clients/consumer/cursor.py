@@ -125,3 +125,5 @@ class Cursor:
             self.offset = self.batch_end
             self.records = []
             self.next_record = 0
+            if self.fetched is not None and self.fetched.exhausted:
+                self.fetched = None  # so that what comes next is fetched while this is worked on

@@ -41,6 +41,11 @@ class FetchedBatches:
         self._aborted = deque(sorted(data.aborted_transactions, key=lambda entry: entry[1]))
         self._active_aborts: set[int] = set()
 
+    @property
+    def exhausted(self) -> bool:
+        """Whether nothing is left that could be a batch."""
+        return len(self._buffer) - self._position < HEADER_SIZE
+
     def next_batch(self) -> tuple[BatchHeader, list[Record]] | None:
         """Return the next whole batch, without records if it is control or aborted; None at the end.
 

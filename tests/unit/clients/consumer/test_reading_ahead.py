@@ -1,0 +1,30 @@
+"""Nothing is left waiting between an answer whose records were all handed out and the next one."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.clients.consumer.blocking import Consumer
+from headrace.clients.consumer.records import FetchedBatches
+from headrace.streams.broker import Broker
+from headrace.streams.clock import ManualClock
+from headrace.types import TopicPartition
+
+
+@pytest.mark.parametrize("tail", [False, True], ids=["nothing", "a tail without records"])
+def test_a_poll_that_took_the_last_record_does_not_delay_the_next(
+    monkeypatch: pytest.MonkeyPatch, *, tail: bool
+) -> None:
+    if tail:  # as after compaction, or where a broker cuts the last batch off
+        monkeypatch.setattr(FetchedBatches, "exhausted", False)
+    with Broker(clock=ManualClock()) as broker:
+        broker.create_topic("t", partitions=1)
+        with Consumer(broker, auto_offset_reset="earliest") as consumer:
+            consumer.assign([TopicPartition("t", 0)])
+            consumer.poll(0)
+            for value in (b"a", b"b", b"c"):
+                began_ms = broker.now_ms()
+                broker.publish("t", value)
+                # As many as there are, so that nothing looks for more on the way.
+                assert [record.value for record in consumer.poll(30, max_records=1)] == [value]
+                assert broker.now_ms() - began_ms < 1000
