@@ -41,7 +41,6 @@ class Topic:
     """What a producer knows of a topic that it writes to."""
 
     __slots__ = (
-        "asked_for",
         "available",
         "batch_closed",
         "count",
@@ -61,8 +60,6 @@ class Topic:
         self.serialize_key = key_serde.serialize
         self.serialize_value = serde.serialize
         self.count = 0
-        self.asked_for = 0
-        """The count that was the last answer when a partition beyond it was asked for."""
         self.available: Sequence[int] = ()
         """Partitions with a leader, or all when none has."""
         self.queues: dict[int, PartitionQueue] = {}
@@ -134,7 +131,7 @@ class ProducerCore(Generic[D]):
         if (
             known is None
             or self.sender.buffered > self._config.buffer_memory
-            or (partition is not None and partition >= known.count > known.asked_for)
+            or (partition is not None and partition >= known.count)
         ):
             self._check_open()
             return None
@@ -201,13 +198,17 @@ class ProducerCore(Generic[D]):
         return BatchBuilder(self._compression, max_bytes=self._config.batch_size)
 
     def _add_queue(self, topic: Topic, number: int) -> PartitionQueue:
-        if number not in range(topic.count):  # a partitioner of the program's may return anything
-            text = f"topic {topic.name!r} has {topic.count} partitions, none numbered {number!r}"
-            raise ApiError.for_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
+        self._check_partition(topic, number)
         topic_partition = TopicPartition(topic.name, number)
         queue = self.sender.queues[topic_partition] = PartitionQueue(topic_partition)
         topic.queues[number] = queue
         return queue
+
+    @staticmethod
+    def _check_partition(topic: Topic, number: int) -> None:
+        if number not in range(topic.count):  # a partitioner of the program's may return anything
+            text = f"topic {topic.name!r} has {topic.count} partitions, none numbered {number!r}"
+            raise ApiError.for_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
 
     @staticmethod
     def _serialized(serialize: Callable[[Any], Any], value: Any, topic: str, part: str) -> bytes:
@@ -250,7 +251,7 @@ class ProducerCore(Generic[D]):
             # It may have been added since.
             yield from metadata.refresh(self._engine.state, [topic])
             self._learn_partitions([topic])
-            known.asked_for = known.count
+            self._check_partition(known, partition)
         until_ms = self._engine.now_ms + self._config.max_block_ms
         while self.sender.buffered > self._config.buffer_memory:
             if self._engine.now_ms >= until_ms:
