@@ -45,6 +45,10 @@ class _LostError(HeadraceError):
 class Topics(Protocol):
     """What the member asks of its consumer."""
 
+    @property
+    def assignor(self) -> str | None:
+        """The assignor that the member votes for, if it is one of its own; None is the first of them."""
+
     def subscribed(self) -> Flow[frozenset[str]]:
         """Look up which topics the member wants."""
 
@@ -390,7 +394,7 @@ class Member:
     def _protocols(self, topics: frozenset[str]) -> list[tuple[str, bytes]]:
         owned = self._reports.owned if self.cooperative else []
         protocols = []
-        for assignor in self.assignors:
+        for assignor in sorted(self.assignors, key=lambda one: one.name != self._topics.assignor):
             user_data = getattr(assignor, "subscription_user_data", None)
             blob = membership.encode_subscription(
                 topics,

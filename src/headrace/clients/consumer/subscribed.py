@@ -14,6 +14,8 @@ from headrace.clients.flows.attachments import group_attachments
 from headrace.clients.flows.effects import Flow
 from headrace.types import TopicPartition
 
+ANY_TIME: Final = ("range", "roundrobin", "sticky", "equal")
+"""Assignors that a group may go over to while its members run: the members that follow it join with all of these."""
 ATTACHMENTS_CHECK_MS: Final = 3_000
 """How often members look what their group is attached to, at least: an administrator waits for it."""
 
@@ -28,8 +30,10 @@ class SubscribedTopics:
         self._config = config
         self._cursors = cursors
         self._subscription = Subscription()
-        self._told: frozenset[str] | None = None
-        """What the group was told; None while there is nothing to compare with."""
+        self.assignor: str | None = None
+        """The assignor that an administrator chose for the group."""
+        self._told: tuple[frozenset[str], str | None] | None = None
+        """The topics and the assignor that the group was told; None while there is nothing to compare with."""
         self._divided: Mapping[str, int] | None = None
         """The numbers of partitions that this member, as leader, divided among the group."""
         self._group_topics: frozenset[str] = frozenset()
@@ -59,14 +63,16 @@ class SubscribedTopics:
             return None
         return self.relevant() | self._group_topics
 
-    def attachments(self) -> Flow[str | None]:
-        """Ask what the group is attached to; return the name of its assignor, if it has one.
+    def attachments(self) -> Flow[str]:
+        """Ask what the group is attached to; return the names of the assignors to join it with, best first.
 
         Raises:
             ConfigError: The broker does not keep such a thing.
         """
         assert self._config.group_id is not None, "checked by subscribe"
         found = yield from group_attachments(self._engine.state, self._config.group_id)
+        if found.assignor is None or found.assignor in ANY_TIME:
+            return ",".join(dict.fromkeys([found.assignor or ANY_TIME[0], *ANY_TIME]))
         return found.assignor
 
     def _look_at_attachments(self) -> Flow[None]:
@@ -75,6 +81,7 @@ class SubscribedTopics:
             return
         assert self._config.group_id is not None, "checked by subscribe"
         found = yield from group_attachments(self._engine.state, self._config.group_id)
+        self.assignor = found.assignor
         subscription.pattern = None if found.pattern is None else pattern_of(found.pattern)
         if subscription.pattern is None:
             subscription.topics = found.topics
@@ -87,8 +94,8 @@ class SubscribedTopics:
         if self._subscription.needs_all_topics:
             yield from metadata.refresh(self._engine.state, None)
             self._match()
-        self._told = self._subscription.topics
-        return self._told
+        self._told = self._subscription.topics, self.assignor
+        return self._subscription.topics
 
     def count_partitions(self, topics: frozenset[str]) -> Flow[Mapping[str, int]]:
         """Look up how many partitions the topics of the group have; those that do not exist are left out."""
@@ -110,8 +117,8 @@ class SubscribedTopics:
         """Return why the group has to rebalance, now that metadata are fresh; None if it has not."""
         if self._subscription.needs_all_topics:
             self._match()
-        if self._told is not None and self._subscription.topics != self._told:
-            return "the topics subscribed to changed"
+        if self._told not in {None, (self._subscription.topics, self.assignor)}:
+            return "the topics subscribed to changed, or the assignor of the group"
         if self._divided is not None and self._count(self._group_topics) != self._divided:
             return "the topics of the group have other partitions"
         return None

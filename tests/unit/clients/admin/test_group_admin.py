@@ -162,10 +162,25 @@ def test_seven_partitions_for_five_members_by_the_groups_assignor(admin, world) 
         member.close()
 
 
+def test_a_group_goes_over_to_another_assignor_while_its_members_run(admin, world) -> None:
+    """Those that subscribe to nothing themselves join with all assignors between which that is possible."""
+    members = [Consumer(world, group="g") for _ in range(2)]
+    for member in members:
+        member.subscribe()
+    assert topics_of(*members) == set()
+    assert admin.describe_group("g").protocol == "range"
+    admin.create_group("g", assignor="equal", topics=["t", "u"])
+    topics_of(*members)
+    assert admin.describe_group("g").protocol == "equal"
+    assert sorted(len(found.assignment) for found in admin.members("g")) == [1, 2]
+    for member in members:
+        member.close()
+
+
 def test_an_assignor_that_is_not_known_is_named_where_a_member_subscribes(admin, world) -> None:
-    admin.create_group("g", assignor="mine", topics="t")
+    admin.create_group("g", assignor="nobodys", topics="t")
     member = Consumer(world, group="g")
-    with pytest.raises(UnknownAssignorError, match="'mine'"):
+    with pytest.raises(UnknownAssignorError, match="'nobodys'"):
         member.subscribe()
     member.close()
 

@@ -75,6 +75,7 @@ class Home:
 
     owned: ClassVar[list[TopicPartition]] = []
     failures: ClassVar[list[Exception]] = []
+    assignor = None
 
     def subscribed(self):
         yield from ()
