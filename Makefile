@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q
 
-.PHONY: help run test check format conformance crash fuzz bench generate clean
+.PHONY: help run test check format conformance crash simulate fuzz bench generate clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -36,6 +36,10 @@ crash:  ## power cuts at thousands of points of recorded servers, then many cycl
 	HEADRACE_CRASH_CHAINS=20 HEADRACE_CRASH_IMAGES=100 $(PYTEST) -n 2 tests/crash --timeout 900
 	@cat .cache/crash/results.txt
 	HEADRACE_KILL_CYCLES=500 $(PYTEST) tests/conformance/server/test_kill_nine.py --timeout 3600
+
+simulate:  ## a thousand lives of a group of consumers in virtual time; a failure names its seed
+	@$(PYTHON) tools/prepare.py test
+	HEADRACE_GROUP_ROUNDS=$(or $(ROUNDS),1000) $(PYTEST) -n 2 tests/property/test_group_rounds.py
 
 fuzz:  ## damaged messages, batches and files for FUZZ_SECONDS (300); a failure says how to repeat it
 	@$(PYTHON) tools/prepare.py test
