@@ -348,7 +348,9 @@ def test_versions_of_the_page_are_those_of_the_layouts_and_served() -> None:
     assert set(told) == {match.group(1, 3, 4) for match in titles}
     support = (ROOT / "docs" / "protocol-support.md").read_text()
     for api, key, version in told:
-        [(low, high)] = re.findall(rf"^\| {key} \| \[{api}\].* (\d+)-(\d+) \|$", support, re.M)
+        [(low, high)] = re.findall(
+            rf"^\| {key} \| \[{api}\].* (\d+)-(\d+) \|$", support, re.MULTILINE
+        )
         assert int(low) <= int(version) <= int(high)
 
 
