@@ -197,7 +197,7 @@ def _request(
 @click.option("-n", "--count", type=click.IntRange(min=1), help="How often at most, with --watch.")
 @client_options
 def lag(bootstrap: str, properties: dict[str, str], *, as_json: bool, **options: Any) -> None:
-    """Show how many records groups have still to finish, by topic.
+    """Show how many records groups have still to finish, by topic, and for how many seconds the oldest has waited.
 
     With --watch also how many they finish in a second, how many come in, and when they will be done at this rate; one
     JSON document a line where programs read it. A partition without a commit is not counted. Exit code 1 if a group
@@ -226,21 +226,24 @@ def _lag_rows(
     client: BlockingClient, name: str, before: dict[tuple[str, str], tuple[float, int, int]]
 ) -> Iterator[dict[str, Any]]:
     """Yield a row for each topic; `before` has what the last round saw, and is brought up to date."""
-    from headrace.clients.admin.offsets import positions  # noqa: PLC0415 - not for `--help`
+    from headrace.clients.admin.offsets import positions, waiting_since  # noqa: PLC0415 - not for `--help`
 
     found = client.run(positions(client.state, name))
     if not found:
         fail(f"group {name!r} has committed nothing")
-    at_s = time.monotonic()
+    at_s, now_ms = time.monotonic(), time.time_ns() // 1_000_000
+    since = client.run(waiting_since(client.state, found))
     for topic in sorted({where.topic for where in found}):
         pairs = [pair for where, pair in found.items() if where.topic == topic]
         committed, ends = sum(c for c, _ in pairs), sum(e for _, e in pairs)
         behind = sum(max(0, e - c) for c, e in pairs)
+        waiting = [since_ms for where, since_ms in since.items() if where.topic == topic]
         row: dict[str, Any] = {
             "group": name,
             "topic": topic,
             "partitions": len(pairs),
             "lag": behind,
+            "lag_s": round(max(0, now_ms - min(waiting)) / 1000, 1) if waiting else None,
             "finished_per_s": None,
             "written_per_s": None,
             "done_in_s": None,
@@ -257,8 +260,17 @@ def _lag_rows(
 
 
 def _print_lag(rows: list[dict[str, Any]], *, watch: bool) -> None:
-    columns = ("GROUP", "TOPIC", "PARTITIONS", "LAG", "FINISHED/S", "WRITTEN/S", "DONE IN S")
-    shown = len(columns) if watch else 4
+    columns = (
+        "GROUP",
+        "TOPIC",
+        "PARTITIONS",
+        "LAG",
+        "LAG S",
+        "FINISHED/S",
+        "WRITTEN/S",
+        "DONE IN S",
+    )
+    shown = len(columns) if watch else 5
     print_table(columns[:shown], [list(row.values())[:shown] for row in rows])
 
 

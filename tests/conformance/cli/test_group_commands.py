@@ -144,8 +144,9 @@ def test_lag_is_shown_once_or_watched(headrace: Commands, new_topic: NewTopic) -
     headrace.run("group", "reset", group, "-t", topic, "--to", "earliest", "--yes")
     [row] = headrace.json("group", "lag", group)
     assert (row["group"], row["topic"], row["partitions"], row["lag"]) == (group, topic, 2, 10)
+    assert 0 <= row["lag_s"] < 60
     table = headrace.lines("group", "lag", group)
-    assert table[0].split() == ["GROUP", "TOPIC", "PARTITIONS", "LAG"]
+    assert table[0].split() == ["GROUP", "TOPIC", "PARTITIONS", "LAG", "LAG", "S"]
     watched = headrace.lines(
         "group", "lag", group, "--watch", "--interval", "0.1", "-n", "2", "--format", "json"
     )
@@ -153,6 +154,9 @@ def test_lag_is_shown_once_or_watched(headrace: Commands, new_topic: NewTopic) -
     assert first["finished_per_s"] is None
     assert (second["finished_per_s"], second["written_per_s"], second["lag"]) == (0.0, 0.0, 10)
     assert second["done_in_s"] is None, "never, at this rate"
+    headrace.run("group", "reset", group, "--to", "latest", "--yes")
+    [row] = headrace.json("group", "lag", group)
+    assert (row["lag"], row["lag_s"]) == (0, None)
     nothing = headrace.run("group", "lag", "no-such-group", code=1)
     assert b"has committed nothing" in nothing.stderr
 

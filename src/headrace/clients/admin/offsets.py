@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from headrace.clients.flows import list_offsets, metadata, offsets
 from headrace.clients.flows.effects import ClientState, Flow
+from headrace.clients.flows.fetch import FetchLimits, FetchPosition, fetch
 from headrace.clients.flows.list_offsets import EARLIEST, LATEST
 from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.clients.flows.routing import check_partitions_exist
 from headrace.errors import ApiError, ConfigError, ErrorCode
+from headrace.records.reader import read_records
 from headrace.types import TopicPartition
+
+_ONE_BATCH: Final = 1
+"""Of bytes asked for: brokers answer with one whole batch all the same."""
 
 Place = Literal["earliest", "latest"] | int
 """Where a group is to go on: the first or the end of the log, or the first record not older than a timestamp."""
@@ -138,6 +143,28 @@ def lag(state: ClientState, group: str) -> Flow[dict[TopicPartition, int]]:
     """Return how many offsets lie between what a group has committed and the end, where it has."""
     found = yield from positions(state, group)
     return {name: max(0, end - committed) for name, (committed, end) in found.items()}
+
+
+def waiting_since(
+    state: ClientState, found: Mapping[TopicPartition, tuple[int, int]]
+) -> Flow[dict[TopicPartition, int]]:
+    """Return when the first record was written that a group has still to finish, in milliseconds since 1970.
+
+    Args:
+        state: The client's state.
+        found: What `positions` returned. A partition without such a record, or that cannot be read now, is left out.
+    """
+    since: dict[TopicPartition, int] = {}
+    limits = FetchLimits(0, 1, _ONE_BATCH)
+    for name, (committed, end) in found.items():
+        if committed >= end:
+            continue
+        answers = yield from fetch(state, {name: FetchPosition(committed, -1, _ONE_BATCH)}, limits)
+        records = read_records(answers[name].records, tolerate_truncated=True)
+        first = next((record for record in records if record.offset >= committed), None)
+        if first is not None:
+            since[name] = first.timestamp
+    return since
 
 
 def _existing(state: ClientState, names: Collection[TopicPartition]) -> Flow[list[TopicPartition]]:

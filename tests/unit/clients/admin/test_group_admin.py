@@ -8,7 +8,9 @@ import pytest
 
 from headrace.clients.admin.aio import Admin as AsyncAdmin
 from headrace.clients.admin.blocking import Admin
+from headrace.clients.admin.offsets import waiting_since
 from headrace.clients.consumer.blocking import Consumer
+from headrace.clients.drivers import open_blocking_driver
 from headrace.clients.flows.attachments import Attachments
 from headrace.clients.producer.blocking import Producer
 from headrace.errors import ApiError, ConfigError, ErrorCode, UnknownAssignorError
@@ -233,6 +235,20 @@ def test_lag_is_what_is_left_to_finish(admin, world) -> None:
     admin.delete_topic("u")
     assert admin.lag("g") == {T0: 6, T1: 0}
     assert admin.lag("nobody") == {}
+
+
+def test_the_oldest_record_that_waits_tells_the_lag_in_time(world, admin) -> None:
+    start_ms = world.now_ms()
+    for partition, ages in ((0, (1, 2, 3)), (1, (9,))):
+        with Producer(world, linger_ms=0) as producer:
+            for age in ages:
+                producer.send("t", b"v", partition=partition, timestamp_ms=start_ms - 1000 * age)
+            producer.flush()
+    driver = open_blocking_driver(world, admin.config)
+    found = {T0: (1, 3), T1: (1, 1), U0: (0, 0)}
+    assert driver.run(waiting_since(driver.engine.state, found)) == {T0: start_ms - 2000}
+    assert driver.run(waiting_since(driver.engine.state, {T0: (99, 100)})) == {}
+    driver.close()
 
 
 def test_the_asyncio_twin_does_the_same(world) -> None:
