@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from headrace.errors import ErrorCode
 from headrace.types import TopicPartition
@@ -48,6 +49,14 @@ class TopicMetadata:
     partitions: dict[int, PartitionMetadata] = field(default_factory=dict)
     is_internal: bool = False
     error: ErrorCode = ErrorCode.NONE
+
+
+class TopicSettings(NamedTuple):
+    """What a topic's configuration tells Headrace's clients: names; None where it says nothing."""
+
+    partitioner: str | None = None
+    serde: str | None = None
+    key_serde: str | None = None
 
 
 @dataclass(slots=True)

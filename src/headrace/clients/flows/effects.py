@@ -11,14 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from headrace.clients.flows.cluster import ClusterMetadata
+from headrace.clients.flows.cluster import ClusterMetadata, TopicSettings
 from headrace.errors import HeadraceError, ProtocolError
 from headrace.protocol.codec import Message
-
-if TYPE_CHECKING:
-    from headrace.clients.flows.topic_settings import TopicSettings
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Message)

@@ -6,8 +6,9 @@ without: then the defaults count, or what the program gave to its producer and c
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
+from headrace.clients.flows.cluster import TopicSettings
 from headrace.clients.flows.effects import Call, ClientState, Flow, ask
 from headrace.errors import ApiError
 from headrace.protocol.messages.describe_configs import (
@@ -20,14 +21,6 @@ TOPIC: Final = 2
 PARTITIONER: Final = "headrace.partitioner"
 SERDE: Final = "headrace.serde"
 KEY_SERDE: Final = "headrace.key.serde"
-
-
-class TopicSettings(NamedTuple):
-    """Names from a topic's metadata; None where it says nothing."""
-
-    partitioner: str | None = None
-    serde: str | None = None
-    key_serde: str | None = None
 
 
 def topic_settings(state: ClientState, topic: str) -> Flow[TopicSettings]:
