@@ -292,6 +292,9 @@ class Broker(EmbeddedBroker):
         kept = to or Snapshot(frozenset(), frozenset())
         self.faults.clear()
         there = self.snapshot()
+        if self._producer is not None and there.topics - kept.topics:
+            self._producer.close()  # what it knows of topics is not true any more
+            self._producer = None
         with self.condition:
             core = self.broker
             for group in there.groups - kept.groups:

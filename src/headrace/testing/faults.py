@@ -21,7 +21,7 @@ from headrace.protocol.messages.describe_groups import DescribedGroupMember
 from headrace.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.testing.interception import Exchange, InterceptedBroker, Reply
-from headrace.testing.refusals import ends_session, refuse
+from headrace.testing.refusals import refuse
 from headrace.testing.releases import apis_of
 from headrace.types import TopicPartition
 
@@ -35,33 +35,18 @@ Client = tuple[str | None, str]
 """A client as a broker can tell it from others: the name it gives itself, and its host."""
 
 
-class Refusal:
-    """Answers a request with an error."""
-
-    def __init__(self, code: ErrorCode) -> None:
-        self.code = code
-
-    def __call__(self, exchange: Exchange) -> Reply:
-        """Return the refusal."""
-        return refuse(exchange, self.code)
-
-    def __repr__(self) -> str:
-        return f"error({self.code.name!r})"
-
-
 def error(code: str | int) -> Action:
     """Refuse a request with one of Kafka's errors, by its name or number; what it asks for is not done.
 
     Raises:
         ConfigError: There is no error of this name.
     """
-    if not isinstance(code, str):
-        return Refusal(ErrorCode(code))
-    if code not in ErrorCode.__members__:
+    if isinstance(code, str) and code not in ErrorCode.__members__:
         close = difflib.get_close_matches(code.upper(), ErrorCode.__members__, 1)
         hint = f"; did you mean {close[0]}?" if close else ""
         raise ConfigError(f"Kafka has no error {code!r}{hint}")
-    return Refusal(ErrorCode[code])
+    chosen = ErrorCode[code] if isinstance(code, str) else ErrorCode(code)
+    return lambda exchange: refuse(exchange, chosen)
 
 
 def delay(seconds: float) -> Action:
@@ -124,12 +109,11 @@ class Fault:
 
     def take(self, exchange: Exchange) -> Reply:
         """Reply to a request that it is meant for."""
-        if not (isinstance(self.action, Refusal) and ends_session(exchange)):
-            self.hits += 1
-            if self.left is not None:
-                self.left -= 1
-                if not self.left:
-                    self.remove()
+        self.hits += 1
+        if self.left is not None:
+            self.left -= 1
+            if not self.left:
+                self.remove()
         return self.action(exchange)
 
     def remove(self) -> None:
@@ -214,8 +198,8 @@ class Faults:
         """Have a partition's leader move, or all of a topic, as clients see it.
 
         The leader epoch grows by one, and a client that writes, reads or asks for offsets is told
-        NOT_LEADER_OR_FOLLOWER until it has asked for the metadata of the topic. Clients of one name and host count as
-        one.
+        NOT_LEADER_OR_FOLLOWER until it has asked for the metadata of the topic; or, if it says by which epoch it reads,
+        FENCED_LEADER_EPOCH. Clients of one name and host count as one.
 
         Raises:
             ApiError: UNKNOWN_TOPIC_OR_PARTITION.
@@ -291,6 +275,8 @@ class Faults:
     def _reply(self, exchange: Exchange) -> Reply:
         if self._is_too_new(exchange):
             raise CloseConnection(f"{exchange.api.name} version {exchange.version} is too new")
+        if self._moved and isinstance(exchange.request, MetadataRequest):
+            self._note_told(exchange)
         for fault in self._ordered:
             if fault.meets(exchange):
                 return fault.take(exchange)
@@ -303,23 +289,26 @@ class Faults:
         newest = self._versions.get(exchange.api, -1 if self._versions else exchange.version)
         return exchange.version > newest and exchange.api != ApiKey.API_VERSIONS
 
+    def _note_told(self, exchange: Exchange) -> None:
+        """Note that a client asks for metadata, by which it learns who leads now."""
+        topics = exchange.request.topics
+        asked = None if topics is None else {topic.name for topic in topics}
+        for moved, told in self._moved.items():
+            if asked is None or moved.topic in asked:
+                told.add(_client(exchange))
+
     def _is_stale(self, exchange: Exchange) -> bool:
         """Whether a client writes to or reads from a leader that it should know to have moved."""
-        client = exchange.client_id, exchange.context.client_address.rpartition(":")[0]
-        request = exchange.request
-        if isinstance(request, MetadataRequest):
-            asked = None if request.topics is None else {topic.name for topic in request.topics}
-            for moved, told in self._moved.items():
-                if asked is None or moved.topic in asked:
-                    told.add(client)
-            return False
+        client = _client(exchange)
         stale = {moved for moved, told in self._moved.items() if client not in told}
-        return bool(stale) and (
-            ends_session(exchange) or not stale.isdisjoint(_partitions(exchange))
-        )
+        return not stale.isdisjoint(_partitions(exchange))
 
 
 _TOPICS: Final = {ApiKey.PRODUCE: "topic_data", ApiKey.FETCH: "topics", ApiKey.LIST_OFFSETS: "topics"}  # fmt: skip
+
+
+def _client(exchange: Exchange) -> Client:
+    return exchange.client_id, exchange.context.client_address.rpartition(":")[0]
 
 
 def _partitions(exchange: Exchange) -> Iterable[TopicPartition]:

@@ -19,10 +19,11 @@ Reply = Message | Deferred[Any] | None
 class Exchange:
     """A request that has come in, and the ways to answer it."""
 
-    __slots__ = ("_core", "context", "request")
+    __slots__ = ("context", "core", "request")
 
     def __init__(self, core: InterceptedBroker, context: RequestContext, request: Any) -> None:
-        self._core = core
+        self.core = core
+        """The broker; what it decides with, and not its shell."""
         self.context = context
         """Who asks, when and over which listener; its `header` has the version."""
         self.request = request
@@ -45,13 +46,13 @@ class Exchange:
 
     def proceed(self) -> Reply:
         """Have the broker handle the request, as if nobody had looked."""
-        return self._core.handle_undisturbed(self.context, self.request)
+        return self.core.handle_undisturbed(self.context, self.request)
 
     def later(self, reply: Reply, delay_s: float) -> Reply:
         """Hold a reply back for some seconds of the broker's time."""
         if reply is None:
             return None
-        return self._core.hold_back(reply, self.context.now_ms + round(delay_s * 1000))
+        return self.core.hold_back(reply, self.context.now_ms + round(delay_s * 1000))
 
 
 class InterceptedBroker(CoreBroker):

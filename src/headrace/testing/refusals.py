@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, Final, TypeVar
 
 from headrace.core.deferred import Deferred
-from headrace.errors import ErrorCode
+from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.codec import Structure
 from headrace.protocol.frame import response_class
@@ -35,7 +35,7 @@ def refuse(exchange: Exchange, code: ErrorCode) -> Reply:
     """Return the answer that refuses a request."""
     request = exchange.request
     if isinstance(request, FetchRequest):
-        return _refused_fetch(request, code)
+        return _refused_fetch(exchange, code)
     if exchange.api in _ASKING:
         reply = exchange.proceed()
         if isinstance(reply, Deferred):
@@ -49,37 +49,28 @@ def refuse(exchange: Exchange, code: ErrorCode) -> Reply:
     return answer
 
 
-def _refused_fetch(request: FetchRequest, code: ErrorCode) -> FetchResponse:
-    """Refuse every partition.
-
-    In a fetch session a request names only what has changed. It is answered with the end of the session, as a broker
-    does that needs the room; the client then names all partitions, and those are refused.
-    """
-    if not request.topics:
-        return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-    return FetchResponse(
-        responses=[
-            FetchedTopic(
-                topic=topic.topic,
-                topic_id=topic.topic_id,
-                partitions=[
-                    FetchedPartition(
-                        partition_index=partition.partition,
-                        error_code=code,
-                        high_watermark=-1,
-                        records=b"",
-                    )
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-def ends_session(exchange: Exchange) -> bool:
-    """Whether refusing this request would only end a fetch session."""
-    return isinstance(exchange.request, FetchRequest) and not exchange.request.topics
+def _refused_fetch(exchange: Exchange, code: ErrorCode) -> Reply:
+    """Refuse every partition; in a fetch session those that the session remembers."""
+    try:
+        fetch = exchange.core.fetch_sessions.begin(exchange.request, exchange.context.now_ms)
+    except ApiError:
+        return exchange.proceed()  # there is no such session, and the broker says so
+    refused = [
+        FetchedTopic(
+            topic=topic.topic,
+            partitions=[
+                FetchedPartition(
+                    partition_index=partition.partition,
+                    error_code=code,
+                    high_watermark=-1,
+                    records=b"",
+                )
+                for partition in topic.partitions
+            ],
+        )
+        for topic in fetch.topics
+    ]
+    return fetch.finish(FetchResponse(responses=refused))
 
 
 def _overwritten(message: S, code: ErrorCode) -> S:

@@ -1,0 +1,37 @@
+"""A broker as a process, killed and started again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import headrace
+from headrace.errors import HeadraceError
+from headrace.testing import BrokerProcess
+
+
+def test_what_was_acknowledged_survives_being_killed(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        first = broker.bootstrap, broker.pid
+        with headrace.Producer(broker.bootstrap) as producer:
+            producer.send("orders", b"kept").result(20)
+        assert broker.kill() == -9
+        assert not broker.running
+        broker.start()
+        assert broker.bootstrap == first[0]
+        assert broker.pid != first[1]
+        with headrace.Consumer(broker.bootstrap, auto_offset_reset="earliest") as consumer:
+            consumer.assign([headrace.TopicPartition("orders", 0)])
+            assert [record.value for record in consumer.poll(20)] == [b"kept"]
+        assert broker.stop() == 0
+        broker.restart()
+        assert broker.running
+    assert not broker.running
+
+
+def test_one_that_does_not_start_says_why(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path, configs={"num.partitions": "many"})
+    with pytest.raises(HeadraceError, match=r"did not start(.|\n)*num\.partitions"):
+        broker.start()
+    assert not broker.running

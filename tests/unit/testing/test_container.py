@@ -1,0 +1,45 @@
+"""The stand-in for testcontainers' KafkaContainer."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from headrace.testing import HeadraceContainer, KafkaContainer
+
+
+def test_it_is_used_as_a_container_is() -> None:
+    with KafkaContainer("confluentinc/cp-kafka:7.6.0") as kafka:
+        host, port = kafka.get_bootstrap_server().split(":")
+        assert (host, int(port)) == (kafka.get_container_host_ip(), kafka.get_exposed_port(9093))
+        socket.create_connection((host, int(port)), 5).close()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection((host, int(port)), 5)
+
+
+def test_it_is_started_and_stopped_by_hand() -> None:
+    kafka = HeadraceContainer().with_kraft().with_name("kafka").start(timeout=30)
+    assert kafka.broker is not None
+    kafka.stop()
+    kafka.stop()
+    with pytest.raises(AssertionError, match="start it first"):
+        kafka.get_bootstrap_server()
+
+
+def test_settings_of_the_environment_are_obeyed_if_they_are_a_broker_s() -> None:
+    kafka = (
+        KafkaContainer()
+        .with_env("KAFKA_NUM_PARTITIONS", "3")
+        .with_env("KAFKA_OFFSETS_TOPIC_REPLICATION_FACTOR", "1")
+        .with_env("KAFKA_HEAP_OPTS", "-Xmx512m")
+        .with_env("NUM_PARTITIONS", "7")
+    )
+    with kafka:
+        assert kafka.broker is not None
+        assert kafka.broker.broker.config.num_partitions == 3
+
+
+def test_what_it_cannot_do_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="get_logs"):
+        _ = HeadraceContainer().get_logs
