@@ -34,6 +34,7 @@ _HOMES = {
     "register_assignor": "headrace.clients.consumer.assignors",
     "register_partitioner": "headrace.clients.producer.partitioners",
     "register_serde": "headrace.serdes.serde",
+    "register_storage": "headrace.storage.registry",
 }
 
 

@@ -10,6 +10,7 @@ from headrace.clients.producer.delivery import RecordMetadata as RecordMetadata
 from headrace.clients.producer.partitioners import register_partitioner as register_partitioner
 from headrace.errors import HeadraceError as HeadraceError
 from headrace.serdes.serde import register_serde as register_serde
+from headrace.storage.registry import register_storage as register_storage
 from headrace.streams.broker import Broker as Broker
 from headrace.streams.clock import ManualClock as ManualClock
 from headrace.types import TopicPartition as TopicPartition

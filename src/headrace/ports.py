@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from headrace.errors import StorageError
 from headrace.types import Buffer
@@ -41,6 +41,43 @@ class File(Protocol):
 
     def close(self) -> None:
         """Drop this owner. The descriptor itself closes when the last `FileRange` on it is gone."""
+
+
+@runtime_checkable
+class SegmentStorage(Protocol):
+    """Keeps the bytes of one segment of a partition: whole record batches, one behind the other.
+
+    This is what a topic's `storage` can be besides files: a class without arguments that is registered under a name. It
+    lives as long as the process; a segment that is deleted is simply dropped. `append`, `truncate` and `roll` come
+    from one thread at a time; `read` may come from another meanwhile, for bytes that were appended before.
+    An OSError is a disk that has failed: the topics with this storage are out of service from then on. With ENOSPC
+    it is full: what it refused was not kept, and everything else is as it was.
+    """
+
+    @property
+    def size(self) -> int:
+        """Bytes in the segment, everything appended so far included."""
+
+    def append(self, buffers: Sequence[Buffer]) -> None:
+        """Append one record batch, in pieces whose memory is the caller's; all of it or nothing."""
+
+    def read(self, position: int, size: int) -> Buffer:
+        """Return `size` bytes from `position` on, fewer at the end, none behind it.
+
+        They are whatever was asked for: one batch, many, a header of one. What is returned never changes, whatever
+        is appended, truncated or dropped later.
+        """
+
+    def truncate(self, size: int) -> None:
+        """Cut the segment to `size` bytes; nothing happens if it has no more."""
+
+    def roll(self) -> SegmentStorage:
+        """Return the empty storage of the segment that follows. This one is only read from now on."""
+
+
+OpenStorage = Callable[[str], "FileSystem | None"]
+"""Returns where topics with a storage of this name keep their records, a new one for each broker; None is the broker's
+own log directories. Raises ConfigError if nothing has the name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.group_commit import FailedSync, GroupCommit
 from headrace.broker.group_settings import GroupSettings
 from headrace.broker.handlers import REGISTRY, api_versions
-from headrace.broker.log_dirs import UnusableDirectory, open_log_dirs
+from headrace.broker.log_dirs import UnusableDirectory, no_storages, open_log_dirs
 from headrace.broker.metadata_records import (
     BROKER_EPOCHS,
     CLUSTER_ID_KEY,
@@ -49,7 +49,7 @@ from headrace.core.log.compaction import Compaction
 from headrace.core.log.sync import RunTasks, run_in_turn
 from headrace.core.quota import Windows
 from headrace.errors import StorageError
-from headrace.ports import Check, Entropy, FileSystem, Journal, MetadataStore, Put
+from headrace.ports import Check, Entropy, FileSystem, Journal, MetadataStore, OpenStorage, Put
 from headrace.protocol.codec import Message
 from headrace.protocol.messages.api_versions import ApiVersionsResponse
 
@@ -88,6 +88,7 @@ class Broker:
         entropy: Entropy,
         journal: Journal,
         run_tasks: RunTasks = run_in_turn,
+        storages: OpenStorage = no_storages,
     ) -> None:
         """Take over what the broker works with; the caller keeps ownership of files and metadata.
 
@@ -99,6 +100,7 @@ class Broker:
             entropy: Randomness.
             journal: Where log lines go.
             run_tasks: Runs the syncs of a recovery, in parallel if it can.
+            storages: Opens what topics name as their `headrace.storage`.
 
         Raises:
             ConfigError: `advertised.listeners` cannot be read.
@@ -126,6 +128,7 @@ class Broker:
         self._metadata = metadata
         self._entropy = entropy
         self._run_tasks = run_tasks
+        self._storages = storages
         self._settling = False
         self._groups_are_served = False
 
@@ -155,6 +158,7 @@ class Broker:
             journal=self.journal,
             cluster_id=self.cluster_id,
             run_tasks=self._run_tasks,
+            storages=self._storages,
         )
         self.replicas = ReplicaManager(self.config, dirs, self.journal)
         self.topics = Topics(self.config, self._writer, self.replicas, self._entropy, self.journal)

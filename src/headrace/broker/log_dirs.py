@@ -4,14 +4,18 @@ The first one also holds the metadata, and the broker's own topics. Any other ma
 its partitions are offline then. It cannot be found by looking where a partition lies, as one whose disk is absent
 looks like a new one and would begin empty; the metadata say it, by the directory's id. They also know under which path
 an id was seen last: a directory at that path which is empty is a disk that was not mounted.
+
+A topic may name a storage instead (`headrace.storage`). Each storage that is used is one more log directory, with logs,
+checkpoints and failures of its own, and an id made of its name. It is opened when a topic needs it first.
 """
 
 from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from headrace.broker.log_dir import LogDir
 from headrace.broker.metadata_records import (
@@ -25,8 +29,16 @@ from headrace.broker.metadata_records import (
 from headrace.config.broker import BrokerConfig
 from headrace.core.log.meta_properties import read_meta
 from headrace.core.log.sync import RunTasks, run_in_turn
-from headrace.errors import StorageError
-from headrace.ports import Entropy, FileSystem, Journal, MetadataStore, Put
+from headrace.errors import ConfigError, InvalidConfigError, StorageError
+from headrace.ports import Entropy, FileSystem, Journal, MetadataStore, OpenStorage, Put
+
+_STORAGE: Final = "storage:"
+"""With a storage's name: the id of its directory. Other ids have no colon."""
+
+
+def no_storages(name: str) -> FileSystem | None:
+    """Be the `OpenStorage` of a broker that has none besides its log directories."""
+    raise ConfigError(f"no storage is called {name!r}: this broker has only its own")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +52,39 @@ class UnusableDirectory:
 class LogDirs:
     """The log directories, in the order in which they were named."""
 
-    __slots__ = ("_by_id", "_known_names", "_serving", "first", "named")
+    __slots__ = (
+        "_by_id",
+        "_is_single",
+        "_known_names",
+        "_open",
+        "_own",
+        "_serving",
+        "first",
+        "named",
+        "on_open",
+    )
 
     def __init__(
-        self, named: Sequence[tuple[str, LogDir | None]], known_names: dict[str, str]
+        self,
+        named: Sequence[tuple[str, LogDir | None]],
+        known_names: dict[str, str],
+        open_storage: Callable[[str, str], LogDir | None],
     ) -> None:
-        """Take the directories with their names, None for what is missing, and the names by id that were seen ever."""
-        self.named = named
+        """Take the directories.
+
+        Args:
+            named: Their names, and None for what is missing.
+            known_names: The names by id that were seen ever.
+            open_storage: Opens the storage of a name, as a directory with an id; None if the name means the others.
+        """
+        self.named = list(named)
+        """Those of storages in use come last."""
+        self.on_open: Callable[[LogDir], object] = lambda _: None
+        """Told of a storage that is in use from now on; its logs are to be loaded."""
+        self._open = open_storage
         self._serving = [log_dir for _, log_dir in named if log_dir is not None]
+        self._own = list(self._serving)
+        self._is_single = len(self.named) == 1
         self.first = self._serving[0]
         self._by_id = {log_dir.directory_id: log_dir for log_dir in self._serving}
         self._known_names = known_names
@@ -64,23 +101,56 @@ class LogDirs:
     def find(self, directory_id: str) -> LogDir | None:
         """Return the directory with an id ("" is the first), None if it is missing or has failed."""
         log_dir = self._by_id.get(directory_id) if directory_id else self.first
+        if log_dir is None and directory_id.startswith(_STORAGE):
+            try:
+                log_dir = self._by_id.get(self.storage(directory_id.removeprefix(_STORAGE)))
+            except InvalidConfigError as error:
+                self._known_names[directory_id] = f"{directory_id} ({error.message})"
         return None if log_dir is None or log_dir.failure is not None else log_dir
 
     def name_of(self, directory_id: str) -> str:
         """Return what a directory is called, or was when it was seen last."""
         return self._known_names.get(directory_id, directory_id)
 
-    def place(self, count: int, *, is_internal: bool) -> list[str]:
+    def storage(self, name: str) -> str:
+        """Return the id of a storage's directory, which is opened if need be; "" if it means the broker's own ones.
+
+        Raises:
+            InvalidConfigError: There is no such storage, or it cannot be used.
+        """
+        directory_id = f"{_STORAGE}{name}"
+        if not name or directory_id in self._by_id:
+            return directory_id if name else ""
+        try:
+            log_dir = self._open(name, directory_id)
+        except (ConfigError, StorageError, OSError) as error:
+            raise InvalidConfigError(f"headrace.storage: {error}") from error
+        if log_dir is None:
+            return ""
+        self._by_id[directory_id] = log_dir
+        self._serving.append(log_dir)
+        self.named.append((log_dir.name, log_dir))
+        self.on_open(log_dir)
+        return directory_id
+
+    def place(self, count: int, *, is_internal: bool, storage_id: str = "") -> list[str]:
         """Choose directories for new partitions: where the fewest are, and where space is not short.
+
+        Args:
+            count: How many partitions.
+            is_internal: Whether they are of one of the broker's own topics.
+            storage_id: The id of the storage's directory if they have one.
 
         Returns:
             The id of each one's directory, "" for the first if there is only one.
         """
-        if len(self.named) == 1:
+        if storage_id.startswith(_STORAGE) and not is_internal:
+            return [storage_id] * count
+        if self._is_single:
             return [""] * count
         if is_internal:
             return [self.first.directory_id] * count
-        choices = [log_dir for log_dir in self._serving if log_dir.failure is None] or [self.first]
+        choices = [log_dir for log_dir in self._own if log_dir.failure is None] or [self.first]
         held = Counter({log_dir.directory_id: log_dir.logs.partitions_count for log_dir in choices})
         placed: list[str] = []
         for _ in range(count):
@@ -102,6 +172,7 @@ class _Opening:
         *,
         cluster_id: str,
         run_tasks: RunTasks,
+        storages: OpenStorage,
     ) -> None:
         self._config = config
         self._metadata = metadata
@@ -109,12 +180,14 @@ class _Opening:
         self._journal = journal
         self._cluster_id = cluster_id
         self._run_tasks = run_tasks
+        self._storages = storages
         self._key = f"{LOG_DIRECTORIES}{config.broker_id}"
         entry = metadata.get(self._key)
         self.names = {} if entry is None else dict(decode(entry, LogDirectoriesRecord).names)
 
-    def open(self, files: FileSystem) -> LogDir:
-        new_id = base64.urlsafe_b64encode(self._entropy.uuid()).rstrip(b"=").decode()
+    def open(self, files: FileSystem, new_id: str = "") -> LogDir:
+        if not new_id:
+            new_id = base64.urlsafe_b64encode(self._entropy.uuid()).rstrip(b"=").decode()
         return LogDir(
             files,
             self._config,
@@ -123,6 +196,10 @@ class _Opening:
             new_id=new_id,
             run_tasks=self._run_tasks,
         )
+
+    def open_storage(self, name: str, directory_id: str) -> LogDir | None:
+        files = self._storages(name)
+        return None if files is None else self.open(files, directory_id)
 
     def open_further(self, files: FileSystem | UnusableDirectory) -> tuple[str, LogDir | None]:
         name = files.name if isinstance(files, UnusableDirectory) else files.describe().name
@@ -163,6 +240,7 @@ def open_log_dirs(
     journal: Journal,
     cluster_id: str,
     run_tasks: RunTasks = run_in_turn,
+    storages: OpenStorage = no_storages,
 ) -> LogDirs:
     """Claim all log directories; those further ones that cannot be used are missing from now on.
 
@@ -171,7 +249,13 @@ def open_log_dirs(
         OSError: The first one cannot be used.
     """
     opening = _Opening(
-        config, metadata, entropy, journal, cluster_id=cluster_id, run_tasks=run_tasks
+        config,
+        metadata,
+        entropy,
+        journal,
+        cluster_id=cluster_id,
+        run_tasks=run_tasks,
+        storages=storages,
     )
     log_dir = opening.open(first)
     named: list[tuple[str, LogDir | None]] = [(log_dir.name, log_dir)]
@@ -186,4 +270,4 @@ def open_log_dirs(
             )
     if further or opening.names:
         opening.remember(there)
-    return LogDirs(named, opening.names)
+    return LogDirs(named, opening.names, opening.open_storage)

@@ -80,6 +80,7 @@ class ReplicaManager:
         """What took the first log directory out of service, and the broker with it; None while it serves."""
         self._serving = list(dirs)
         """The directories that have not failed."""
+        dirs.on_open = self._serving.append
         self._config = config
         self._journal = journal
         self._partitions: dict[TopicPartition, Partition] = {}
@@ -123,7 +124,7 @@ class ReplicaManager:
                 offline[directory_id] += 1
             else:
                 spec = PartitionSpec(topic_partition, topic_id, log_config(config, self._config))
-                specs_of[log_dir].append(spec)
+                specs_of.setdefault(log_dir, []).append(spec)
         for directory_id, count in offline.items():
             self._journal.error(
                 "partitions_offline",
@@ -162,6 +163,8 @@ class ReplicaManager:
         log_dir = self.dirs.find(directory_id)
         if log_dir is None:
             return None
+        if not log_dir.logs.loaded:  # a storage that no topic had until now
+            self._load(log_dir, (), now_ms)
         log = log_dir.logs.get(topic_partition)
         if log is None:
             if topic_partition in log_dir.logs.failed:

@@ -48,6 +48,7 @@ from headrace.ports import Check, Conflict, Delete, Entropy, Entry, Journal, Put
 from headrace.types import TopicPartition
 
 _ID_ATTEMPTS: Final = 100
+_STORAGE: Final = "headrace.storage"
 
 
 class Topic:
@@ -259,7 +260,9 @@ class Topics:
                 f"topic {name!r} collides with {other!r}: '.' and '_' are one character in metric names"
             )
         self._check_count(partitions_count, added=partitions_count)
-        return self.parse_settings(settings)
+        config = self.parse_settings(settings)
+        self._replicas.dirs.storage(config.headrace_storage)
+        return config
 
     def _check_count(self, partitions_count: int, *, added: int) -> None:
         if not 1 <= partitions_count <= self._config.max_partitions_per_topic:
@@ -306,7 +309,12 @@ class Topics:
         count = self._config.num_partitions if partitions_count is None else partitions_count
         config = self.validate_new(name, count, settings or {})
         own = {key: text for key, text in (settings or {}).items() if text is not None}
-        directory_ids = self._replicas.dirs.place(count, is_internal=name in INTERNAL_TOPICS)
+        dirs = self._replicas.dirs
+        directory_ids = dirs.place(
+            count,
+            is_internal=name in INTERNAL_TOPICS,
+            storage_id=dirs.storage(config.headrace_storage),
+        )
         topic = Topic(name, self._new_topic_id(), own, config, directory_ids)
         replicas = [[self._config.broker_id]] * count
         record = TopicRecord.of(topic.topic_id, replicas, directory_ids)
@@ -352,7 +360,9 @@ class Topics:
         replicas += [[self._config.broker_id]] * added
         directory_ids = [
             *topic.directory_ids,
-            *self._replicas.dirs.place(added, is_internal=topic.is_internal),
+            *self._replicas.dirs.place(
+                added, is_internal=topic.is_internal, storage_id=topic.directory_ids[0]
+            ),
         ]
         record = TopicRecord.of(topic.topic_id, replicas, directory_ids)
 
@@ -370,6 +380,10 @@ class Topics:
             ApiError: A setting is not acceptable, or they could not be stored.
         """
         config = self.parse_settings(settings)
+        if settings.get(_STORAGE, "") != topic.settings.get(_STORAGE, ""):
+            raise InvalidConfigError(
+                f"{_STORAGE} is chosen when a topic is created; {topic.name!r} cannot get another one"
+            )
         key = TOPIC_CONFIGS + topic.name
         operation: Put | Delete = (
             Put(key, encode(TopicConfigRecord(dict(settings)))) if settings else Delete(key)

@@ -84,6 +84,7 @@ class BrokerConfig:
     headrace_key_serde: str = _default_of("headrace.key.serde")
     headrace_partitioner: str = _default_of("headrace.partitioner")
     headrace_serde: str = _default_of("headrace.serde")
+    headrace_storage: str = _default_of("headrace.storage")
     fetch_max_bytes: int = option(
         57_671_680,
         "Largest fetch response, whatever the client asks for.",

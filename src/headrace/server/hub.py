@@ -45,10 +45,12 @@ _TICK_RETRY_MS: Final = 1000
 class ServedBroker(Protocol):
     """What the server needs of `headrace.broker.Broker`."""
 
-    config: BrokerConfig
-    """What counts at present; another object when something was changed."""
     quotas: ClientQuotas
     """Their `active` says whether requests are to be measured and `throttle` to be called."""
+
+    @property
+    def config(self) -> BrokerConfig:
+        """What counts at present; another object when something was changed."""
 
     @property
     def next_deadline_ms(self) -> int | None:

@@ -64,7 +64,7 @@ def check_exposure(address: ListenAddress, *, insecure: bool) -> None:
         raise ConfigError(
             f"refusing to listen on {address}: connections there are neither encrypted nor authenticated, and whoever "
             f"reaches the port can read and delete everything. Listen on 127.0.0.1:{address.port}, or say --insecure "
-            "if the network is trusted"
+            "(insecure=True to `Broker.listen`) if the network is trusted"
         )
 
 

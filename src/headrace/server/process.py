@@ -152,6 +152,7 @@ class _Process:
             files=stores.files,
             further=stores.further,
             metadata=metadata,
+            storages=stores.storages,
             entropy=OsEntropy(),
             journal=journal,
             run_tasks=run_in_parallel,

@@ -12,7 +12,8 @@ from typing import Final
 from headrace.broker.log_dirs import UnusableDirectory
 from headrace.core.log.meta_properties import META_FILE
 from headrace.errors import ConfigError, StorageError
-from headrace.ports import FileSystem, MetadataStore
+from headrace.ports import FileSystem, MetadataStore, OpenStorage
+from headrace.storage.registry import storages
 
 _METADATA_FILE: Final = "metadata.sqlite"
 _LOCK_FILE: Final = ".lock"
@@ -26,11 +27,13 @@ class Stores:
         files: the first log directory.
         further: the others.
         metadata: the metadata, which lie in the first directory.
+        storages: opens what topics name as their storage.
     """
 
     files: FileSystem
     further: Sequence[FileSystem | UnusableDirectory]
     metadata: MetadataStore
+    storages: OpenStorage
 
     def close(self) -> None:
         """Close the metadata, and let others claim the directories."""
@@ -57,7 +60,7 @@ def open_stores(data: Sequence[Path]) -> Stores:
         from headrace.coordination.memory import MemoryMetadataStore  # noqa: PLC0415 - only what is used
         from headrace.storage.memory_files import MemoryFileSystem  # noqa: PLC0415 - only what is used
 
-        return Stores(MemoryFileSystem(), (), MemoryMetadataStore())
+        return Stores(MemoryFileSystem(), (), MemoryMetadataStore(), storages(in_memory=True))
     from headrace.coordination.sqlite import SqliteMetadataStore  # noqa: PLC0415 - only what is used
 
     first, *others = data
@@ -67,7 +70,8 @@ def open_stores(data: Sequence[Path]) -> Stores:
     except OSError as error:
         raise StorageError(f"cannot use the data directory {first}: {error}") from error
     further = [_open_further(path) for path in others]
-    return Stores(files, further, SqliteMetadataStore(first / _METADATA_FILE))
+    metadata = SqliteMetadataStore(first / _METADATA_FILE)
+    return Stores(files, further, metadata, storages(in_memory=False))
 
 
 def _check_names(data: Sequence[Path]) -> None:

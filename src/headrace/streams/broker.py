@@ -27,6 +27,9 @@ from headrace.streams.world import World
 from headrace.types import TopicPartition
 
 CLIENT_ID: Final = "headrace-embedded"
+EMBEDDED: Final = {"group.initial.rebalance.delay.ms": "0"}
+"""What differs from a server's defaults: members of one program join one after another, none waits for the others."""
+STORAGE: Final = "headrace.storage"
 CREATE_TIMEOUT_MS: Final = 30_000
 
 T = TypeVar("T")
@@ -71,10 +74,11 @@ class Broker(World):
         """
         self._stores = open_stores([] if data is None else [Path(data)])
         core = self.core_type(
-            parse_broker_config(dict(configs or {})),
+            parse_broker_config({**EMBEDDED, **dict(configs or {})}),
             files=self._stores.files,
             further=self._stores.further,
             metadata=self._stores.metadata,
+            storages=self._stores.storages,
             entropy=OsEntropy(),
             journal=LoggingJournal(),
         )
@@ -82,6 +86,7 @@ class Broker(World):
         core.open(self.now_ms())
         self._driver: Driver = open_blocking_driver(self, ClientConfig(client_id=CLIENT_ID))
         self._producer: Producer | None = None
+        self._closing = False
 
     def __enter__(self) -> Self:
         return self
@@ -102,6 +107,7 @@ class Broker(World):
         partitions: int = 1,
         *,
         configs: Mapping[str, str] | None = None,
+        storage: str | None = None,
         partitioner: str | None = None,
         serde: str | None = None,
         key_serde: str | None = None,
@@ -112,6 +118,8 @@ class Broker(World):
             name: Its name.
             partitions: How many partitions it has.
             configs: Its configuration under Kafka's names.
+            storage: Where its records are kept: "array" or "linked" (in memory), "files" (in the broker's directory), or
+                the name of a storage that was registered. None is files, or linked if the broker is in memory.
             partitioner: The name of the partitioner that Headrace's producers use, unless they are told otherwise.
             serde: The name of the serde of its values, likewise.
             key_serde: The name of the serde of its keys, likewise.
@@ -119,7 +127,7 @@ class Broker(World):
         Raises:
             ApiError: TOPIC_ALREADY_EXISTS, or what is wrong with name, partitions or configuration.
         """
-        named = {PARTITIONER: partitioner, SERDE: serde, KEY_SERDE: key_serde}
+        named = {STORAGE: storage, PARTITIONER: partitioner, SERDE: serde, KEY_SERDE: key_serde}
         given = {key: value for key, value in named.items() if value is not None}
         topic = NewTopic(name, partitions, configs={**dict(configs or {}), **given})
         _raise_first(self._run(create_topics(self._state, [topic], CREATE_TIMEOUT_MS)))
@@ -245,16 +253,19 @@ class Broker(World):
     def close(self) -> None:
         """Close the broker: what it keeps in a directory is whole, what it keeps in memory is gone.
 
-        Its clients' calls fail from now on.
+        Its clients' calls fail from now on, also those in other processes if it listens.
         """
-        if self._closed:
-            return
+        with self.condition:
+            if self._closing:
+                return
+            self._closing = True
         if self._producer is not None:
             self._producer.close()
         self._driver.close()
         super().close()
         with self.condition:
-            self.broker.close(self.now_ms())
+            if not self.sync_stuck:  # else it is left as after a crash, and the next start recovers
+                self.broker.close(self.now_ms())
             self._stores.close()
 
     @property

@@ -66,6 +66,8 @@ class World:
         self._address = listener
         self._listener: Listener | None = None
         """The thread that serves the broker to other processes; None while nobody listens."""
+        self._listening = threading.Lock()
+        """Held while `listen` or `close` is at work on the listener, which needs the other lock."""
         self._clients: list[LocalClient] = []
         self._versions = version_table(
             (api.key, api.advertised.min, api.advertised.max) for api in broker.apis
@@ -171,6 +173,11 @@ class World:
     # For the listener, under the lock
 
     @property
+    def sync_stuck(self) -> bool:
+        """Whether the listener has ended while a sync was still under way, so that the broker cannot be closed."""
+        return self._listener is not None and self._listener.stuck
+
+    @property
     def closed(self) -> bool:
         """Whether the broker takes no more calls."""
         return self._closed
@@ -195,8 +202,41 @@ class World:
             clock.advance_to(end_ms)
             self.condition.notify_all()
 
+    def listen(self, address: str = "127.0.0.1:0", *, insecure: bool = False) -> str:
+        """Serve the broker over TCP too, to clients in other processes; local ones go on as before.
+
+        May be called again for another address. It ends with `close`.
+
+        Args:
+            address: HOST:PORT; port 0 lets the system choose.
+            insecure: Whether other machines may connect: connections are neither encrypted nor authenticated.
+
+        Returns:
+            HOST:PORT with the port that was chosen.
+
+        Raises:
+            ConfigError: The address is taken, malformed, or one that other machines reach; or the clock is moved by hand.
+            ClosedError: The broker is closed.
+        """
+        from headrace.server.listen import check_exposure, parse_listen_address  # noqa: PLC0415 - asyncio is slow to import
+        from headrace.streams.listening import Listener  # noqa: PLC0415 - likewise
+
+        wanted = parse_listen_address(address)
+        check_exposure(wanted, insecure=insecure)
+        with self._listening:
+            if self._closed:
+                raise ClosedError("the embedded broker is closed")
+            if self._listener is None:
+                listener = Listener(self, self.broker.journal)
+                with self.condition:
+                    self._listener = listener
+                    listener.used()
+            chosen = self._listener.open(wanted)
+        self._address = chosen.host, chosen.port
+        return str(chosen)
+
     def close(self) -> None:
-        """End the background and fail calls from now on. The broker is its owner's to close."""
+        """End background and listener, and fail calls from now on. The broker is its owner's to close."""
         with self.condition:
             self._closed = True
             for client in list(self._clients):
@@ -205,6 +245,9 @@ class World:
             self.condition.notify_all()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(JOIN_S)
+        with self._listening:
+            if self._listener is not None:
+                self._listener.close()
 
     # Within
 
@@ -251,7 +294,7 @@ class World:
         due_ms = broker.next_deadline_ms
         if due_ms is not None and due_ms <= now_ms:
             broker.tick(now_ms)
-        if self._listener is not None and not broker.replicas.dirs.first.in_memory:
+        if self._listener is not None and not all(each.in_memory for each in broker.replicas.dirs):
             return  # the listener's loop syncs and compacts
         while (batch := broker.start_sync()) is not None:
             failure = None

@@ -368,7 +368,7 @@ ADMIN: Final = (
     Difference(
         "DescribeConfigs",
         "has no options of these names",
-        "headrace.durability, headrace.partitioner, headrace.serde, headrace.key.serde",
+        "headrace.durability, headrace.partitioner, headrace.serde, headrace.key.serde, headrace.storage",
         "What an acknowledgement means can be chosen for each topic, and what its clients have to agree on.",
         (where("*_configs*", paths=("*/headrace.*",), kafka="nothing"),),
     ),

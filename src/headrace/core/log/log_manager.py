@@ -229,6 +229,11 @@ class LogManager:
         return self._logs
 
     @property
+    def loaded(self) -> bool:
+        """Whether `load` has run."""
+        return self._loaded
+
+    @property
     def partitions_count(self) -> int:
         """How many partitions lie here, also those whose logs could not be opened."""
         return len(self._logs) + len(self._failed)
