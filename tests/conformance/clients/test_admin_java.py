@@ -143,3 +143,23 @@ def test_groups_tool_deletes_groups_and_offsets(
     assert "gone" not in client.run("groups", "--list").split()
     unknown = client.run("groups", "--delete", "--group", "no-such-group", check=False)
     assert "GroupIdNotFoundException" in unknown
+
+
+def test_configs_tool_attaches_groups(client: JavaClient, target: Target) -> None:
+    if target.name != "headrace":
+        pytest.skip("only Headrace keeps what groups are attached to")
+    group = ("--entity-type", "groups", "--entity-name", "attached")
+    changes = "headrace.topics=[grow,configured],headrace.assignor=equal"
+    client.run("configs", "--alter", *group, "--add-config", changes)
+    described = client.run("configs", "--describe", *group)
+    assert "headrace.topics=grow,configured" in described
+    assert "DYNAMIC_GROUP_CONFIG:headrace.assignor=equal" in described
+    assert "attached" in client.run("groups", "--list").split()
+    state = client.run("groups", "--describe", "--group", "attached", "--state")
+    assert "Empty" in state
+    refused = client.run(
+        "configs", "--alter", *group, "--add-config", "consumer.session.timeout.ms=1", check=False
+    )
+    assert "InvalidConfigurationException" in refused
+    client.run("groups", "--delete", "--group", "attached")
+    assert "attached" not in client.run("groups", "--list").split()
