@@ -8,19 +8,21 @@ import shutil
 import signal
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from tests.conformance.clients.observer import Observer, wait_until
 from tests.conformance.clients.peer import Peer, json_event
 from tests.conformance.clients.programs.common import HEARTBEAT_MS, SESSION_TIMEOUT_MS, value_of
 from tests.conformance.clients.scenario import Acknowledged, Client, GroupLife, ProgramClient
-from tests.fixtures.history import History, check_deliveries, check_ledger
+from tests.fixtures.history import History, check_deliveries, check_ledger, records_of
 from tests.fixtures.targets import Target
 
 CONSUMER = Path(__file__).with_name("consumer.js")
@@ -229,6 +231,11 @@ class Group:
         self._names.add(member.name)  # type: ignore[attr-defined]  # all members have a name
         self.settle()
 
+    def repeated(self) -> dict[tuple[int, int], int]:
+        """(partition, offset) of what was handed out more than once, and how often."""
+        rows = [row[:2] for event in self.history.events() for row in records_of(event)]
+        return {place: times for place, times in Counter(rows).items() if times > 1}
+
     def reasons(self, name: str) -> list[object]:
         """Why a member gave up its partitions, each time."""
         events = self.history.events()
@@ -299,6 +306,7 @@ def test_two_share_a_third_joins_one_is_killed(client: NodeClient, observer: Obs
     group = Group(client, observer, "node-three")
     with group.members(client.member, client.member) as (first, second), ExitStack() as stack:
         third = group.add(stack, client.member)
+        assert not group.repeated(), "nobody has died so far"
         second.kill()
         group.gone(second)
         group.finish([first, third])
@@ -327,6 +335,7 @@ def test_with_a_python_member_in_one_group(
         first.leave()  # the one that led: whoever is next takes over
         group.gone(first)
         group.finish([second, third])
+    assert not group.repeated(), "each record was handled once"
 
 
 def test_who_leads_finds_new_partitions(
@@ -344,6 +353,23 @@ def test_who_leads_finds_new_partitions(
         wait_committed(observer, group, topic, produced)
     finally:
         member.leave()
+
+
+def test_it_begins_in_the_middle_of_a_batch(
+    client: NodeClient, observer: Observer, target: Target
+) -> None:
+    topic, group, history = "node-middle", "node-middle", History()
+    client.create_topic(topic, 1)
+    client.produce(topic, 1, 0, BURST, "none", idempotent=True)
+    admin = AdminClient({"bootstrap.servers": target.bootstrap})
+    start = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, BURST // 2)])
+    admin.alter_consumer_group_offsets([start])[group].result(20)
+    member = client.member("middle", group, topic, history)
+    try:
+        wait_until("the end", lambda: observer.committed(group, topic) == {0: BURST})
+    finally:
+        member.leave()
+    assert sorted(history.delivered()[0]) == list(range(BURST // 2, BURST))
 
 
 def test_a_compressed_batch_is_refused_by_name(client: NodeClient) -> None:
