@@ -101,7 +101,13 @@ N                  offset N
 
 @click.command("reset", epilog=f"Where to go on, as far as the log reaches:\n\n{RESET_HELP}")
 @click.argument("name", metavar="GROUP")
-@click.option("--to", required=True, metavar="PLACE", help="Where to go on; see below.")
+@click.option("--to", metavar="PLACE", help="Where to go on; see below.")
+@click.option(
+    "--from-file",
+    type=click.File(),
+    metavar="FILE",
+    help="Or: what `group offsets --format json` printed, of this group or of another.",
+)
 @_topics
 @click.option("--dry-run", is_flag=True, help="Show what would be committed, commit nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
@@ -115,7 +121,14 @@ def reset(bootstrap: str, properties: dict[str, str], *, as_json: bool, **option
     from headrace.clients.admin.offsets import reset_offsets  # noqa: PLC0415 - not for `--help`
 
     name, dry_run = options["name"], options["dry_run"]
-    place = _place(options["to"])
+    if (options["to"] is None) == (options["from_file"] is None):
+        raise click.UsageError("give either --to or --from-file")
+    if options["from_file"] is not None:
+        if options["topics"]:
+            raise click.UsageError("--from-file says itself which partitions it is about")
+        place = {"offsets": _saved(options["from_file"].read())}
+    else:
+        place = _place(options["to"])
     wanted = [topic_and_partitions(text) for text in options["topics"]]
     if not (options["yes"] or dry_run) and not sys.stdin.isatty():
         raise click.UsageError("this needs --yes or --dry-run where nobody can be asked")
@@ -146,6 +159,23 @@ def _commit(client: BlockingClient, name: str, after: dict[TopicPartition, int])
     from headrace.clients.admin.offsets import Reset, reset_offsets  # noqa: PLC0415 - not for `--help`
 
     client.run(reset_offsets(client.state, name, Reset(offsets=after), dry_run=False))
+
+
+def _saved(text: str) -> dict[TopicPartition, int]:
+    """Read what `group offsets` printed."""
+    import json  # noqa: PLC0415 - not for `--help`
+
+    from headrace.types import TopicPartition  # noqa: PLC0415 - as above
+
+    try:
+        return {
+            TopicPartition(str(row["topic"]), int(row["partition"])): int(row["committed_offset"])
+            for row in json.loads(text)
+        }
+    except (ValueError, KeyError, TypeError) as error:
+        raise click.UsageError(
+            f"--from-file is not what `group offsets` prints: {error!r}"
+        ) from None
 
 
 def _place(text: str) -> dict[str, Any]:

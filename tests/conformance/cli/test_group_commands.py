@@ -119,6 +119,10 @@ def test_offsets_are_shown_and_moved(headrace: Commands, new_topic: NewTopic) ->
         [row] = headrace.json("group", "reset", group, "--to", place, "--yes")
         assert row["new_offset"] == offset
         assert committed(headrace, group) == [offset]
+    saved = headrace.run("group", "offsets", group, "--format", "json").stdout
+    headrace.run("group", "reset", group, "--to", "5", "--yes")
+    headrace.run("group", "reset", group, "--from-file", "-", "--yes", data=saved)
+    assert committed(headrace, group) == [0]
     text = headrace.run("group", "offsets", group, "-t", topic).stdout.decode()
     assert text.split()[:4] == ["TOPIC", "PARTITION", "COMMITTED", "EPOCH"]
     elsewhere = headrace.run("group", "offsets", group, "-t", "elsewhere", code=1)

@@ -32,6 +32,18 @@ def run(*arguments: str):
         (("topic", "truncate", "t", "-o", "1:5", "-y"), "--offset wants a number"),
         (("topic", "truncate", "t", "-o", "yesterday", "-y"), "is no offset"),
         (("group", "delete", "g"), "needs --yes"),
+        (("group", "create", "g", "-t", "t", "--pattern", "t"), "exclude each other"),
+        (("group", "attach", "g"), "either TOPICs or --pattern"),
+        (("group", "attach", "g", "t", "--pattern", "t"), "either TOPICs or --pattern"),
+        (("group", "detach", "g"), "either TOPICs or --all"),
+        (("group", "remove-member", "g"), "name a MEMBER"),
+        (("group", "remove-member", "g", "m"), "needs --yes"),
+        (("group", "reset", "g", "--to", "5"), "--yes or --dry-run"),
+        (("group", "reset", "g", "-y"), "either --to or --from-file"),
+        (("group", "reset", "g", "--to", "+-5", "-y"), "--to wants earliest"),
+        (("group", "reset", "g", "--to", "@yesterday", "-y"), "is no time"),
+        (("group", "reset", "g", "--to", "5", "-t", "t:x", "-y"), "TOPIC:N,N"),
+        (("group", "lag", "g", "-n", "3"), "goes with --watch"),
         (("group", "delete-offsets", "g", "-t", "t:x", "-y"), "TOPIC:N,N"),
         (("quota", "alter", "-s", "producer_byte_rate=1"), "whose quota"),
         (("quota", "alter", "-c", "x"), "nothing to change"),
@@ -97,3 +109,11 @@ def test_bytes_in_json() -> None:
     assert bytes_fields("key", None) == {"key": None}
     assert bytes_fields("key", "é".encode()) == {"key": "é"}
     assert bytes_fields("key", b"\xff") == {"key": "/w==", "key_encoding": "base64"}
+
+
+@pytest.mark.parametrize("text", ["", "{}x", '[{"topic": "t"}]', "[1]", '{"a": 1}'])
+def test_files_that_hold_no_offsets(text: str) -> None:
+    arguments = ("group", "reset", "g", "--from-file", "-", "-y", *NOWHERE)
+    result = CliRunner().invoke(main, arguments, input=text)
+    assert result.exit_code == 2, result.output
+    assert "not what `group offsets` prints" in result.output
