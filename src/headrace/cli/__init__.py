@@ -23,6 +23,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "headrace.cli.group:group",
         "List, describe, attach, move and delete consumer groups.",
     ),
+    "run": ("headrace.cli.run:run", "Run the workers of an app."),
+    "dlq": ("headrace.cli.dlq:dlq", "Look at dead letters, send them back, delete them."),
     "quota": ("headrace.cli.quota:quota", "Show and change the quotas of clients."),
     "demo": (
         "headrace.cli.demo:demo",

@@ -1,0 +1,156 @@
+"""`headrace run`: an app's workers, until they are told to stop; with --reload again whenever the code changes."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from headrace.cli._output import INTERRUPTED, fail, say
+
+if TYPE_CHECKING:
+    from headrace.workers.app import App
+
+LOOK_EVERY_S: Final = 0.5
+FAILED: Final = 1
+
+
+@click.command()
+@click.argument("target", metavar="MODULE:APP")
+@click.option(
+    "--reload", is_flag=True, help="Start again when a .py file below the directory changes."
+)
+@click.option(
+    "-C",
+    "--directory",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=Path(),
+    help="Where the module is, in place of the current directory.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="Least level of a line of the log.",
+)
+def run(target: str, directory: Path, log_level: str, *, reload: bool) -> None:
+    """Run the workers of an app: APP is a `headrace.App` in MODULE.
+
+    SIGTERM and Ctrl-C let handlers finish, within the app's bound, and commit; a second signal does not wait. Exit
+    codes: 0 stopped as asked, 1 a worker failed, 2 there is no such app.
+    """
+    if reload:
+        sys.exit(_Reloader(target, directory, log_level).run())
+    logging.basicConfig(
+        level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    app = _load(target, directory)
+    from headrace.errors import ConfigError, HeadraceError  # noqa: PLC0415 - not for `--help`
+
+    say(f"running {target}, pid {os.getpid()}; Ctrl-C stops it in order")
+    try:
+        app.run()
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from None
+    except HeadraceError as error:
+        fail(str(error))
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+def _load(target: str, directory: Path) -> App:
+    """Import the app.
+
+    Raises:
+        UsageError: There is none of that name.
+    """
+    from headrace.workers.app import App  # noqa: PLC0415 - not for `--help`
+
+    module_name, separator, attribute = target.partition(":")
+    if not separator or not module_name or not attribute:
+        raise click.UsageError(f"MODULE:APP is wanted, as in `orders.workers:app`, not {target!r}")
+    sys.path.insert(0, str(directory.absolute()))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module_name.startswith(error.name):
+            raise  # the module is there, and what it imports is not
+        raise click.UsageError(f"no module {module_name!r} below {directory.absolute()}") from None
+    app = getattr(module, attribute, None)
+    if not isinstance(app, App):
+        what = "nothing" if app is None else type(app).__name__
+        raise click.UsageError(f"{target} is {what}, and a headrace.App is wanted")
+    return app
+
+
+class _Reloader:
+    """Runs the command in a child, and again when files change; files are looked at twice a second."""
+
+    def __init__(self, target: str, directory: Path, log_level: str) -> None:
+        self._directory = directory
+        options = ["--directory", str(directory), "--log-level", log_level]
+        self._command = [sys.executable, "-m", "headrace.cli", "run", target, *options]
+        self._stopped = threading.Event()
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> int:
+        """Run until a signal; return the exit code."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        while True:
+            seen = self._times()
+            self._child = subprocess.Popen(self._command, start_new_session=True)  # noqa: S603 - this command itself
+            changed = self._watch(self._child, seen)
+            if changed is not None:
+                say(f"{changed} changed: the app starts again")
+            self._child.terminate()
+            code = self._child.wait()
+            if changed is None:
+                return code if code >= 0 else FAILED
+
+    def _watch(self, child: subprocess.Popen[bytes], seen: dict[Path, int]) -> Path | None:
+        """Return the file that has changed, or None when a signal came."""
+        told = False
+        while not self._stopped.wait(LOOK_EVERY_S):
+            if (changed := _changed(seen, self._times())) is not None:
+                return changed
+            if not told and (ended := child.poll()) is not None:
+                told = True
+                say(f"the app ended with {ended}; it starts again when a file changes")
+        return None
+
+    def _stop(self, number: int, _frame: object) -> None:
+        """End the child in order; a second signal is its second, too."""
+        if self._stopped.is_set() and self._child is not None and self._child.poll() is None:
+            self._child.send_signal(number)
+        self._stopped.set()
+
+    def _times(self) -> dict[Path, int]:
+        """Return when each file was changed last."""
+        times: dict[Path, int] = {}
+        for folder, folders, files in os.walk(self._directory):
+            folders[:] = [name for name in folders if not name.startswith((".", "__pycache__"))]
+            for name in files:
+                if name.endswith(".py"):
+                    path = Path(folder, name)
+                    try:
+                        times[path] = path.stat().st_mtime_ns
+                    except FileNotFoundError:
+                        continue  # an editor is replacing it
+        return times
+
+
+def _changed(before: dict[Path, int], after: dict[Path, int]) -> Path | None:
+    """Return a file that was changed, added or removed."""
+    return next(
+        (path for path in sorted({*before, *after}) if before.get(path) != after.get(path)), None
+    )
