@@ -26,7 +26,7 @@ check:  ## lint, types, import contracts, generated files, unit and property tes
 test: check  ## everything that needs no special hardware (under twenty minutes)
 	$(PYTEST) tests/crash tests/conformance tests/spark tests/docs
 
-conformance:  ## the client suites alone; TARGET=kafka runs them against Apache Kafka instead
+conformance:  ## the client suites alone; TARGET=kafka (or kafka-3.9) runs them against Apache Kafka
 	@$(PYTHON) tools/prepare.py test
 	$(PYTEST) tests/conformance $(if $(TARGET),--target $(TARGET))
 
