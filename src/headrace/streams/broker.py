@@ -9,15 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
 from headrace.broker.broker import Broker as CoreBroker
 from headrace.clients.config import ClientConfig
-from headrace.clients.consumer.records import ConsumerRecord
 from headrace.clients.drivers import Driver, open_blocking_driver
-from headrace.clients.flows import metadata
-from headrace.clients.flows.admin import NewTopic, create_topics, delete_topics
 from headrace.clients.flows.effects import ClientState, Flow
-from headrace.clients.flows.groups import list_groups
-from headrace.clients.flows.topic_settings import KEY_SERDE, PARTITIONER, SERDE, topic_settings
+from headrace.clients.flows.topic_settings import topic_settings
 from headrace.config.broker import parse_broker_config
-from headrace.errors import ApiError
 from headrace.serdes.serde import Serde, resolve_serde
 from headrace.server.entropy import OsEntropy
 from headrace.server.log import LoggingJournal
@@ -29,15 +24,21 @@ from headrace.types import TopicPartition
 CLIENT_ID: Final = "headrace-embedded"
 EMBEDDED: Final = {"group.initial.rebalance.delay.ms": "0"}
 """What differs from a server's defaults: members of one program join one after another, none waits for the others."""
-STORAGE: Final = "headrace.storage"
-CREATE_TIMEOUT_MS: Final = 30_000
+ANY_REPLICATION: Final = -1
+"""The broker decides how many replicas a topic has."""
 
 T = TypeVar("T")
 
 if TYPE_CHECKING:
+    from headrace.clients.admin.core import AdminCore
+    from headrace.clients.consumer.records import ConsumerRecord
+    from headrace.clients.flows.admin import ConfigEntry
+    from headrace.clients.flows.cluster import TopicMetadata
     from headrace.clients.producer.blocking import Producer
     from headrace.clients.producer.delivery import RecordMetadata
+    from headrace.clients.producer.partitioners import Partitioner
     from headrace.streams.groups import Group
+    from headrace.streams.partitioners import TopicPartitioners
 
 
 class Broker(World):
@@ -72,9 +73,10 @@ class Broker(World):
             ConfigError: A configuration is unknown or malformed.
             StorageError: The directory is in use, or what is in it cannot be read.
         """
+        config = parse_broker_config({**EMBEDDED, **dict(configs or {})})
         self._stores = open_stores([] if data is None else [Path(data)])
         core = self.core_type(
-            parse_broker_config({**EMBEDDED, **dict(configs or {})}),
+            config,
             files=self._stores.files,
             further=self._stores.further,
             metadata=self._stores.metadata,
@@ -83,9 +85,15 @@ class Broker(World):
             journal=LoggingJournal(),
         )
         super().__init__(core, clock)
-        core.open(self.now_ms())
-        self._driver: Driver = open_blocking_driver(self, ClientConfig(client_id=CLIENT_ID))
+        try:
+            core.open(self.now_ms())
+        except BaseException:
+            self._stores.close()  # else nobody could try again
+            raise
+        self._config = ClientConfig(client_id=CLIENT_ID)
+        self._driver: Driver = open_blocking_driver(self, self._config)
         self._producer: Producer | None = None
+        self._partitioners: TopicPartitioners | None = None
         self._closing = False
 
     def __enter__(self) -> Self:
@@ -127,19 +135,68 @@ class Broker(World):
         Raises:
             ApiError: TOPIC_ALREADY_EXISTS, or what is wrong with name, partitions or configuration.
         """
-        named = {STORAGE: storage, PARTITIONER: partitioner, SERDE: serde, KEY_SERDE: key_serde}
-        given = {key: value for key, value in named.items() if value is not None}
-        topic = NewTopic(name, partitions, configs={**dict(configs or {}), **given})
-        _raise_first(self._run(create_topics(self._state, [topic], CREATE_TIMEOUT_MS)))
+        self._run(
+            self._admin.create_topic(
+                name,
+                partitions,
+                ANY_REPLICATION,
+                dict(configs or {}),
+                storage=storage,
+                partitioner=partitioner,
+                serde=serde,
+                key_serde=key_serde,
+            )
+        )
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic and what is in it."""
-        _raise_first(self._run(delete_topics(self._state, [name], CREATE_TIMEOUT_MS)))
+        """Delete a topic and what is in it.
+
+        Raises:
+            ApiError: UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        self._run(self._admin.delete_topic(name))
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        """Give a topic more partitions, `total` altogether; groups that run divide them anew.
+
+        Raises:
+            ApiError: INVALID_PARTITIONS: it has as many already.
+        """
+        self._run(self._admin.add_partitions(topic, total))
+
+    def truncate(
+        self, topic: str, before: int | Mapping[int, int] | None = None
+    ) -> dict[TopicPartition, int]:
+        """Delete a topic's records below an offset.
+
+        Args:
+            topic: The topic.
+            before: The offset, or one for each partition; None deletes all records.
+
+        Returns:
+            Where each partition begins now.
+        """
+        return self._run(self._admin.truncate(topic, before))
 
     def topics(self) -> list[str]:
         """Return the names of all topics but the broker's own, sorted."""
-        known = self._run(metadata.refresh(self._state, None)).topics.values()
-        return sorted(topic.name for topic in known if not topic.is_internal)
+        return self._run(self._admin.topics(internal=False))
+
+    def describe_topic(self, name: str) -> TopicMetadata:
+        """Return a topic's id and partitions."""
+        return self._run(self._admin.describe_topic(name))
+
+    def configs(self, topic: str) -> dict[str, ConfigEntry]:
+        """Return a topic's configuration, and where each value comes from, under Kafka's names."""
+        return self._run(self._admin.configs(topic))
+
+    def alter_configs(self, topic: str, changes: Mapping[str, str | None]) -> None:
+        """Change a topic's configuration; None takes back what was set.
+
+        Raises:
+            ApiError: INVALID_CONFIG.
+        """
+        self._run(self._admin.alter_configs(topic, changes))
 
     # Groups
 
@@ -174,7 +231,7 @@ class Broker(World):
 
     def groups(self) -> list[str]:
         """Return the names of all groups, sorted."""
-        return [listing.group_id for listing in self._run(list_groups(self._state))]
+        return [listing.group_id for listing in self._run(self._admin.groups())]
 
     # Records without clients
 
@@ -264,9 +321,25 @@ class Broker(World):
         self._driver.close()
         super().close()
         with self.condition:
+            if self._partitioners is not None and not self.broker.failed:
+                self._partitioners.save(self.broker.topics)
             if not self.sync_stuck:  # else it is left as after a crash, and the next start recovers
                 self.broker.close(self.now_ms())
             self._stores.close()
+
+    def share_partitioner(self, topic: str, name: str, new: Partitioner) -> Partitioner:
+        """Return the partitioner that all producers of this process use for a topic, if it has a state; else `new`."""
+        from headrace.streams.partitioners import TopicPartitioners  # noqa: PLC0415 - not every broker is written to
+
+        if self._partitioners is None:
+            self._partitioners = TopicPartitioners(self._stores.metadata)
+        return self._partitioners.share(self.broker.topics.require(topic), name, new)
+
+    @property
+    def _admin(self) -> AdminCore:
+        from headrace.clients.admin.core import AdminCore  # noqa: PLC0415 - not every broker is administered
+
+        return AdminCore(self._state, self._config)
 
     @property
     def _state(self) -> ClientState:
@@ -274,9 +347,3 @@ class Broker(World):
 
     def _run(self, flow: Flow[T]) -> T:
         return self._driver.run(flow)
-
-
-def _raise_first(outcomes: Mapping[str, ApiError | None]) -> None:
-    for error in outcomes.values():
-        if error is not None:
-            raise error

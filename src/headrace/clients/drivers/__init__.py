@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
 from headrace.clients.config import ClientConfig
-from headrace.clients.drivers.blocking import BlockingDriver
 from headrace.clients.drivers.local import LocalDriver, LocalTarget
 from headrace.clients.engine import Engine
 from headrace.clients.flows.effects import ClientState, Flow
@@ -75,6 +74,9 @@ def open_blocking_driver(target: Target, config: ClientConfig) -> Driver:
         config: The client's configuration.
     """
     if isinstance(target, str):
+        # A program with its broker inside needs no sockets.
+        from headrace.clients.drivers.blocking import BlockingDriver  # noqa: PLC0415 - see above
+
         return BlockingDriver(client_state(config), config)
     return LocalDriver(target, config, client_state(config))
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from headrace.clients.config import ClientConfig
 from headrace.clients.drivers.entry import INSIDE, Callbacks, Entry, jitter, owned, report
 from headrace.clients.engine import Engine, Outcome, Task, Timer
 from headrace.clients.flows.effects import Call, ClientState, Flow
 from headrace.errors import ClosedError, HeadraceError, TransportError
+
+if TYPE_CHECKING:
+    from headrace.clients.producer.partitioners import Partitioner
 
 T = TypeVar("T")
 
@@ -76,6 +79,9 @@ class LocalTarget(Protocol):
 
     def submit(self, client: LocalClient, call: Call, on_done: OnDone) -> None:
         """Hand a request to the broker; `on_done` is told the outcome at once or by `pump`."""
+
+    def share_partitioner(self, topic: str, name: str, new: Partitioner) -> Partitioner:
+        """Return the partitioner that all local producers use for a topic whose metadata name it; `new` if none does."""
 
     def pump(self) -> int | None:
         """Let everything happen that can happen now.

@@ -113,6 +113,7 @@ class Producer:
             partitioner=partitioner,
             serde=serde,
             key_serde=key_serde,
+            share=None if isinstance(target, str) else target.share_partitioner,
         )
 
     async def __aenter__(self) -> Self:

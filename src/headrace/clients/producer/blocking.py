@@ -110,6 +110,7 @@ class Producer:
             partitioner=partitioner,
             serde=serde,
             key_serde=key_serde,
+            share=None if isinstance(target, str) else target.share_partitioner,
         )
 
     def __enter__(self) -> Self:

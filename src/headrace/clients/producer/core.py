@@ -7,7 +7,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from headrace.clients.config import ProducerConfig
 from headrace.clients.engine import Engine
-from headrace.clients.flows import metadata
+from headrace.clients.flows import list_offsets, metadata
 from headrace.clients.flows.cluster import NO_LEADER
 from headrace.clients.flows.effects import Flow, Wait
 from headrace.clients.flows.topic_settings import topic_settings
@@ -78,6 +78,7 @@ class ProducerCore(Generic[D]):
         partitioner: str | type[Any] | Partitioner | None = None,
         serde: str | Serde | None = None,
         key_serde: str | Serde | None = None,
+        share: Callable[[str, str, Partitioner], Partitioner] | None = None,
     ) -> None:
         """Prepare a producer.
 
@@ -89,6 +90,8 @@ class ProducerCore(Generic[D]):
             partitioner: For all topics; None is what each topic's metadata says, or else `key_hash`.
             serde: For values; None is what each topic's metadata says, or else bytes.
             key_serde: For keys, likewise.
+            share: Given a topic, the name of its partitioner and a new one of it, returns the one that all producers of
+                this process use.
 
         Raises:
             ConfigError: There is no such partitioner or serde.
@@ -101,6 +104,9 @@ class ProducerCore(Generic[D]):
         self._delivery = delivery
         self._choose = choose
         self._partitioner = None if partitioner is None else partitioner_factory(partitioner)
+        self._has_begun = not (partitioner is None or isinstance(partitioner, str | type))
+        """Whether the program gave an object, which serves all topics and begins as it is."""
+        self._share = share
         self._serde = None if serde is None else resolve_serde(serde)
         self._key_serde = None if key_serde is None else resolve_serde(key_serde)
         self._compression = Compression[config.compression_type.upper()]
@@ -233,19 +239,7 @@ class ProducerCore(Generic[D]):
         """
         self._check_open()
         if topic not in self._topics:
-            yield from metadata.ensure(self._engine.state, [topic], auto_create=True)
-            settings = yield from topic_settings(self._engine.state, topic)
-            factory: PartitionerFactory = self._partitioner or partitioner_factory(
-                settings.partitioner or DEFAULT_PARTITIONER
-            )
-            known = Topic(
-                topic,
-                factory(self._choose),
-                self._key_serde or resolve_serde(settings.key_serde or "bytes"),
-                self._serde or resolve_serde(settings.serde or "bytes"),
-            )
-            self._topics.setdefault(topic, known)
-            self._learn_partitions([topic])
+            yield from self._learn(topic)
         known = self._topics[topic]
         if partition is not None and partition >= known.count:
             # It may have been added since.
@@ -261,6 +255,35 @@ class ProducerCore(Generic[D]):
                 )
             yield Wait(until_ms)
             self._check_open()
+
+    def _learn(self, topic: str) -> Flow[None]:
+        yield from metadata.ensure(self._engine.state, [topic], auto_create=True)
+        settings = yield from topic_settings(self._engine.state, topic)
+        name = settings.partitioner or DEFAULT_PARTITIONER
+        factory: PartitionerFactory = self._partitioner or partitioner_factory(name)
+        partitioner = factory(self._choose)
+        if self._share is not None and self._partitioner is None:
+            partitioner = self._share(topic, name, partitioner)
+        elif not self._has_begun and hasattr(partitioner, "begin"):
+            partitioner.begin((yield from self._count_records(topic)))
+        known = Topic(
+            topic,
+            partitioner,
+            self._key_serde or resolve_serde(settings.key_serde or "bytes"),
+            self._serde or resolve_serde(settings.serde or "bytes"),
+        )
+        self._topics.setdefault(topic, known)
+        self._learn_partitions([topic])
+
+    def _count_records(self, topic: str) -> Flow[int]:
+        """Return how many records a topic has had; if that cannot be told, any number."""
+        partitions = self._engine.state.metadata.partitions(topic)
+        wanted = dict.fromkeys(partitions, list_offsets.LATEST)
+        try:
+            found = yield from list_offsets.list_offsets(self._engine.state, wanted)
+        except HeadraceError:
+            return self._choose(len(partitions) or 1)
+        return sum(listed.offset for listed in found.values())
 
     def delivered(self, delivery: Delivery, timeout_ms: int) -> Flow[None]:
         """Wait until a record's fate is known.
@@ -317,15 +340,6 @@ class ProducerCore(Generic[D]):
         self._check_open()
         yield from metadata.ensure(self._engine.state, [topic], auto_create=True)
         return [partition for _, partition in self._engine.state.metadata.partitions(topic)]
-
-    def dump_partitioners(self) -> dict[str, bytes]:
-        """Return the state of each topic's partitioner that has one, to be kept."""
-        states = {}
-        for name, topic in self._topics.items():
-            dump: Callable[[], bytes] | None = getattr(topic.partitioner, "dump", None)
-            if dump is not None:
-                states[name] = dump()
-        return states
 
     # What the sender reports
 

@@ -22,7 +22,14 @@ Choose = Callable[[int], int]
 
 @runtime_checkable
 class Partitioner(Protocol):
-    """Chooses partitions for the records of one topic. A class of one's own may leave out all but `partition`."""
+    """Chooses partitions for the records of one topic.
+
+    Besides `partition`, a class of one's own may have
+    `batch_closed(partition, available)`, called when a partition's batch takes no more records;
+    `dump() -> bytes` and `load(bytes)`, by which an embedded broker shares one partitioner among its producers and keeps
+    its state over a restart; and
+    `begin(count)`, called with the number of records that the topic has had, if no state was kept.
+    """
 
     def partition(
         self, key: bytes | None, value: bytes | None, available: Sequence[int], count: int
@@ -134,6 +141,10 @@ class RoundRobin:
         if len(available) == count or partition in available:
             return partition
         return available[partition % len(available)]
+
+    def begin(self, count: int) -> None:
+        """Go on where a topic with so many records is, if they were all given out in turns."""
+        self._next = count
 
     def dump(self) -> bytes:
         """Return whose turn it is, to be kept."""
