@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from tests.conformance.clients.observer import Observer, wait_until
@@ -26,6 +26,7 @@ from tests.fixtures.history import History, check_deliveries, check_ledger, reco
 from tests.fixtures.targets import Target
 
 CONSUMER = Path(__file__).with_name("consumer.js")
+SUPPORT = Path(__file__).parents[3] / "docs" / "protocol-support.md"
 LINES_LIMIT = 300
 PARTITIONS = 6
 BURST = 30
@@ -370,6 +371,27 @@ def test_it_begins_in_the_middle_of_a_batch(
     finally:
         member.leave()
     assert sorted(history.delivered()[0]) == list(range(BURST // 2, BURST))
+
+
+def test_it_goes_past_control_batches(
+    client: NodeClient, observer: Observer, target: Target
+) -> None:
+    if target.name == "headrace" and "[AddPartitionsToTxn]" not in SUPPORT.read_text():
+        pytest.skip("Headrace has no transactions yet, and so no control batches")
+    topic, group, history = "node-markers", "node-markers", History()
+    client.create_topic(topic, 1)
+    producer = Producer({"bootstrap.servers": target.bootstrap, "transactional.id": group})
+    producer.init_transactions(20)
+    for value in ("first", "second"):
+        producer.begin_transaction()
+        producer.produce(topic, value, partition=0)
+        producer.commit_transaction(20)
+    member = client.member("markers", group, topic, history)
+    try:
+        wait_until("past the last marker", lambda: observer.committed(group, topic) == {0: 4})
+    finally:
+        member.leave()
+    assert history.delivered()[0] == {0: "first", 2: "second"}
 
 
 def test_a_compressed_batch_is_refused_by_name(client: NodeClient) -> None:
