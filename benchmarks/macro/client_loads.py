@@ -1,0 +1,367 @@
+"""Loads that a Python client puts on a broker, each in a process of its own, so that its CPU and memory are known.
+
+Each client is used as its own documentation does it: `send` and `flush`, `poll`. What they are set to is the same for
+all: acks=all, idempotent, linger 5 ms, batches of 64 KiB, no compression; everything else is as it comes.
+
+    python -m benchmarks.macro.client_loads '["FUNCTION", ARGUMENT, ...]'
+
+prints what the function returns as JSON. Nothing is imported here that a client would not bring itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+HEADRACE, HEADRACE_AIO = "headrace", "headrace.aio"
+CONFLUENT, AIOKAFKA, KAFKA_PYTHON = "confluent-kafka", "aiokafka", "kafka-python"
+BLOCKING = (HEADRACE, KAFKA_PYTHON, CONFLUENT)
+AIO = (HEADRACE_AIO, AIOKAFKA)
+PARTITIONS = 6
+QUIET = {"log_level": 3}
+LEAD_NS = 300_000_000  # from the start of the sender until its first record is due
+LATENCY_BYTES = 100
+TIMEOUT_S = 60
+LINGER_MS = 5
+BATCH_BYTES = 64 << 10
+WARM_UP = 2_000  # records that are sent before anything counts
+CHUNK = 1_000  # records between two looks at the clock
+POLL_RECORDS = (
+    500  # most records of a poll, where a client has to be told; the default of the others
+)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a load took, of the client's process alone."""
+
+    records: int
+    wall_s: float
+    cpu_s: float
+    peak_mb: float
+
+
+class _Span:
+    def __init__(self) -> None:
+        self.begun, self._cpu = time.perf_counter(), time.process_time()
+
+    def cost(self, records: int) -> Cost:
+        wall_s, cpu_s = time.perf_counter() - self.begun, time.process_time() - self._cpu
+        return Cost(records, wall_s, cpu_s, peak_mb())
+
+
+def peak_mb() -> float:
+    """The most memory that this process ever had resident; 0 where the system does not tell."""
+    status = Path("/proc/self/status")  # what getrusage says begins with the peak of the parent
+    if not status.exists():
+        return 0.0
+    line = next(x for x in status.read_text().splitlines() if x.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024 / 1e6
+
+
+# Producers: (send, flush, between chunks), and their asyncio twins
+
+Sending = tuple[Callable[[str, bytes], Any], Callable[[], Any], Callable[[], Any]]
+
+
+@contextmanager
+def producer(client: str, bootstrap: str, linger_ms: int = LINGER_MS) -> Iterator[Sending]:
+    """Opens a blocking producer."""
+    if client == HEADRACE:
+        import headrace  # noqa: PLC0415 - only what is measured is in memory
+
+        with headrace.Producer(bootstrap, linger_ms=linger_ms, batch_size=BATCH_BYTES) as mine:
+            yield mine.send, mine.flush, lambda: None
+    elif client == KAFKA_PYTHON:
+        from kafka import KafkaProducer  # noqa: PLC0415 - likewise
+
+        theirs = KafkaProducer(
+            bootstrap_servers=bootstrap,
+            acks="all",
+            enable_idempotence=True,
+            linger_ms=linger_ms,
+            batch_size=BATCH_BYTES,
+        )
+        yield theirs.send, theirs.flush, lambda: None
+        theirs.close()
+    else:
+        from confluent_kafka import Producer  # noqa: PLC0415 - likewise
+
+        settings = {"acks": "all", "enable.idempotence": True, "linger.ms": linger_ms}
+        settings["batch.size"] = BATCH_BYTES
+        native = Producer({**QUIET, "bootstrap.servers": bootstrap, **settings})
+
+        def serve() -> None:
+            native.poll(0)
+            while len(native) > 90_000:  # its queue takes 100,000
+                native.poll(0.01)
+
+        yield native.produce, native.flush, serve
+
+
+@asynccontextmanager
+async def aio_producer(
+    client: str, bootstrap: str, linger_ms: int = LINGER_MS
+) -> AsyncIterator[tuple[Callable[[str, bytes], Awaitable[Any]], Callable[[], Awaitable[Any]]]]:
+    """Opens a producer for asyncio."""
+    if client == HEADRACE_AIO:
+        from headrace import aio  # noqa: PLC0415 - only what is measured is in memory
+
+        async with aio.Producer(bootstrap, linger_ms=linger_ms, batch_size=BATCH_BYTES) as mine:
+            yield mine.send, mine.flush
+        return
+    from aiokafka import AIOKafkaProducer  # noqa: PLC0415 - likewise
+
+    theirs = AIOKafkaProducer(
+        bootstrap_servers=bootstrap,
+        acks="all",
+        enable_idempotence=True,
+        linger_ms=linger_ms,
+        max_batch_size=BATCH_BYTES,
+    )
+    await theirs.start()
+    yield theirs.send, theirs.flush
+    await theirs.stop()
+
+
+def produce(client: str, bootstrap: str, topic: str, record_bytes: int, seconds: float) -> Cost:
+    """Sends records for so many seconds, and waits until they are acknowledged."""
+    value = b"x" * record_bytes
+    if client in AIO:
+        return asyncio.run(_aio_produce(client, bootstrap, topic, value, seconds))
+    with producer(client, bootstrap) as (send, flush, between):
+        for _ in range(WARM_UP):
+            send(topic, value)
+        flush()
+        span, sent = _Span(), 0
+        while time.perf_counter() - span.begun < seconds:
+            for _ in range(CHUNK):
+                send(topic, value)
+            between()
+            sent += CHUNK
+        flush()
+        return span.cost(sent)
+
+
+async def _aio_produce(
+    client: str, bootstrap: str, topic: str, value: bytes, seconds: float
+) -> Cost:
+    async with aio_producer(client, bootstrap) as (send, flush):
+        for _ in range(WARM_UP):
+            await send(topic, value)
+        await flush()
+        span, sent = _Span(), 0
+        while time.perf_counter() - span.begun < seconds:
+            for _ in range(CHUNK):
+                await send(topic, value)
+            sent += CHUNK
+        await flush()
+        return span.cost(sent)
+
+
+# Consumers: a function that returns the values of the next records
+
+
+@contextmanager
+def consumer(
+    client: str, bootstrap: str, topic: str, most: int = POLL_RECORDS
+) -> Iterator[Callable[[], list[bytes]]]:
+    """Opens a blocking consumer of a whole topic; librdkafka waits until it has `most` records."""
+    if client == HEADRACE:
+        import headrace  # noqa: PLC0415 - only what is measured is in memory
+
+        with headrace.Consumer(bootstrap) as mine:
+            mine.assign({headrace.TopicPartition(topic, each): 0 for each in range(PARTITIONS)})
+            yield lambda: [record.value for record in mine.poll(1.0)]
+    elif client == KAFKA_PYTHON:
+        from kafka import KafkaConsumer, TopicPartition  # noqa: PLC0415 - likewise
+
+        theirs = KafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest")
+        theirs.assign([TopicPartition(topic, each) for each in range(PARTITIONS)])
+        yield lambda: [
+            record.value for part in theirs.poll(timeout_ms=1000).values() for record in part
+        ]
+        theirs.close()
+    else:
+        import confluent_kafka  # noqa: PLC0415 - likewise
+
+        settings = {"bootstrap.servers": bootstrap, "group.id": "bench"}
+        native = confluent_kafka.Consumer({**QUIET, **settings})
+        parts = [confluent_kafka.TopicPartition(topic, each, 0) for each in range(PARTITIONS)]
+        native.assign(parts)
+        yield lambda: [
+            message.value() for message in native.consume(most, 0.1) if not message.error()
+        ]
+        native.close()
+
+
+@asynccontextmanager
+async def aio_consumer(
+    client: str, bootstrap: str, topic: str
+) -> AsyncIterator[Callable[[], Awaitable[list[bytes]]]]:
+    """Opens a consumer of a whole topic for asyncio."""
+    if client == HEADRACE_AIO:
+        from headrace import TopicPartition, aio  # noqa: PLC0415 - only what is measured is in memory
+
+        async with aio.Consumer(bootstrap) as mine:
+            await mine.assign({TopicPartition(topic, each): 0 for each in range(PARTITIONS)})
+
+            async def read() -> list[bytes]:
+                return [record.value for record in await mine.poll(1.0)]
+
+            yield read
+        return
+    import aiokafka  # noqa: PLC0415 - likewise
+
+    theirs = aiokafka.AIOKafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest")
+    theirs.assign([aiokafka.TopicPartition(topic, each) for each in range(PARTITIONS)])
+    await theirs.start()
+
+    async def read_theirs() -> list[bytes]:
+        taken = await theirs.getmany(timeout_ms=1000, max_records=POLL_RECORDS)
+        return [record.value for part in taken.values() for record in part]
+
+    yield read_theirs
+    await theirs.stop()
+
+
+def consume(client: str, bootstrap: str, topic: str, records: int, seconds: float) -> Cost:
+    """Reads a topic from its start, all of it or for so many seconds; connecting counts."""
+    if client in AIO:
+        return asyncio.run(_aio_consume(client, bootstrap, topic, records, seconds))
+    with consumer(client, bootstrap, topic) as read:
+        span, seen = _Span(), 0
+        while seen < records and time.perf_counter() - span.begun < seconds:
+            seen += len(read())
+        return span.cost(seen)
+
+
+async def _aio_consume(
+    client: str, bootstrap: str, topic: str, records: int, seconds: float
+) -> Cost:
+    async with aio_consumer(client, bootstrap, topic) as read:
+        span, seen = _Span(), 0
+        while seen < records and time.perf_counter() - span.begun < seconds:
+            seen += len(await read())
+        return span.cost(seen)
+
+
+# End-to-end latency at a fixed rate, from when a record was due
+
+
+def send_paced(client: str, bootstrap: str, topic: str, rate: int, records: int) -> int:
+    """Sends records when they are due, without linger; returns when the first one was."""
+    filler = bytes(LATENCY_BYTES - 8)
+    gc.disable()
+    if client in AIO:
+        return asyncio.run(_aio_send_paced(client, bootstrap, topic, rate, records))
+    with producer(client, bootstrap, linger_ms=0) as (send, flush, between):
+        send(topic, bytes(8) + filler)  # connects; due long ago, so it does not count
+        flush()
+        first = time.monotonic_ns() + LEAD_NS
+        for number in range(records):
+            due = first + number * 1_000_000_000 // rate
+            while (wait := due - time.monotonic_ns()) > 0:
+                time.sleep(wait / 1e9)
+            send(topic, due.to_bytes(8, "big") + filler)
+            between()
+        flush()
+    return first
+
+
+async def _aio_send_paced(client: str, bootstrap: str, topic: str, rate: int, records: int) -> int:
+    filler = bytes(LATENCY_BYTES - 8)
+    async with aio_producer(client, bootstrap, linger_ms=0) as (send, flush):
+        await send(topic, bytes(8) + filler)
+        await flush()
+        first = time.monotonic_ns() + LEAD_NS
+        for number in range(records):
+            due = first + number * 1_000_000_000 // rate
+            if (wait := due - time.monotonic_ns()) > 0:
+                await asyncio.sleep(wait / 1e9)
+            await send(topic, due.to_bytes(8, "big") + filler)
+        await flush()
+    return first
+
+
+Timed = list[tuple[int, int]]
+"""When each record was due, and how much later it was there, in nanoseconds."""
+
+
+def receive_paced(client: str, bootstrap: str, topic: str, records: int) -> Timed:
+    """Receives so many records."""
+    gc.disable()
+    if client in AIO:
+        return asyncio.run(_aio_receive_paced(client, bootstrap, topic, records))
+    timed: Timed = []
+    until = time.monotonic() + TIMEOUT_S
+    with consumer(client, bootstrap, topic, most=1) as read:
+        while len(timed) < records and time.monotonic() < until:
+            _note(read(), timed)
+    return timed
+
+
+async def _aio_receive_paced(client: str, bootstrap: str, topic: str, records: int) -> Timed:
+    timed: Timed = []
+    until = time.monotonic() + TIMEOUT_S
+    async with aio_consumer(client, bootstrap, topic) as read:
+        while len(timed) < records and time.monotonic() < until:
+            _note(await read(), timed)
+    return timed
+
+
+def _note(values: list[bytes], timed: Timed) -> None:
+    now = time.monotonic_ns()
+    for value in values:
+        due = int.from_bytes(value[:8], "big")
+        if due:
+            timed.append((due, now - due))
+
+
+# In process
+
+
+def in_process(record_bytes: int, seconds: float, batch: int) -> Cost:
+    """Producer, broker and consumer of one process on one core: so many records sent, flushed and polled at a time."""
+    import headrace  # noqa: PLC0415 - only what is measured is in memory
+
+    value = b"x" * record_bytes
+    with headrace.Broker() as broker:
+        broker.create_topic("t", partitions=1)
+        with (
+            headrace.Producer(broker) as source,
+            headrace.Consumer(broker, group="bench", auto_offset_reset="earliest") as sink,
+        ):
+            sink.subscribe(["t"])
+            source.send("t", value).result()
+            while not sink.poll(1.0):
+                pass
+            span, done = _Span(), 0
+            while time.perf_counter() - span.begun < seconds:
+                for _ in range(batch):
+                    source.send("t", value)
+                source.flush()
+                seen = 0
+                while seen < batch:
+                    seen += len(sink.poll(1.0))
+                done += seen
+            return span.cost(done)
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    function.__name__: function
+    for function in (produce, consume, send_paced, receive_paced, in_process)
+}
+
+if __name__ == "__main__":
+    name, *arguments = json.loads(sys.argv[1])
+    found = FUNCTIONS[name](*arguments)
+    print(json.dumps(asdict(found) if isinstance(found, Cost) else found))

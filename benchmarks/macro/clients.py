@@ -1,0 +1,272 @@
+"""Headrace's Python clients beside others, in one run on one Headrace broker; workers beside other frameworks.
+
+    python -m benchmarks.macro.clients [--quick] [--rounds N] [--rows TEXT] [--peers PYTHON] [--page]
+
+Every load runs in a process of its own, clients in an order that turns with each round. The result is a table of
+medians with their extremes, and a JSON file with every single value; `--page` writes the tables of
+docs/client-performance.md too. PYTHON is the interpreter of an environment that has FastStream and Quix Streams,
+which the project itself does not need.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from benchmarks.macro import client_loads, client_page, worker_loads
+from benchmarks.macro.client_loads import AIO, BLOCKING, TIMEOUT_S, Cost
+from benchmarks.macro.compare_kafka import RESULTS, ROOT, commit
+from benchmarks.macro.latency import WARM_UP_NS, percentiles
+from benchmarks.macro.report import Results, Row
+from benchmarks.macro.servers import Meter, machine, make_server
+from benchmarks.macro.workloads import create_topic, delete_topic, librdkafka_produce
+
+CLIENTS = (*BLOCKING, *AIO)
+SIZES = {"100 B": 100, "1 KiB": 1024}
+IN_PROCESS_BATCH = 500
+LATENCY_RATE = 1_000
+WORKER_TIMEOUT_S = 60
+CPU = "CPU of the client, us/record"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is done."""
+
+    rounds: int = 3
+    seconds: float = 2.0
+    latency_s: float = 3.0
+    records: Mapping[str, int] = field(default_factory=lambda: {"100 B": 600_000, "1 KiB": 200_000})
+    worker_records: int = 100_000
+
+
+QUICK = Scale(1, 0.5, 2.0, {"100 B": 100_000, "1 KiB": 50_000}, 10_000)
+
+
+class Bench:
+    """One run on one broker."""
+
+    def __init__(self, bootstrap: str, meter: Meter, scale: Scale, rows: str) -> None:
+        self.bootstrap, self.scale, self.results = bootstrap, scale, Results()
+        self.versions: dict[str, str] = {}
+        self._meter, self._rows = meter, rows
+        self._names = count()
+
+    def wanted(self, case: str) -> bool:
+        """Whether the case is part of the run."""
+        return self._rows in case
+
+    @contextmanager
+    def topic(self) -> Iterator[str]:
+        """A new topic."""
+        name = f"bench-{next(self._names)}"
+        create_topic(self.bootstrap, name)
+        yield name
+        delete_topic(self.bootstrap, name)
+
+    @contextmanager
+    def guarded(self, case: str, who: str) -> Iterator[None]:
+        """A load that fails ends its row, not the run."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever another's client raises
+            self.results.fail(f"{case}, {who}: {error!r}"[:300])
+
+    def note(self, case: str, who: str, **values: float) -> None:
+        """Keeps values by the names of their metrics."""
+        for metric, value in values.items():
+            self.results.note(Row("os", case, metric), who, value)
+
+    def note_cost(self, case: str, who: str, cost: Cost) -> None:
+        """Keeps what a load took."""
+        metrics = {"records/s": cost.records / cost.wall_s, CPU: cost.cpu_s / cost.records * 1e6}
+        self.note(case, who, **metrics)
+
+    def load(self, case: str, client: str, function: str, *arguments: Any) -> None:
+        """Runs one load in a process of its own."""
+        with self.guarded(case, client):
+            self._meter.reset()
+            cost = Cost(**finish(start(function, client, self.bootstrap, *arguments)))
+            self.note_cost(case, client, cost)
+            broker_us = self._meter.cost().cpu_s / cost.records * 1e6
+            memory = {"broker CPU, us/record": broker_us, "MB resident at most": cost.peak_mb}
+            self.note(case, client, **memory)
+
+    # The parts
+
+    def throughput(self, size: str, turn: int) -> None:
+        """Producing and consuming as fast as a client can."""
+        case = f"produce {size}"
+        for client in turned(CLIENTS, turn) if self.wanted(case) else ():
+            with self.topic() as topic:
+                self.load(case, client, "produce", topic, SIZES[size], self.scale.seconds)
+        case, records = f"consume {size}", self.scale.records[size]
+        if self.wanted(case):
+            with self.topic() as topic:
+                self._fill(topic, records, SIZES[size])
+                for client in turned(CLIENTS, turn):
+                    self.load(case, client, "consume", topic, records, self.scale.seconds)
+
+    def _fill(self, topic: str, records: int, record_bytes: int) -> None:
+        librdkafka_produce(
+            self.bootstrap, topic, records=records, record_bytes=record_bytes, acks="all", chunk=500
+        )
+
+    def latency(self, turn: int) -> None:
+        """End to end, from when a record was due."""
+        case = f"end to end, {LATENCY_RATE:,} records/s of 100 B"
+        for client in turned(CLIENTS, turn) if self.wanted(case) else ():
+            with self.guarded(case, client), self.topic() as topic:
+                self.note(case, client, **self._latency(client, topic))
+
+    def _latency(self, client: str, topic: str) -> dict[str, float]:
+        records = int(LATENCY_RATE * self.scale.latency_s)
+        receiving = start("receive_paced", client, self.bootstrap, topic, records)
+        sending = start("send_paced", client, self.bootstrap, topic, LATENCY_RATE, records)
+        first, timed = finish(sending), finish(receiving)
+        if len(timed) != records:
+            raise RuntimeError(f"{records - len(timed)} of {records} records did not come")
+        counted = (latency for due, latency in timed if due >= first + WARM_UP_NS)
+        found = percentiles(sorted(counted))
+        return {name: found[name] for name in ("p50 ms", "p99 ms")}
+
+    def in_process(self, size: str) -> None:
+        """Producer, broker and consumer in one process on one core."""
+        case = f"in process, batches of {IN_PROCESS_BATCH}, {size}"
+        if self.wanted(case):
+            with self.guarded(case, client_loads.HEADRACE):
+                load = start("in_process", SIZES[size], self.scale.seconds, IN_PROCESS_BATCH)
+                cost = Cost(**finish(load))
+                self.note_cost(case, client_loads.HEADRACE, cost)
+                self.note(case, client_loads.HEADRACE, **{"MB resident at most": cost.peak_mb})
+
+    def workers(self, turn: int, peers: str | None) -> None:
+        """A handler that does nothing."""
+        case = "worker, 100 B, a handler that does nothing"
+        if not self.wanted(case):
+            return
+        others = (worker_loads.FASTSTREAM, worker_loads.QUIX) if peers else ()
+        names = (worker_loads.HEADRACE, *others)
+        for name in turned(names, turn):
+            python = sys.executable if name == worker_loads.HEADRACE else str(peers)
+            with self.guarded(case, name), self.topic() as topic:
+                self._fill(topic, self.scale.worker_records, 100)
+                found = self._work(python, name, topic)
+                self.versions[name] = found.pop("version")
+                self.note_cost(case, name, Cost(**found, peak_mb=0.0))
+
+    def _work(self, python: str, name: str, topic: str) -> dict[str, Any]:
+        command = [python, worker_loads.__file__, name, self.bootstrap, topic]
+        command += [str(self.scale.worker_records), str(2 * self.scale.seconds)]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=WORKER_TIMEOUT_S, check=False
+        )
+        if done.returncode:
+            raise RuntimeError((done.stderr.strip().splitlines() or ["no reason given"])[-1])
+        found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+        return found
+
+
+def start(function: str, *arguments: Any) -> subprocess.Popen[str]:
+    """Begins a function of `client_loads` in a process of its own."""
+    command = [sys.executable, "-m", client_loads.__name__, json.dumps([function, *arguments])]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> Any:
+    """What the function returned.
+
+    Raises:
+        RuntimeError: It failed.
+    """
+    try:
+        output, complaint = process.communicate(timeout=2 * TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
+    if process.returncode:
+        raise RuntimeError((complaint.strip().splitlines() or ["no reason given"])[-1])
+    return json.loads(output.strip().splitlines()[-1])
+
+
+def turned(names: Sequence[str], turn: int) -> list[str]:
+    """The names in another order each turn."""
+    first = turn % len(names)
+    return [*names[first:], *names[:first]]
+
+
+def run(scale: Scale, rows: str, peers: str | None) -> tuple[Results, dict[str, str]]:
+    """All rounds on one broker."""
+    with (
+        tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory,
+    ):
+        server = make_server("headrace", "os", Path(directory) / "broker")
+        server.start()
+        try:
+            bench = Bench(server.bootstrap, Meter(server.pid), scale, rows)
+            for turn in range(scale.rounds):
+                begun = time.monotonic()
+                for size in SIZES:
+                    bench.throughput(size, turn)
+                    bench.in_process(size)
+                bench.latency(turn)
+                bench.workers(turn, peers)
+                print(f"round {turn + 1}: {time.monotonic() - begun:.0f} s", file=sys.stderr)
+        finally:
+            server.stop()
+    return bench.results, bench.versions
+
+
+def main() -> int:
+    """Runs the comparison and writes its results."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="one small round, for a first look")
+    parser.add_argument("--rounds", type=int, help="rounds instead of the default")
+    parser.add_argument("--rows", default="", help="only cases with this text in their name")
+    parser.add_argument("--peers", help="a Python that has FastStream and Quix Streams")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="where the results go")
+    parser.add_argument("--page", action="store_true", help="write the page's tables too")
+    arguments = parser.parse_args()
+    scale = QUICK if arguments.quick else Scale()
+    if arguments.rounds:
+        scale = Scale(**{**vars(scale), "rounds": arguments.rounds})
+    begun = time.monotonic()
+    facts: dict[str, Any] = {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "commit": commit(),
+        "rounds": scale.rounds,
+        "machine": machine(),
+    }
+    results, versions = run(scale, arguments.rows, arguments.peers)
+    theirs = {name: version(name) for name in CLIENTS if not name.startswith("headrace")}
+    facts["versions"] = {**theirs, **versions, "headrace": facts["commit"]}
+    facts["minutes"] = round((time.monotonic() - begun) / 60, 1)
+    facts |= results.as_json()
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    run_file = arguments.output / f"clients-{facts['date']}-{facts['commit']}.json"
+    run_file.write_text(json.dumps(facts).replace('{"preset"', '\n{"preset"') + "\n")
+    text = client_page.report(facts)
+    run_file.with_suffix(".md").write_text(text)
+    print(text)
+    if arguments.page:
+        client_page.write(run_file)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

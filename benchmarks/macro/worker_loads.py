@@ -1,0 +1,111 @@
+"""Records a second through a handler that does nothing: Headrace's workers, FastStream, Quix Streams.
+
+    python worker_loads.py FRAMEWORK BOOTSTRAP TOPIC RECORDS SECONDS
+
+Prints {"records", "wall_s", "cpu_s", "version"} from the first record that a handler got until the last, or until the
+time is over. It needs nothing but the framework, so that each may be installed in an environment of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from importlib.metadata import version
+
+HEADRACE, FASTSTREAM, QUIX = "headrace", "faststream", "quixstreams"
+
+
+class Count:
+    """Counts what a handler was given, and stops the program at the last record or when the time is over."""
+
+    def __init__(self, records: int, seconds: float) -> None:
+        self.records, self._seconds = records, seconds
+        self.seen = 0
+        self._begun = self._ended = (0.0, 0.0)
+
+    def one(self) -> None:
+        """A handler has been given a record."""
+        if not self.seen:
+            self._begun = time.perf_counter(), time.process_time()
+            timer = threading.Timer(self._seconds, self._stop)
+            timer.daemon = True
+            timer.start()
+        self.seen += 1
+        if self.seen == self.records:
+            self._stop()
+
+    def _stop(self) -> None:
+        if not self._ended[0]:
+            self.records = self.seen
+            self._ended = time.perf_counter(), time.process_time()
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def report(self, name: str) -> str:
+        """What was measured, as JSON."""
+        wall, cpu = (end - begin for begin, end in zip(self._begun, self._ended, strict=True))
+        found = {"records": self.records, "wall_s": wall, "cpu_s": cpu, "version": version(name)}
+        return json.dumps(found)
+
+
+def run_headrace(bootstrap: str, topic: str, count: Count) -> None:
+    """A worker of Headrace: at least once."""
+    import headrace  # noqa: PLC0415 - only what is measured is needed
+
+    app = headrace.App(bootstrap)
+
+    @app.worker(topic, group="bench", auto_offset_reset="earliest")
+    async def handle(_: bytes) -> None:
+        count.one()
+
+    app.run()
+
+
+def run_faststream(bootstrap: str, topic: str, count: Count) -> None:
+    """A subscriber of FastStream with its defaults, which is at most once."""
+    import asyncio  # noqa: PLC0415 - only what is measured is needed
+    import logging  # noqa: PLC0415 - likewise
+
+    from faststream import FastStream  # noqa: PLC0415 - likewise
+    from faststream.kafka import KafkaBroker  # noqa: PLC0415 - likewise
+
+    broker = KafkaBroker(bootstrap, logger=None)
+
+    @broker.subscriber(topic, group_id="bench", auto_offset_reset="earliest")
+    async def handle(_: bytes) -> None:
+        count.one()
+
+    asyncio.run(FastStream(broker, logger=None).run(log_level=logging.ERROR))
+
+
+def run_quix(bootstrap: str, topic: str, count: Count) -> None:
+    """A dataframe of Quix Streams with its defaults, which is at least once."""
+    from quixstreams import Application  # noqa: PLC0415 - only what is measured is needed
+
+    app = Application(
+        bootstrap, consumer_group="bench", auto_offset_reset="earliest", loglevel=None
+    )
+    frame = app.dataframe(app.topic(topic, value_deserializer="bytes"))
+    frame.update(lambda _: count.one())
+    app.run()
+
+
+RUN = {HEADRACE: run_headrace, FASTSTREAM: run_faststream, QUIX: run_quix}
+
+
+def main() -> int:
+    """Runs one framework."""
+    name, bootstrap, topic, records, seconds = sys.argv[1:]
+    count = Count(int(records), float(seconds))
+    with contextlib.suppress(KeyboardInterrupt):
+        RUN[name](bootstrap, topic, count)
+    print(count.report(name))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
