@@ -24,6 +24,9 @@ FIELDS = st.tuples(
     st.integers(0, 2**45),
 )
 
+BOUNDARIES = [0, 1, 62, 63, 64, 2030, 2040, 2047, 2048, 8170, 8191, 8192, 20_000]
+"""Around where a code gets longer, and where a table of codes ends."""
+
 
 @given(st.lists(FIELDS, min_size=1, max_size=40), st.sampled_from(Compression))
 @settings(deadline=None)
@@ -43,6 +46,36 @@ def test_we_read_what_kafka_python_writes(records: list, compression: Compressio
     builder.close()
     found = [(r.key, r.value, list(r.headers), r.timestamp) for r in read_records(builder.buffer())]
     assert found == records
+
+
+@given(
+    st.sampled_from(BOUNDARIES),
+    st.sampled_from(BOUNDARIES),
+    st.sampled_from([0, 1, 63, 64, 2047, 2048, 2**40]),
+    st.booleans(),
+)
+@settings(deadline=None, max_examples=80)
+def test_lengths_and_numbers_of_every_size_are_coded_alike(
+    key_size: int,
+    value_size: int,
+    later_ms: int,
+    headers: bool,  # noqa: FBT001 - drawn, never passed by hand
+) -> None:
+    named = [("name", b"x" * key_size)] if headers else []
+    records = [(b"k" * key_size, b"v" * value_size, named, 1000), (None, b"", [], 1000 + later_ms)]
+    batch = build_batch(records)
+    theirs = list(MemoryRecords(batch).next_batch())
+    ours = list(read_records(batch))
+    for found in (theirs, ours):
+        assert [
+            (r.key, r.value, [tuple(h) for h in r.headers], r.timestamp) for r in found
+        ] == records
+
+
+def test_offsets_of_every_size_are_coded_alike() -> None:
+    batch = build_batch([(None, b"x", [], 1000)] * 9000)
+    assert [record.offset for record in MemoryRecords(batch).next_batch()] == list(range(9000))
+    assert [record.offset for record in read_records(batch)] == list(range(9000))
 
 
 @given(

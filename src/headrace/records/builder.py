@@ -19,7 +19,7 @@ from headrace.records.batch import (
     TRANSACTIONAL_FLAG,
 )
 from headrace.records.compression import Compression, compress
-from headrace.records.varint import encode_varint
+from headrace.records.varint import SMALL_VARINTS, encode_varint
 from headrace.types import NO_PARTITION_LEADER_EPOCH, NO_PRODUCER_ID, Buffer
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -28,8 +28,8 @@ RecordFields = tuple[bytes | None, bytes | None, Headers, int]
 
 _UINT32: Final = struct.Struct(">I")
 _NULL: Final = encode_varint(-1)
-_RECORD_OVERHEAD: Final = 24
-"""At least the bytes of a record besides key, value and headers: seven varints and the attributes."""
+_SMALL: Final = SMALL_VARINTS
+_SMALL_COUNT: Final = len(SMALL_VARINTS)
 
 
 class BatchBuilder:
@@ -47,7 +47,8 @@ class BatchBuilder:
         "_level",
         "_max_bytes",
         "_max_timestamp",
-        "_records",
+        "_parts",
+        "_size",
     )
 
     def __init__(
@@ -65,7 +66,9 @@ class BatchBuilder:
         self._flags = (TRANSACTIONAL_FLAG if transactional else 0) | (
             CONTROL_FLAG if control else 0
         )
-        self._records = bytearray()
+        self._parts: list[bytes] = []
+        """What the records consist of, joined once at the end: no byte is copied twice."""
+        self._size = HEADER_SIZE
         self._count = 0
         self._base_timestamp = 0
         self._max_timestamp = -1
@@ -76,7 +79,7 @@ class BatchBuilder:
     @property
     def size(self) -> int:
         """Bytes of the batch so far, before compression."""
-        return HEADER_SIZE + len(self._records)
+        return self._size
 
     def append(
         self,
@@ -86,27 +89,34 @@ class BatchBuilder:
         timestamp_ms: int = 0,
     ) -> bool:
         """Add a record; false, and nothing added, when it does not fit any more."""
-        if self._count:
-            extra = (len(key) if key else 0) + (len(value) if value else 0) + _RECORD_OVERHEAD
-            if headers:
-                extra += sum(12 + 3 * len(name) + len(content or b"") for name, content in headers)
-            if self.size + extra > self._max_bytes:
-                return False
-        else:
+        # One method without calls, since it runs for each record; lengths are nearly always in the table.
+        count = self._count
+        key_size = -1 if key is None else len(key)
+        value_size = -1 if value is None else len(value)
+        tail = _encode_headers(headers) if headers else b"\x00"
+        if not count:
             self._base_timestamp = timestamp_ms
-        body = b"".join(
-            (
-                b"\x00",
-                encode_varint(timestamp_ms - self._base_timestamp),
-                encode_varint(self._count),
-                _NULL if key is None else encode_varint(len(key)) + key,
-                _NULL if value is None else encode_varint(len(value)) + value,
-                _encode_headers(headers) if headers else b"\x00",
-            )
+        delta = timestamp_ms - self._base_timestamp
+        delta_code = _SMALL[delta] if 0 <= delta < _SMALL_COUNT else encode_varint(delta)
+        offset_code = _SMALL[count] if count < _SMALL_COUNT else encode_varint(count)
+        key_code = _SMALL[key_size] if 0 <= key_size < _SMALL_COUNT else encode_varint(key_size)
+        value_code = (
+            _SMALL[value_size] if 0 <= value_size < _SMALL_COUNT else encode_varint(value_size)
         )
-        self._records += encode_varint(len(body)) + body
-        self._count += 1
-        self._max_timestamp = max(self._max_timestamp, timestamp_ms)
+        head = b"\x00" + delta_code + offset_code + key_code
+        size = len(head) + len(value_code) + len(tail)
+        if key:
+            size += key_size
+        if value:
+            size += value_size
+        size_code = _SMALL[size] if size < _SMALL_COUNT else encode_varint(size)
+        if count and self._size + len(size_code) + size > self._max_bytes:
+            return False
+        self._parts += (size_code, head, key or b"", value_code, value or b"", tail)
+        self._size += len(size_code) + size
+        self._count = count + 1
+        if timestamp_ms > self._max_timestamp:  # noqa: PLR1730 - a call of max() takes as long as all lengths together
+            self._max_timestamp = timestamp_ms
         return True
 
     def build(
@@ -119,9 +129,9 @@ class BatchBuilder:
         partition_leader_epoch: int = NO_PARTITION_LEADER_EPOCH,
     ) -> bytes:
         """Encode the batch; the builder keeps its records."""
-        records: Buffer = self._records
+        records: Buffer = b"".join(self._parts)
         if self._compression != Compression.NONE:
-            records = compress(self._compression, self._records, self._level)
+            records = compress(self._compression, records, self._level)
         batch = bytearray(
             HEADER.pack(
                 base_offset,

@@ -48,3 +48,6 @@ def decode_varint(
 
 
 _SINGLE: Final = [bytes((byte,)) for byte in range(0x80)]
+
+SMALL_VARINTS: Final = [encode_varint(value) for value in range(2048)]
+"""The codes of 0, 1, 2, ...: what loops over records look up instead of encoding it again."""
