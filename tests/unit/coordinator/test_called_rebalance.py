@@ -1,0 +1,82 @@
+"""A rebalance that the broker calls for: what the members of a group read it by has changed."""
+
+from __future__ import annotations
+
+from headrace.core.coordinator.group.states import GroupState
+from headrace.errors import ErrorCode
+from tests.fixtures.group_world import REBALANCE_MS, GroupWorld, now, parked
+
+
+def call(world: GroupWorld, group: str = "g") -> None:
+    world.coordinator.rebalance(group, "attached to another topic", world.now_ms)
+
+
+def test_members_of_a_stable_group_join_again_and_nothing_is_written_before() -> None:
+    world = GroupWorld()
+    one, two = world.stable(2)
+    number = world.group().generation.number
+    world.take_records()
+    call(world)
+    assert world.group().state is GroupState.PREPARING_REBALANCE
+    assert world.take_records() == []
+    for member in (one, two):
+        assert world.heartbeat(member, number) == ErrorCode.REBALANCE_IN_PROGRESS
+    first = world.join(one)
+    assert parked(first)
+    assert now(world.join(two)).generation_id == number + 1
+    assert now(first).generation_id == number + 1
+
+
+def test_a_member_that_does_not_come_back_is_removed() -> None:
+    world = GroupWorld()
+    one, _two = world.stable(2)
+    call(world)
+    reply = world.join(one)
+    while parked(reply):
+        world.advance(REBALANCE_MS // 20)
+    assert [member.member_id for member in now(reply).members] == [one]
+
+
+def test_members_that_wait_for_their_assignment_are_told_to_join_again() -> None:
+    world = GroupWorld()
+    one, reply = world.admitted()
+    generation = now(reply).generation_id
+    two, joined = world.admitted()
+    now(world.join(one))
+    follower = world.sync_group(two, now(joined).generation_id)
+    assert parked(follower)
+    call(world)
+    assert now(follower).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    assert world.group().state is GroupState.PREPARING_REBALANCE
+    assert now(joined).generation_id == generation + 1
+
+
+def test_a_rebalance_that_is_under_way_is_enough() -> None:
+    world = GroupWorld()
+    one, two = world.stable(2)
+    call(world)
+    reply = world.join(one)
+    call(world)
+    assert parked(reply), "who has joined stays joined"
+    now(world.join(two))
+    assert now(reply).error_code == 0
+
+
+def test_groups_without_members_are_left_alone() -> None:
+    world = GroupWorld()
+    call(world, "nobody")
+    assert not world.coordinator.exists("nobody")
+    (member,) = world.stable()
+    now(world.leave((member, None)))
+    world.take_records()
+    call(world)
+    assert world.group().state is GroupState.EMPTY
+    assert world.take_records() == []
+
+
+def test_what_members_support_is_what_all_of_them_do() -> None:
+    world = GroupWorld()
+    assert world.coordinator.supports("nobody", "anything")
+    world.stable(2)
+    assert world.coordinator.supports("g", "range")
+    assert not world.coordinator.supports("g", "equal")
