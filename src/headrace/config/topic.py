@@ -104,8 +104,8 @@ class TopicConfig:
     headrace_storage: str = option(
         "",
         "Where a topic's records are kept, by name, chosen when it is created: 'files' (segments in the broker's "
-        "directories; what is meant if it is empty, unless the broker is in memory), 'linked' or 'array' (in memory, and "
-        "gone when the broker ends), or one that the process has registered. Headrace's own option.",
+        "directories; what is meant if it is empty, unless the broker is in memory), 'linked' or 'array' (in memory, "
+        "and gone when the broker ends), or one that the process has registered. Headrace's own option.",
         broker_name="headrace.storage",
     )
     index_interval_bytes: int = option(

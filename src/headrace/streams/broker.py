@@ -126,8 +126,8 @@ class Broker(World):
             name: Its name.
             partitions: How many partitions it has.
             configs: Its configuration under Kafka's names.
-            storage: Where its records are kept: "array" or "linked" (in memory), "files" (in the broker's directory), or
-                the name of a storage that was registered. None is files, or linked if the broker is in memory.
+            storage: Where its records are kept: "array" or "linked" (in memory), "files" (in the broker's directory),
+                or the name of a storage that was registered. None is files, or linked if the broker is in memory.
             partitioner: The name of the partitioner that Headrace's producers use, unless they are told otherwise.
             serde: The name of the serde of its values, likewise.
             key_serde: The name of the serde of its keys, likewise.

@@ -6,8 +6,8 @@ The rules of the threads:
    under it. The hub makes its calls through `_SharedBroker`, which takes the lock for each; frames, sockets and the
    encoding of answers are the loop's own and need none.
 2. An answer is given where it belongs. One for the network is resolved in the loop's thread: at once if that is
-   the present one, else it is put in a queue and the loop is called. One for a local client goes into its inbox, and the
-   client is woken, whose thread goes on with it.
+   the present one, else it is put in a queue and the loop is called. One for a local client goes into its inbox, and
+   the client is woken, whose thread goes on with it.
 3. Local clients whose timers are due come before the broker is told the time: the hub's tick is `World.pump`. So no
    thread expels a local member by the silence of its own process.
 4. On a disk, syncs and compaction are the loop's: under the lock a sync would hold up everybody. A local thread that

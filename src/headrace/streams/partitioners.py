@@ -1,8 +1,8 @@
 """The partitioners that all producers of an embedded broker share, and what is kept of them in the broker's metadata.
 
 Whose turn it is in a topic is one position, not one for each producer. It is written down when the broker is closed. A
-broker that is killed has written nothing, so what can be counted is counted anew: a partitioner with a method `begin` is
-told how many records the topic has had.
+broker that is killed has written nothing, so what can be counted is counted anew: a partitioner with a method `begin`
+is told how many records the topic has had.
 """
 
 from __future__ import annotations

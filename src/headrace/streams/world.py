@@ -221,10 +221,13 @@ class World:
             HOST:PORT with the port that was chosen.
 
         Raises:
-            ConfigError: The address is taken, malformed, or one that other machines reach; or the clock is moved by hand.
+            ConfigError: The address is taken, malformed, or reached by other machines; or the clock is moved by hand.
             ClosedError: The broker is closed.
         """
-        from headrace.server.listen import check_exposure, parse_listen_address  # noqa: PLC0415 - asyncio is slow to import
+        from headrace.server.listen import (  # noqa: PLC0415 - asyncio is slow to import
+            check_exposure,
+            parse_listen_address,
+        )
         from headrace.streams.listening import Listener  # noqa: PLC0415 - likewise
 
         wanted = parse_listen_address(address)

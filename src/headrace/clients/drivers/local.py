@@ -81,7 +81,7 @@ class LocalTarget(Protocol):
         """Hand a request to the broker; `on_done` is told the outcome at once or by `pump`."""
 
     def share_partitioner(self, topic: str, name: str, new: Partitioner) -> Partitioner:
-        """Return the partitioner that all local producers use for a topic whose metadata name it; `new` if none does."""
+        """Return the partitioner of a topic, by the name in its metadata: what all use, or a `new` one."""
 
     def pump(self) -> int | None:
         """Let everything happen that can happen now.

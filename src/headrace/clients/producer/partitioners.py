@@ -26,8 +26,8 @@ class Partitioner(Protocol):
 
     Besides `partition`, a class of one's own may have
     `batch_closed(partition, available)`, called when a partition's batch takes no more records;
-    `dump() -> bytes` and `load(bytes)`, by which an embedded broker shares one partitioner among its producers and keeps
-    its state over a restart; and
+    `dump() -> bytes` and `load(bytes)`, by which an embedded broker shares one partitioner among its producers and
+    keeps its state over a restart; and
     `begin(count)`, called with the number of records that the topic has had, if no state was kept.
     """
 

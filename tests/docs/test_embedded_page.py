@@ -1,0 +1,46 @@
+"""docs/embedded.md tells the truth: its code is run, in order, and prints what it says; so do the examples."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
+PRINTED = re.compile(r"^ *print\(.*\)  # (.*)$|^# (.*)$", re.MULTILINE)
+EXAMPLES = sorted((ROOT / "examples").glob("embedded_*.py"))
+
+
+def test_the_page(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = BLOCK.findall((ROOT / "docs" / "embedded.md").read_text())
+    assert len(blocks) > 8
+    names: dict[str, object] = {"__name__": "embedded"}
+    for block in blocks:
+        exec(compile(block, "docs/embedded.md", "exec"), names)
+        expected = [first or second for first, second in PRINTED.findall(block)]
+        assert capsys.readouterr().out.splitlines() == expected, block
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_prints_what_it_says(path, tmp_path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(path)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said = (path.read_text().split('"""')[1]).partition("It prints:\n\n")[2]
+    assert said, "an example says what it prints"
+    assert done.stdout.split() == said.split()
+
+
+def test_there_are_examples() -> None:
+    assert len(EXAMPLES) >= 3
