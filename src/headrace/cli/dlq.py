@@ -83,6 +83,7 @@ def show(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **options
             described.append(_describe(record))
             if len(described) == options["limit"]:
                 break
+    described.sort(key=lambda one: (one["partition"], one["offset"]))
     if as_json:
         print_json(described)
         return
@@ -109,8 +110,8 @@ def show(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **options
 def redrive(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **options: Any) -> None:
     """Send dead letters back to their topic, for the workers of the group that gave them up.
 
-    They stay where they are, and the next redrive begins behind them; one that breaks off goes on where it was. Letters that
-    are passed over, by --error-type or --max-redrives, come again only with --all.
+    They stay where they are, and the next redrive begins behind them; one that breaks off goes on where it was. Letters
+    that are passed over, by --error-type or --max-redrives, come again only with --all.
     """
     topic = _letters_of(options)
     with _admin(bootstrap, properties) as admin, _consumer(bootstrap, properties) as consumer:

@@ -38,7 +38,7 @@ class Deduplication:
         self._busy: dict[Hashable, asyncio.Future[None]] = {}
 
     async def begin(self, keys: Sequence[Hashable]) -> list[bool]:
-        """Return which keys are new, when those being handled have ended; the new ones are being handled from now on."""
+        """Return which keys are new, when those being handled have ended; the new ones are being handled now."""
         while waited := [self._busy[key] for key in keys if key in self._busy]:
             await asyncio.wait(waited)
         fresh: list[bool] = []

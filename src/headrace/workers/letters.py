@@ -1,7 +1,7 @@
 """The headers of dead letters and of records in retry topics: where a record came from, and why it is there.
 
-Where a record came from is written as Spring's tools write and read it: text in UTF-8, numbers as big-endian integers of
-four or eight bytes. What is Headrace's own is text.
+Where a record came from is written as Spring's tools write and read it: text in UTF-8, numbers as big-endian integers
+of four or eight bytes. What is Headrace's own is text.
 """
 
 from __future__ import annotations

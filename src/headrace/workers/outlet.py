@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
@@ -11,9 +10,11 @@ from headrace.clients.drivers import Target, open_aio_driver
 from headrace.clients.engine import UNLIMITED_MS
 from headrace.clients.flows import metadata
 from headrace.clients.flows.admin import NewTopic, create_topics
-from headrace.clients.flows.topic_settings import TopicSettings, topic_settings
+from headrace.clients.flows.cluster import TopicSettings
+from headrace.clients.flows.topic_settings import topic_settings
 from headrace.clients.producer.aio import Producer
 from headrace.clients.producer.delivery import RecordMetadata
+from headrace.clock import SteadyClock
 from headrace.errors import ApiError, ErrorCode
 from headrace.serdes.serde import Serde, resolve_serde
 from headrace.serdes.typed import serde_of_type
@@ -33,12 +34,13 @@ class Outlet:
         self._producer = Producer(
             target, serde="bytes", key_serde="bytes", linger_ms=0, client_id=client_id, **properties
         )
+        self._clock = SteadyClock()
         self._serdes: dict[str | type[Any], Serde] = {}
 
     def now_ms(self) -> int:
         """Return the time: the broker's where it is in this process."""
         if isinstance(self.target, str):
-            return time.time_ns() // 1_000_000
+            return self._clock.now_ms()
         return self.target.now_ms()
 
     # Writing

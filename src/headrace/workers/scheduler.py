@@ -233,7 +233,7 @@ class Scheduler:
         lane.attempt = job.attempt
 
     def abandon(self, job: Job) -> None:
-        """Take note that a job ended without an outcome: its records stay open, its lane waits, until they are dropped."""
+        """Take note that a job ended without an outcome: its records stay open and its lane stands still."""
         self.running -= 1
         job.waits = True
 

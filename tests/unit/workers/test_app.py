@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import pydantic
@@ -15,6 +16,7 @@ from headrace import App, Broker, DeadLetter, Retry, RetryLater, Skip, TopicPart
 from headrace.errors import ApiError, ConfigError, WorkerFailedError
 from headrace.protocol.messages.produce import ProduceRequest
 from headrace.workers.counters import Event
+from headrace.workers.scheduler import Ordering
 
 QUICK = Retry(attempts=3, first=0.001)
 ORDERS = TopicPartition("orders", 0)
@@ -65,7 +67,7 @@ def make_app(**options) -> App:
 )
 @pytest.mark.parametrize("kind", ["async", "thread"])
 def test_the_annotation_is_the_schema(schema, expected, kind: str) -> None:
-    seen = []
+    seen: list[Any] = []
     app = make_app()
 
     async def in_loop(value):
@@ -86,7 +88,7 @@ def test_the_annotation_is_the_schema(schema, expected, kind: str) -> None:
 def test_without_annotation_the_topics_metadata_say_what_values_are(broker: Broker) -> None:
     broker.create_topic("orders", serde="json")
     broker.create_topic("raw")
-    seen = []
+    seen: list[Any] = []
     app = make_app()
     app.worker(["orders", "raw"])(seen.append)
     with app.test(broker) as t:
@@ -98,7 +100,7 @@ def test_without_annotation_the_topics_metadata_say_what_values_are(broker: Brok
 
 
 def test_a_serde_is_used_in_place_of_the_annotation() -> None:
-    seen = []
+    seen: list[Any] = []
     app = make_app()
 
     @app.worker("orders", serde=Struct)
@@ -206,7 +208,7 @@ def test_batches_of_a_list_or_of_an_object(broker: Broker) -> None:
 
 def test_a_failed_record_is_handled_again_and_order_holds_meanwhile() -> None:
     app = make_app()
-    seen = []
+    seen: list[Any] = []
 
     @app.worker("orders", retry=QUICK, ordering="partition")
     async def handle(value: str, context):
@@ -231,7 +233,7 @@ def test_a_failed_record_is_handled_again_and_order_holds_meanwhile() -> None:
 
 
 @pytest.mark.parametrize("ordering", ["key", "partition", "none"])
-def test_the_order_of_a_key_holds_through_failures(ordering: str) -> None:
+def test_the_order_of_a_key_holds_through_failures(ordering: Ordering) -> None:
     app = make_app()
     seen: list[tuple[str, int]] = []
     failures: Counter[str] = Counter()
@@ -315,7 +317,7 @@ def test_dead_letters_have_the_record_and_the_reason(broker: Broker) -> None:
 
 def test_a_handler_chooses_skip_dead_letter_or_later() -> None:
     app = make_app()
-    seen = []
+    seen: list[Any] = []
 
     @app.worker("orders", dead_letter="graveyard")
     async def handle(value: str, context):
@@ -417,7 +419,7 @@ def test_the_result_of_a_handler_that_cannot_be_written_fails_its_attempt(broker
 
 def test_retry_topics_let_others_go_first_and_keep_what_is_known() -> None:
     app = make_app()
-    seen = []
+    seen: list[Any] = []
 
     @app.worker(
         "orders", retry=Retry(attempts=3, first=0.05, factor=2, topics=True), dead_letter=True
@@ -484,7 +486,7 @@ def test_two_groups_do_not_handle_each_others_retries(broker: Broker) -> None:
 
 def test_records_with_a_key_that_was_handled_are_skipped(broker: Broker) -> None:
     app = make_app()
-    seen = []
+    seen: list[Any] = []
     attempts: Counter[int] = Counter()
 
     @app.worker("orders", dedupe=lambda order: order["id"], retry=QUICK, ordering="none")
@@ -505,7 +507,7 @@ def test_records_with_a_key_that_was_handled_are_skipped(broker: Broker) -> None
 
 def test_at_most_once_commits_before_it_handles(broker: Broker) -> None:
     app = make_app()
-    seen = []
+    seen: list[Any] = []
 
     @app.worker("orders", delivery="at_most_once", concurrency=1)
     def handle(value: str):
@@ -559,7 +561,7 @@ def test_a_slow_handler_does_not_keep_other_records_waiting_and_a_full_partition
 ) -> None:
     app = make_app(max_buffered=4)
     release = threading.Event()
-    seen = []
+    seen: list[Any] = []
 
     @app.worker("orders", ordering="key", concurrency=2)
     def handle(value: int):
@@ -600,7 +602,7 @@ def test_a_pattern_takes_every_topic_that_matches(broker: Broker) -> None:
     for name in ("orders.eu", "orders.us", "other"):
         broker.create_topic(name)
     app = make_app()
-    seen = []
+    seen: list[Any] = []
 
     @app.worker(pattern=r"orders\..*")
     def handle(value: str, context):

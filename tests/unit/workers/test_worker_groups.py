@@ -12,6 +12,7 @@ import pytest
 
 import headrace
 from headrace import App, Broker
+from headrace.workers.scheduler import Ordering
 
 WAIT_S = 20.0
 
@@ -257,7 +258,7 @@ def test_lost_partitions_are_forgotten_and_handlers_that_run_on_are_counted(
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky", "equal"])
 @pytest.mark.parametrize("ordering", ["partition", "key"])
 def test_nothing_is_lost_or_handled_twice_while_workers_come_and_go(
-    broker: Broker, assignor: str, ordering: str
+    broker: Broker, assignor: str, ordering: Ordering
 ) -> None:
     fill(broker, 30)
     handled: Counter[str] = Counter()

@@ -1,0 +1,47 @@
+"""The programs of docs/workers.md and of its example run, and do what is said there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from headrace.workers import letters
+from headrace.workers.counters import Counters
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/workers.md").read_text()
+
+
+def test_the_programs_of_the_page_run() -> None:
+    app, test = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    names: dict[str, object] = {"__name__": "billing"}
+    exec(compile(app, "docs/workers.md", "exec"), names)
+    exec(compile(test, "docs/workers.md", "exec"), names)
+    function = names["test_negative_orders_are_dead_letters"]
+    assert callable(function)
+    function()
+
+
+def test_every_counter_and_header_is_on_the_page() -> None:
+    for name in [
+        *Counters().as_dict(),
+        letters.ERROR_TYPE,
+        letters.ERROR_MESSAGE,
+        letters.ATTEMPTS,
+    ]:
+        assert f"`{name}`" in PAGE
+    assert f"`{letters.GROUP}`" in PAGE
+    assert f"`{letters.LETTER}topic`" in PAGE
+
+
+def test_the_example_shows_each_step() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples/billing.py"], capture_output=True, text=True, check=True
+    )
+    assert '{"order":1,"customer":"bob","euros":18.0}' in done.stdout
+    assert "SerializationError not even JSON" in done.stdout
+    assert 'DeadLetter {"id":2' in done.stdout
+    assert "revenue: {'alice': 12.5, 'bob': 18.0}" in done.stdout
+    assert done.stderr == ""
