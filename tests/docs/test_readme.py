@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import headrace
 from tests.fixtures.processes import READY_LINE, ServerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,3 +97,36 @@ def test_serve_prints_the_line_shown(tmp_path: Path, shell_environment: dict[str
         assert process.wait(10) == 0
         assert process.stdout is not None
         process.stdout.close()
+
+
+PYTHON_BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_the_program_with_a_broker_inside_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    program = PYTHON_BLOCKS[0]
+    names: dict[str, Any] = {}
+    exec(compile(program, "README.md", "exec"), names)
+    names["broker"].close()
+    assert capsys.readouterr().out.endswith("b'alice' {'id': 1, 'total': 9.5}\n")
+
+
+def test_the_worker_of_the_readme_works_and_its_failures_are_kept(tmp_path: Path) -> None:
+    module = tmp_path / "readme_app.py"
+    module.write_text(PYTHON_BLOCKS[1])
+    specification = importlib.util.spec_from_file_location("readme_app", module)
+    assert specification is not None
+    assert specification.loader is not None
+    loaded = importlib.util.module_from_spec(specification)
+    sys.modules["readme_app"] = loaded
+    try:
+        specification.loader.exec_module(loaded)
+        with headrace.Broker() as broker:
+            broker.create_topic("orders", partitions=6)
+            with loaded.app.test(broker) as trial:
+                trial.produce("orders", {"id": 1, "total": 9.5}, key=b"alice")
+                trial.produce("orders", {"id": 2, "total": "much"}, key=b"bob")
+                trial.wait_idle()
+                [letter] = trial.messages("dlq.orders")
+                assert letter.key == b"bob"
+    finally:
+        del sys.modules["readme_app"]
