@@ -25,7 +25,9 @@ def produce(client: str, broker: Broker, topic: str, *values: str) -> None:
 
 
 @contextmanager
-def consuming(client: str, broker: Broker, topic: str, group: str = "g") -> Iterator[subprocess.Popen[str]]:
+def consuming(
+    client: str, broker: Broker, topic: str, group: str = "g"
+) -> Iterator[subprocess.Popen[str]]:
     """A consumer that runs in a process of its own for the length of a block."""
     command = [sys.executable, str(PROGRAM), client, "consume", broker.bootstrap, topic, group]
     process = subprocess.Popen(
@@ -66,7 +68,9 @@ def test_a_refused_write_is_tried_again(client, headrace_broker, headrace_topic)
     assert values(headrace_broker, headrace_topic) == [b"a"]
 
 
-def test_a_write_whose_answer_is_lost_is_written_once(client, headrace_broker, headrace_topic) -> None:
+def test_a_write_whose_answer_is_lost_is_written_once(
+    client, headrace_broker, headrace_topic
+) -> None:
     fault = headrace_broker.faults.on(ApiKey.PRODUCE, once=drop_connection(handled=True))
     produce(client, headrace_broker, headrace_topic, "a")
     assert fault.hits == 1
@@ -80,7 +84,9 @@ def test_a_moved_leader_is_found_again(client, headrace_broker, headrace_topic) 
         refused: list[ApiKey] = []
         headrace_broker.faults.move_leader(headrace_topic)
         asked = headrace_broker.faults.on(ApiKey.METADATA, lambda exchange: exchange.proceed())
-        headrace_broker.wait_until(lambda: asked.hits, timeout_s=WAIT_S, what="a request for metadata")
+        headrace_broker.wait_until(
+            lambda: asked.hits, timeout_s=WAIT_S, what="a request for metadata"
+        )
         produce(client, headrace_broker, headrace_topic, "b")
         assert line(consumer) == "b"
         headrace_broker.wait_caught_up("g", timeout_s=WAIT_S)

@@ -150,14 +150,16 @@ def test_nothing_of_it_is_done(broker) -> None:
 
 @pytest.mark.parametrize("api", APIS, ids=lambda api: ApiKey(api.key).name)
 def test_refusals_of_empty_requests_can_be_sent_in_all_versions(broker, api) -> None:
-    cls = request_class(api.key)
+    asked, answered = request_class(api.key), response_class(api.key)
+    assert asked is not None
+    assert answered is not None
     for version in range(api.served.min, api.served.max + 1):
-        reply = refused(broker, cls(), version)
+        reply = refused(broker, asked(), version)
         header = RequestHeader(api.key, version, 1, None)
         if reply is None:
             assert api.key == ApiKey.PRODUCE  # its default is acks=0
             continue
-        assert isinstance(reply, response_class(api.key))
+        assert isinstance(reply, answered)
         assert encode_response(header, reply)
 
 
