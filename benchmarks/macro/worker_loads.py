@@ -75,10 +75,10 @@ def run_faststream(bootstrap: str, topic: str, count: Count) -> None:
 
     broker = KafkaBroker(bootstrap, logger=None)
 
-    @broker.subscriber(topic, group_id="bench", auto_offset_reset="earliest")
     async def handle(_: bytes) -> None:
         count.one()
 
+    broker.subscriber(topic, group_id="bench", auto_offset_reset="earliest")(handle)
     asyncio.run(FastStream(broker, logger=None).run(log_level=logging.ERROR))
 
 

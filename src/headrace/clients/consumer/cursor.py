@@ -28,6 +28,7 @@ class Cursor:
         "offset",
         "out_of_range",
         "paused",
+        "quiet_until_ms",
         "records",
     )
 
@@ -49,6 +50,8 @@ class Cursor:
         self.fetching = False
         self.paused = False
         self.muted_until_ms = 0
+        self.quiet_until_ms = 0
+        """Until then nothing new is expected: it had nothing when it was asked last."""
         self.fetched: FetchedBatches | None = None
         self.records: list[Record] = []
         """Records of one batch; those before `next_record` are handed out."""

@@ -7,6 +7,7 @@ and one decoded batch per partition.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from headrace.clients.config import ConsumerConfig
@@ -29,6 +30,8 @@ from headrace.errors import ErrorCode, HeadraceError, TransportError
 from headrace.protocol.codec import Message
 from headrace.types import TopicPartition
 
+ASK_AGAIN_MS: Final = 20
+"""How long a partition that had nothing new is left out while there are records of others to hand out."""
 FETCH_CHANNEL: Final = "fetch"
 """A connection of its own, so that metadata and offsets do not wait behind a long poll."""
 
@@ -56,6 +59,7 @@ class Fetcher:
             config.fetch_max_bytes,
             self.isolation_level,
         )
+        self._limits_at_hand = replace(self._limits, max_wait_ms=0)
 
     def send(self, usable: Callable[[Cursor], bool]) -> None:
         """Ask each broker that is not busy for the partitions that have nothing left here.
@@ -65,6 +69,10 @@ class Fetcher:
         """
         state = self._engine.state
         now_ms = self._engine.now_ms
+        # While there is something to hand out, no broker may wait for more: (1) one partition has nothing new, so its
+        # fetch waits, (2) the program works through what is here of the others, (3) their next fetch would have to
+        # wait for the first one's end.
+        at_hand = any(not (cursor.empty or cursor.paused) for cursor in self._cursors.values())
         wanted = {
             name: FetchPosition(
                 cursor.offset,
@@ -76,6 +84,7 @@ class Fetcher:
             and not (cursor.fetching or cursor.paused or cursor.out_of_range)
             and cursor.empty
             and now_ms >= cursor.muted_until_ms
+            and (not at_hand or now_ms >= cursor.quiet_until_ms)
             and name.topic not in state.stale_topics
             and usable(cursor)
         }
@@ -83,9 +92,11 @@ class Fetcher:
             if node == NO_LEADER:
                 state.stale_topics.update(topic for topic, _ in positions)
             elif node not in self._busy_nodes:
-                self._send(node, positions)
+                self._send(node, positions, self._limits_at_hand if at_hand else self._limits)
 
-    def _send(self, node: int, positions: dict[TopicPartition, FetchPosition]) -> None:
+    def _send(
+        self, node: int, positions: dict[TopicPartition, FetchPosition], limits: FetchLimits
+    ) -> None:
         self._busy_nodes.add(node)
         cursors = {name: self._cursors[name] for name in positions}
         for cursor in cursors.values():
@@ -108,7 +119,7 @@ class Fetcher:
             self._engine.notify()
 
         call = Call(
-            request=fetch_request(positions, self._limits),
+            request=fetch_request(positions, limits),
             node=node,
             channel=FETCH_CHANNEL,
             timeout_ms=self._config.request_timeout_ms + self._config.fetch_max_wait_ms,
@@ -131,6 +142,8 @@ class Fetcher:
             cursor.high_watermark = data.high_watermark
             if len(data.records):
                 cursor.fetched = FetchedBatches(data, check_crcs=self._config.check_crcs)
+            else:
+                cursor.quiet_until_ms = self._engine.now_ms + ASK_AGAIN_MS
 
     def _mute(self, cursors: Iterable[Cursor]) -> None:
         until_ms = self._engine.now_ms + self._config.retry_backoff_ms

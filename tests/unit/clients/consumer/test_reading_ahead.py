@@ -28,3 +28,37 @@ def test_a_poll_that_took_the_last_record_does_not_delay_the_next(
                 # As many as there are, so that nothing looks for more on the way.
                 assert [record.value for record in consumer.poll(30, max_records=1)] == [value]
                 assert broker.now_ms() - began_ms < 1000
+
+
+def test_a_partition_without_news_does_not_hold_up_the_others_of_its_broker() -> None:
+    with Broker(clock=ManualClock()) as broker:
+        broker.create_topic("t", partitions=2)
+        with Consumer(broker, auto_offset_reset="earliest", fetch_max_wait_ms=10_000) as consumer:
+            consumer.assign([TopicPartition("t", 0), TopicPartition("t", 1)])
+            consumer.poll(0)
+            broker.publish("t", b"last of its partition", partition=0)
+            for value in (b"a", b"b", b"c"):
+                broker.publish("t", value, partition=1)
+            began_ms = broker.now_ms()
+            for _ in range(4):  # the last record of one is handed out while the other has some
+                assert len(consumer.poll(30, max_records=1)) == 1
+            broker.publish("t", b"d", partition=1)
+            assert [record.value for record in consumer.poll(30)] == [b"d"]
+            assert broker.now_ms() - began_ms < 1000
+
+
+def test_a_partition_without_news_is_asked_again_while_another_never_runs_dry() -> None:
+    with Broker(clock=ManualClock()) as broker:
+        broker.create_topic("t", partitions=2)
+        with Consumer(broker, auto_offset_reset="earliest") as consumer:
+            consumer.assign([TopicPartition("t", 0), TopicPartition("t", 1)])
+            consumer.poll(0)
+            for _ in range(100):
+                broker.publish("t", b"many", partition=1)
+            consumer.poll(30, max_records=1)
+            broker.publish("t", b"few", partition=0)
+            taken = []
+            for _ in range(20):
+                broker.advance(5)
+                taken += [record.value for record in consumer.poll(30, max_records=1)]
+            assert b"few" in taken
