@@ -11,6 +11,7 @@ deleted/<topic id>      a deleted topic whose directories may still be there
 brokers/epoch/<id>      the leader epoch of this broker's partitions
 brokers/commit/<id>     the broker's last commit, see `headrace.broker.metadata_writer`
 brokers/directories/<id>  the log directories of this broker, if it ever had several: where each was seen last
+partitioner/<topic id>  see `headrace.streams.partitioners`
 pid_block               see `headrace.broker.producer_ids`
 """
 

@@ -321,8 +321,7 @@ class Broker(World):
         self._driver.close()
         super().close()
         with self.condition:
-            if self._partitioners is not None and not self.broker.failed:
-                self._partitioners.save(self.broker.topics)
+            self._keep_partitioners()
             if not self.sync_stuck:  # else it is left as after a crash, and the next start recovers
                 self.broker.close(self.now_ms())
             self._stores.close()
@@ -334,6 +333,13 @@ class Broker(World):
         if self._partitioners is None:
             self._partitioners = TopicPartitioners(self._stores.metadata)
         return self._partitioners.share(self.broker.topics.require(topic), name, new)
+
+    def _keep_partitioners(self) -> None:
+        try:
+            if self._partitioners is not None:
+                self._partitioners.save(self.broker.topics)
+        except Exception as error:  # noqa: BLE001 - of the disk or of the program's own class; the broker closes well
+            self.broker.journal.error("partitioners_not_kept", error=repr(error))
 
     @property
     def _admin(self) -> AdminCore:

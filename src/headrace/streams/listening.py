@@ -86,6 +86,8 @@ class Listener:
         self._started = threading.Event()
         self._thread.start()
         self._started.wait()
+        if not self._running:
+            raise ConfigError("the thread that listens could not be started; the log says why")
 
     # For the owner, without the lock
 
@@ -149,8 +151,13 @@ class Listener:
     # In the thread
 
     def _work(self) -> None:
-        with asyncio.Runner() as runner:
-            runner.run(self._main())
+        try:
+            with asyncio.Runner() as runner:
+                runner.run(self._main())
+        except Exception as error:  # noqa: BLE001 - nobody else would hear of it
+            self._journal.error("listener_failed", error=repr(error))
+        finally:
+            self._started.set()
 
     async def _main(self) -> None:
         self._loop = loop = asyncio.get_running_loop()

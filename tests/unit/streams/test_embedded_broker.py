@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from headrace.clients.producer.blocking import Producer
@@ -93,3 +96,22 @@ def test_deliveries_are_told_to_callbacks(broker) -> None:
             producer.send("t", b"%d" % number, on_delivery=told.append)
         producer.flush()
         assert [each.metadata().offset for each in told] == list(range(5))
+
+
+def test_a_broker_in_memory_loads_only_what_it_needs() -> None:
+    """What takes long to import (event loops, sockets, a data base, clients) comes with what is used first."""
+    script = """
+import sys, time, headrace
+headrace.Broker  # loads it
+began = time.process_time()
+headrace.Broker()
+print(time.process_time() - began < 0.05)
+heavy = {"asyncio", "sqlite3", "ssl", "concurrent.futures.thread", "uvloop", "pyspark", "fastavro", "pydantic"}
+heavy |= {"headrace.clients.consumer.core", "headrace.clients.producer.core", "headrace.clients.admin.core"}
+heavy |= {"headrace.clients.pool", "headrace.server.hub", "headrace.streams.listening", "headrace.storage.os_files"}
+print(sorted(heavy & set(sys.modules)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.splitlines() == ["True", "[]"], done.stderr

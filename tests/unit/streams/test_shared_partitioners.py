@@ -128,6 +128,21 @@ def test_what_is_kept_goes_with_its_topic_and_its_strategy(tmp_path) -> None:
         assert not broker._stores.metadata.list(PARTITIONERS)
 
 
+def test_a_strategy_that_cannot_be_dumped_does_not_keep_a_broker_from_closing(
+    tmp_path, caplog
+) -> None:
+    class Broken(Alternating):
+        def dump(self) -> bytes:
+            raise KeyError("mine")
+
+    register_partitioner("broken", Broken)
+    with Broker(tmp_path) as broker:
+        broker.create_topic("t", 3, partitioner="broken")
+        assert send(broker, 1) == [0]
+    assert "partitioners_not_kept" in caplog.text
+    assert (tmp_path / "clean_shutdown").exists()
+
+
 def test_topics_grow_and_are_described(tmp_path) -> None:
     with Broker(tmp_path) as broker:
         broker.create_topic("t", 1, configs={"retention.ms": "1000"})
