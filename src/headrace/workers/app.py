@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 import signal
 from collections.abc import Callable, Hashable, Sequence
@@ -205,10 +206,14 @@ class App:
         A second signal does not wait for them.
 
         Raises:
+            KeyboardInterrupt: There was a second signal.
             WorkerFailedError: A record could not be handled, and nothing says what to do with such records.
             HeadraceError: What workers need cannot be reached or read.
         """
-        asyncio.run(self._run_with_signals())
+        try:
+            asyncio.run(self._run_with_signals())
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
 
     async def serve(self) -> None:
         """Run on the present event loop, as `run` does, but leave signals to the program."""
@@ -247,16 +252,13 @@ class App:
 
     async def _run_with_signals(self) -> None:
         service = self.service()
-        running = asyncio.current_task()
-        assert running is not None, "a coroutine runs in a task"
-        signalled = False
+        signals = itertools.count(1)
 
         def stop() -> None:
-            nonlocal signalled
-            if signalled:
-                running.cancel()
-            signalled = True
-            service.stop()
+            if next(signals) == 1:
+                service.stop()
+            else:
+                service.abort()
 
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):

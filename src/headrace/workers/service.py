@@ -34,6 +34,7 @@ class Service:
         self._properties = properties
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_wanted = False
+        self._tasks: list[asyncio.Task[None]] = []
         self.workers: list[Worker] = []
         self.outlet: Outlet | None = None
         """Open while the workers run."""
@@ -59,6 +60,7 @@ class Service:
             ]
             self.outlet = outlet
             tasks = [asyncio.create_task(worker.run()) for worker in self.workers]
+            self._tasks = tasks
             if self._stop_wanted:
                 self._stop_workers()
             if on_ready is not None:
@@ -81,6 +83,11 @@ class Service:
         self._stop_wanted = True
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._stop_workers)
+
+    def abort(self) -> None:
+        """Wait for no handler any more; from the event loop."""
+        for task in self._tasks:
+            task.cancel()
 
     def _stop_workers(self) -> None:
         for worker in self.workers:

@@ -12,6 +12,8 @@ import pytest
 
 import headrace
 from headrace import App, Broker
+from headrace.errors import ApiError, ErrorCode
+from headrace.protocol.messages.offset_commit import OffsetCommitRequest
 from headrace.workers.scheduler import Ordering
 
 WAIT_S = 20.0
@@ -317,3 +319,71 @@ def test_positions_are_committed_without_gaps_while_work_goes_on(broker: Broker)
             await until(lambda: committed(broker) == {0: 5})
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+def test_at_most_once_loses_and_repeats_nothing_while_workers_come_and_go_in_order(
+    broker: Broker, kind: str
+) -> None:
+    fill(broker, 30)
+    handled: Counter[str] = Counter()
+
+    def make() -> App:
+        app = make_app(broker)
+
+        async def in_loop(value: str):
+            await asyncio.sleep(0.002)
+            handled[value] += 1
+
+        def in_thread(value: str):
+            handled[value] += 1
+
+        decorate = app.worker(
+            "orders", delivery="at_most_once", heartbeat_interval_ms=10, concurrency=3
+        )
+        decorate(in_loop if kind == "async" else in_thread)
+        return app
+
+    async def main() -> None:
+        async with serving(make()):
+            await until(lambda: len(handled) > 10)
+            async with serving(make()):
+                await until(lambda: len(handled) > 40)
+            await until(lambda: sum(handled.values()) >= 120)
+
+    asyncio.run(main())
+    assert set(handled.values()) == {1}
+    assert len(handled) == 120
+    assert committed(broker) == dict.fromkeys(range(4), 30)
+
+
+def test_a_commit_that_fails_keeps_records_of_at_most_once_from_being_handled(
+    broker: Broker, monkeypatch
+) -> None:
+    broker.publish("orders", b"x", partition=0)
+    handled: list[str] = []
+    refusals = iter([True, True])
+    submit = broker.submit
+
+    def refuse(client, call, on_done):
+        if isinstance(call.request, OffsetCommitRequest) and next(refusals, False):
+            assert not handled
+            on_done(ApiError.for_code(ErrorCode.GROUP_AUTHORIZATION_FAILED, "not now"))
+        else:
+            submit(client, call, on_done)
+
+    monkeypatch.setattr(broker, "submit", refuse)
+
+    async def main() -> None:
+        app = make_app(broker)
+
+        @app.worker("orders", delivery="at_most_once")
+        async def handle(value: str):
+            handled.append(value)
+
+        async with serving(app):
+            await until(lambda: handled)
+
+    asyncio.run(main())
+    assert handled == ["x"]
+    assert next(refusals, None) is None

@@ -192,6 +192,21 @@ def test_a_handler_that_does_not_end_in_time_is_neither_committed_nor_waited_for
     place.until(lambda: place.ended() == {1: 1})
 
 
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_a_second_signal_does_not_wait(place: Place, kind: str) -> None:
+    place.write(kind=kind, pause="await asyncio.sleep(60)" if "async" in kind else "time.sleep(60)")
+    child = place.start()
+    place.publish({"id": 1})
+    place.until(lambda: len(place.lines("begin")) == 1)
+    child.terminate()
+    with pytest.raises(subprocess.TimeoutExpired):
+        child.wait(0.3)
+    child.send_signal(signal.SIGINT)
+    assert child.wait(10) == 130
+    assert place.committed() == 0
+    assert "Traceback" not in (place.directory / "log").read_text()
+
+
 def test_two_workers_share_the_work_and_a_stop_hands_it_over(place: Place) -> None:
     place.write(pause="time.sleep(0.01)")
     first, second = place.start(), place.start()

@@ -1,0 +1,110 @@
+"""One app on a server: order, results, retries, dead letters, and a broker that restarts.
+
+`--target kafka` runs the same program against Apache Kafka.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import headrace
+from headrace import App, Retry
+from tests.fixtures.targets import Target
+
+WAIT_S = 60.0
+PARTITIONS = 4
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.02)
+
+
+def create(target: Target, *topics: str) -> None:
+    with headrace.Admin(target.bootstrap) as admin:
+        for topic in topics:
+            admin.create_topic(topic, PARTITIONS)
+
+
+def committed(target: Target, group: str, topic: str) -> int:
+    with headrace.Admin(target.bootstrap) as admin:
+        offsets = admin.offsets(group).items()
+    return sum(at.offset for name, at in offsets if name.topic == topic)
+
+
+def test_order_results_retries_and_dead_letters(target: Target) -> None:
+    create(target, "orders")
+    app = App(group="billing")
+    seen: dict[str, list[int]] = {}
+    failures: Counter[int] = Counter()
+
+    @app.worker("orders", ordering="key", retry=Retry(attempts=2, first=0.01), dead_letter=True)
+    @app.publishes("invoices")
+    def bill(order: dict, context) -> dict:
+        number = order["id"]
+        if number % 10 == 0:
+            failures[number] += 1
+            if number % 20 == 0 or failures[number] == 1:
+                raise ValueError(number)
+        seen.setdefault(context.key.decode(), []).append(number)
+        return {"order": number}
+
+    with app.test(target.bootstrap) as t:
+        with headrace.Producer(target.bootstrap, serde="json", key_serde="str") as producer:
+            for number in range(200):
+                producer.send("orders", {"id": number}, key=f"k{number % 7}")
+        t.wait_idle(WAIT_S)
+        invoices, letters = t.messages("invoices"), t.messages("dlq.orders")
+    good = [number for number in range(200) if number % 20]
+    assert sorted(message.json()["order"] for message in invoices) == good
+    assert sorted(message.json()["id"] for message in letters) == list(range(0, 200, 20))
+    assert {message.header("kafka_dlt-original-topic") for message in letters} == {"orders"}
+    assert all(numbers == sorted(numbers) for numbers in seen.values())
+    assert committed(target, "billing", "orders") == 200
+
+
+def test_retry_topics(target: Target) -> None:
+    create(target, "payments")
+    app = App(group="payments")
+    attempts: list[tuple[str, int, int]] = []
+
+    @app.worker("payments", retry=Retry(attempts=3, first=0.1, topics=True), dead_letter=True)
+    async def pay(value: str, context) -> None:
+        attempts.append((value, context.attempt, context.offset))
+        if value == "bad":
+            raise ValueError
+
+    with app.test(target.bootstrap) as t:
+        t.produce("payments", "bad", key="k")
+        t.produce("payments", "good", key="k")
+        t.wait_idle(WAIT_S)
+        assert len(t.messages("dlq.payments")) == 1
+    assert sorted(attempts) == [("bad", 1, 0), ("bad", 2, 0), ("bad", 3, 0), ("good", 1, 1)]
+
+
+def test_a_broker_that_restarts_costs_no_record(target: Target) -> None:
+    create(target, "flights")
+    app = App(group="flights", commit_interval_s=0.05)
+    handled: Counter[int] = Counter()
+
+    @app.worker("flights", concurrency=2)
+    async def fly(number: int) -> None:
+        handled[number] += 1
+
+    with app.test(target.bootstrap) as t:
+        with headrace.Producer(target.bootstrap, serde="json") as producer:
+            for number in range(300):
+                producer.send("flights", number)
+            producer.flush()
+            until(lambda: len(handled) > 20)
+            target.restart()
+            for number in range(300, 500):
+                producer.send("flights", number)
+        until(lambda: len(handled) == 500)
+        t.wait_idle(WAIT_S)
+    assert committed(target, "flights", "flights") == 500
+    assert max(handled.values()) <= 2
