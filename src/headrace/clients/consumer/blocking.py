@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -78,7 +79,10 @@ class Consumer:
             client_id=client_id,
         )
         self._driver = open_blocking_driver(target, self.config)
-        self._core = consumer_core(self._driver.engine, self.config, assignor, serde, key_serde)
+        with ExitStack() as undo:
+            undo.callback(self._driver.close)
+            self._core = consumer_core(self._driver.engine, self.config, assignor, serde, key_serde)
+            undo.pop_all()
         self._closed = False
 
     def __enter__(self) -> Self:

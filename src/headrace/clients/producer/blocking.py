@@ -102,16 +102,19 @@ class Producer:
             client_id=client_id,
         )
         self._driver = open_blocking_driver(target, self.config)
-        self._core: ProducerCore[DeliveryFuture] = ProducerCore(
-            self._driver.engine,
-            self.config,
-            delivery=lambda where, timestamp_ms: DeliveryFuture(self, where, timestamp_ms),
-            choose=random.randrange,
-            partitioner=partitioner,
-            serde=serde,
-            key_serde=key_serde,
-            share=None if isinstance(target, str) else target.share_partitioner,
-        )
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._driver.close)
+            self._core: ProducerCore[DeliveryFuture] = ProducerCore(
+                self._driver.engine,
+                self.config,
+                delivery=lambda where, timestamp_ms: DeliveryFuture(self, where, timestamp_ms),
+                choose=random.randrange,
+                partitioner=partitioner,
+                serde=serde,
+                key_serde=key_serde,
+                share=None if isinstance(target, str) else target.share_partitioner,
+            )
+            undo.pop_all()
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,301 @@
+"""B5: the coordinator is killed at every awkward moment, and members are slow, silent or late. In virtual time.
+
+The members are whole consumers; the broker is killed from within the handling of the request that makes the moment, and
+comes back with what it had synced. That the same holds with processes is shown by tests/conformance/group_rounds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace import TopicPartition
+from headrace.errors import ApiError, ErrorCode, TransportError
+from headrace.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from headrace.protocol.messages.fetch import FetchRequest
+from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
+from headrace.protocol.messages.heartbeat import HeartbeatRequest
+from headrace.protocol.messages.join_group import JoinGroupRequest
+from headrace.protocol.messages.leave_group import LeaveGroupRequest
+from headrace.protocol.messages.metadata import MetadataRequest
+from headrace.protocol.messages.sync_group import SyncGroupRequest
+from tests.fixtures.consumer_world import ConsumerWorld, Program, rebalance
+
+ASSIGNORS = ["range", "equal"]
+
+
+class Story:
+    """A group of three in a settled world, and a broker that can be killed at the n-th request or answer of a kind."""
+
+    def __init__(self, assignor: str, members: int = 3, **options: Any) -> None:
+        self.world = ConsumerWorld()
+        self.world.broker.create_topic("t", partitions=6)
+        self.assignor = assignor
+        self.members = [self.member(**options) for _ in range(members)]
+        self.settle()
+        self.killed = 0
+
+    def member(self, **options: Any) -> Program:
+        program = self.world.consumer(
+            **{
+                "group": "g",
+                "assignor": self.assignor,
+                "auto_offset_reset": "earliest",
+                "session_timeout_ms": 10_000,
+                **options,
+            }
+        )
+        program.subscribe(["t"])
+        return program
+
+    def settle(self, rounds: int = 80) -> None:
+        rebalance(*self.members, rounds=rounds)
+        held = [one for member in self.members for one in member.assignment()]
+        assert sorted(held) == [TopicPartition("t", number) for number in range(6)]
+        assert len(set(self.generations)) == 1
+
+    @property
+    def generations(self) -> list[int]:
+        return [member.core.group_metadata().generation_id for member in self.members]
+
+    def joins(self) -> int:
+        return sum(len(member.requests(JoinGroupRequest)) for member in self.members)
+
+    def kill_at(self, kind: type, number: int = 1, *, answered: bool = False) -> None:
+        """Have the broker killed when it gets the n-th request of a kind, or has sent the n-th answer."""
+        seen: list[Any] = []
+
+        def hook(_program: Program, call: Any) -> TransportError | None:
+            if not isinstance(call.request, kind):
+                return None
+            seen.append(call)
+            if len(seen) != number:
+                return None
+            self.killed += 1
+            self.world.fault = self.world.lost = None
+            self.world.restart_broker(crash=True)
+            return None if answered else TransportError("the broker is gone")
+
+        if answered:
+            self.world.lost = hook
+        else:
+            self.world.fault = hook
+
+
+@pytest.fixture(params=ASSIGNORS)
+def story(request) -> Story:
+    return Story(request.param)
+
+
+def test_b5_1_killed_after_noticing_a_change(story) -> None:
+    """A member has gone, and nobody has been told yet."""
+    gone = story.members.pop()
+    story.kill_at(LeaveGroupRequest, answered=True)
+    gone.close()
+    assert story.killed == 1
+    story.settle()
+
+
+def test_b5_1_killed_after_noticing_a_death(story) -> None:
+    """A session has ended, and nobody has been told yet."""
+    story.members.pop().die()
+    before = story.generations
+    group = story.world.broker.broker.groups._find("g")
+    while group.state.name == "STABLE":
+        story.world.advance(100)
+    story.world.restart_broker(crash=True)
+    story.settle()
+    assert min(story.generations) > max(before)
+
+
+def test_b5_2_killed_with_only_some_members_told(story) -> None:
+    newcomer = story.member()
+    story.members.append(newcomer)
+    story.kill_at(HeartbeatRequest, number=2)
+    story.settle()
+    assert story.killed == 1
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_b5_3_killed_with_only_some_joins_received(story, number) -> None:
+    story.kill_at(JoinGroupRequest, number=number)
+    story.members.append(story.member())
+    story.settle()
+    assert story.killed == 1
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_b5_4_killed_after_the_new_generation_is_durable(story, number) -> None:
+    """The phase of joins is over and written; its answers are lost one by one."""
+    story.members.pop().die()
+    story.kill_at(JoinGroupRequest, number=min(number, 2), answered=True)
+    story.settle()
+    assert story.killed == 1
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_b5_5_killed_with_only_some_answers_sent(story, number) -> None:
+    story.members.append(story.member())
+    story.kill_at(SyncGroupRequest, number=number, answered=True)
+    story.settle()
+    assert story.killed == 1
+
+
+def test_b5_there_is_no_rebalance_where_membership_is_unchanged(story) -> None:
+    generations, joins = story.generations, story.joins()
+    for _ in range(3):
+        story.world.restart_broker(crash=True)
+        story.settle()
+    assert (story.generations, story.joins()) == (generations, joins)
+
+
+@pytest.mark.parametrize("failure", ["a closed connection", "no answer"])
+def test_b5_consumers_fetch_while_they_look_for_a_coordinator(failure) -> None:
+    story = Story("equal", members=1, session_timeout_ms=45_000)
+    (reader,) = story.members
+    story.world.fill("t", 6, 200)
+
+    def away(_program: Program, call: Any) -> TransportError | None:
+        if call.channel != "group" and not isinstance(call.request, FindCoordinatorRequest):
+            return None
+        return TransportError("closed" if failure == "a closed connection" else "no answer in time")
+
+    story.world.fault = away
+    for _ in range(8):
+        story.world.advance(1_000)
+        assert reader.poll(1_000, max_records=10)
+    assert reader.requests(FindCoordinatorRequest), "it looks"
+    assert reader.requests(FetchRequest)
+    story.world.fault = None
+    story.settle()
+
+
+def test_b5_a_session_without_an_answer_is_the_coordinators_failure() -> None:
+    story = Story("equal", members=1)
+    (reader,) = story.members
+    looked = len(reader.requests(FindCoordinatorRequest))
+    silent = True
+
+    def hang(_program: Program, call: Any) -> Any:
+        if silent and isinstance(call.request, HeartbeatRequest):
+            return TransportError("no answer in time")
+        return None
+
+    story.world.fault = hang
+    for _ in range(30):
+        reader.poll(500)
+    assert len(reader.requests(FindCoordinatorRequest)) > looked
+    silent = False
+    story.settle()
+
+
+def test_b5_stale_metadata_is_asked_for_with_pauses() -> None:
+    story = Story("equal", members=1)
+    (reader,) = story.members
+    story.world.fault = lambda _program, call: (
+        TransportError("gone") if isinstance(call.request, FetchRequest) else None
+    )
+    asked = len(reader.requests(MetadataRequest))
+    for _ in range(20):
+        reader.poll(500)
+    most = 10_000 // reader.config.retry_backoff_ms + 1
+    assert 1 <= len(reader.requests(MetadataRequest)) - asked <= most, "ten seconds of failures"
+
+
+def grow(story: Story, count: int) -> None:
+    wanted = CreatePartitionsTopic(name="t", count=count, assignments=None)
+    answer = story.world.broker.call(CreatePartitionsRequest(topics=[wanted], timeout_ms=1000))
+    assert answer.results[0].error_code == 0
+
+
+def test_b5_partitions_of_subscribed_topics_change() -> None:
+    story = Story("equal", members=2, metadata_max_age_ms=2_000)
+    grow(story, 9)
+    rebalance(*story.members, rounds=40)
+    assert sorted(len(member.assignment()) for member in story.members) == [4, 5]
+
+
+def test_b5_topics_appear_that_match_a_pattern() -> None:
+    world = ConsumerWorld()
+    member = world.consumer(group="g", metadata_max_age_ms=2_000)
+    member.subscribe(pattern="t.*", exclude=["tx"])
+    rebalance(member)
+    for topic in ("t1", "tx", "t2"):
+        world.broker.create_topic(topic)
+    rebalance(member, rounds=20)
+    assert [topic for topic, _ in member.assignment()] == ["t1", "t2"]
+
+
+def test_b5_commits_and_heartbeats_during_a_rebalance() -> None:
+    """A commit under the generation that ends still counts while the group prepares the next."""
+    story = Story("equal", members=1)
+    (first,) = story.members
+    story.world.fill("t", 6, 5)
+    assert first.poll(1_000, max_records=5)
+    place = next(record for record in first.assignment())
+    second = story.member()
+    story.world.settle()
+    first.commit({place: 1})
+    assert first.committed(place) == {place: 1}
+    story.members.append(second)
+    story.settle()
+
+
+def frozen(story: Story, member: Program, duration_ms: int) -> None:
+    """As SIGSTOP and SIGCONT: the others live on."""
+    story.world.programs.remove(member)
+    others = [one for one in story.members if one is not member]
+    rebalance(*others, rounds=duration_ms // 500)
+    story.world.programs.append(member)
+
+
+def test_b5_a_member_that_pauses_before_its_join_is_left_out(story) -> None:
+    late = story.members[0]
+    before = story.generations[0]
+    frozen(story, late, 40_000)
+    others = story.members[1:]
+    assert sum(len(member.assignment()) for member in others) == 6
+    with pytest.raises((ApiError, TransportError)) as refused:
+        late.run(late.core.commit({late.assignment()[0]: 0}), 5_000)
+    if isinstance(refused.value, ApiError):
+        assert refused.value.code in {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION}
+    story.settle()  # and it returns
+    assert min(story.generations) > before
+
+
+def test_b5_a_member_that_pauses_after_its_join_has_a_full_session_from_the_answer() -> None:
+    story = Story("range")  # an eager group: cooperative members join twice by themselves
+    sleeper = story.member()
+    answers: list[Any] = []
+
+    def count(program: Program, call: Any) -> None:
+        if program is sleeper and isinstance(call.request, JoinGroupRequest):
+            answers.append(call)
+
+    story.world.lost = count
+    for _ in range(100):
+        rebalance(*story.members, sleeper, rounds=1)
+        if len(answers) == 2:  # the first only told its member id
+            break
+    story.world.lost = None
+    story.members.append(sleeper)
+    joins = len(sleeper.requests(JoinGroupRequest))
+    frozen(story, sleeper, 8_000)  # of ten; the moment between the answer and now counts too
+    story.settle()
+    assert len(sleeper.requests(JoinGroupRequest)) == joins, "nobody noticed"
+
+
+def test_b5_slow_consumers_are_expelled_and_return() -> None:
+    story = Story("equal", members=1)
+    slow = story.member(max_poll_interval_ms=15_000)
+    story.members.append(slow)
+    story.settle()
+    rebalance(story.members[0], rounds=60)  # the slow one's program does not poll
+    assert len(story.members[0].assignment()) == 6
+    assert any("poll" in warning for warning in slow.warnings), slow.warnings
+    story.settle()
+    assert slow.assignment()

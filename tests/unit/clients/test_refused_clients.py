@@ -1,0 +1,40 @@
+"""A client that cannot be made leaves nothing open behind it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import headrace
+from headrace.errors import HeadraceError
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are counted in /proc")
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (headrace.Consumer, {"group": "g", "assignor": "stikky"}),
+        (headrace.Consumer, {"serde": "yaml"}),
+        (headrace.Producer, {"partitioner": "stikky"}),
+        (headrace.Producer, {"serde": "yaml"}),
+    ],
+)
+def test_no_socket_stays_open(kind, options) -> None:
+    before = open_files()
+    with pytest.raises(HeadraceError, match=r"stikky|yaml"):
+        kind("127.0.0.1:9092", **options)
+    assert open_files() == before
+
+
+@pytest.mark.parametrize("kind", [headrace.Consumer, headrace.Producer])
+def test_no_client_stays_with_the_broker(kind) -> None:
+    with headrace.Broker() as broker:
+        before = list(broker._clients)
+        with pytest.raises(HeadraceError, match="yaml"):
+            kind(broker, serde="yaml")
+        assert broker._clients == before
