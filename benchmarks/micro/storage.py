@@ -2,8 +2,8 @@
 
     python benchmarks/micro/storage.py [--directory DIR]
 
-Best of several rounds, as the machine is shared. `own` is the list of batches that docs/embedded.md shows, with an index
-of where they begin. Files are written to the page cache; nobody syncs here.
+Best of several rounds, as the machine is shared. `own` is the list of batches that docs/embedded.md shows, with an
+index of where they begin. Files are written to the page cache; nobody syncs here.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 import tracemalloc
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from headrace.core.log.config import LogConfig
 from headrace.core.log.partition_log import PartitionLog
@@ -98,7 +99,7 @@ def measure(room: Callable[[str], FileSystem], name: str, size: int) -> tuple[fl
     count = max(20, min(5000, TOTAL // size))
     batch = build_batch([(None, b"x" * size, (), NOW_MS)])
     logs = [open_log(room(f"{name}-{number}")) for number in range(ROUNDS)]
-    append = best([lambda log=log: fill(log, batch, count) for log in logs], count)  # type: ignore[misc]  # of a lambda with defaults
+    append = best([partial(fill, log, batch, count) for log in logs], count)
     log = logs[0]
     tail = best([lambda: look(log, [count - 1] * count)] * ROUNDS, count)
     scattered = [(number * 7919) % count for number in range(count)]
