@@ -45,8 +45,8 @@ class Broker(EmbeddedBroker):
             broker.wait_caught_up("billing")
             assert broker.messages("invoices")[0].value == b"paid"
 
-    What it adds to `headrace.Broker` waits for conditions and never sleeps. A program that runs on the same event loop as
-    the test has to be let run meanwhile: `await asyncio.to_thread(broker.wait_caught_up, "billing")`.
+    What it adds to `headrace.Broker` waits for conditions and never sleeps. A program that runs on the same event
+    loop as the test has to be let run meanwhile: `await asyncio.to_thread(broker.wait_caught_up, "billing")`.
 
     Attributes:
         faults: What it does wrong, see `headrace.testing.faults`.
@@ -254,7 +254,7 @@ class Broker(EmbeddedBroker):
     # Time
 
     def advance(self, duration_ms: int) -> None:
-        """Let time leap ahead for the broker and its clients in this process, with everything that falls due on the way.
+        """Let time leap ahead for the broker and its clients in this process, with all that falls due on the way.
 
         Clients over TCP do not notice; to the broker they have been silent for so long.
         """

@@ -32,7 +32,10 @@ class Clients:
         return self._open.enter_context(Producer(self.target, **options))
 
     def consumer(self, *topics: str, **options: Any) -> Consumer:
-        """Return a new `headrace.Consumer` that begins at the earliest record, subscribed to the topics if there are any."""
+        """Return a new `headrace.Consumer`, subscribed to topics if any are named.
+
+        Unless it is told otherwise it begins at the earliest record.
+        """
         from headrace.clients.consumer.blocking import Consumer  # noqa: PLC0415 - not every test has one
 
         options.setdefault("auto_offset_reset", "earliest")

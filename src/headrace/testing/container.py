@@ -21,8 +21,8 @@ _ESCAPES: Final = (("___", "-"), ("__", "_"), ("_", "."))
 class HeadraceContainer:
     """A broker in this process with the methods of a container.
 
-    Settings of `with_env` are obeyed where they are a broker's: `KAFKA_NUM_PARTITIONS` is `num.partitions`. The image, ports
-    and everything else about containers is taken and makes no difference.
+    Settings of `with_env` are obeyed where they are a broker's: `KAFKA_NUM_PARTITIONS` is `num.partitions`. The image,
+    ports and everything else about containers is taken and makes no difference.
 
     Attributes:
         broker: The broker, once it is started: what a container has no methods for.

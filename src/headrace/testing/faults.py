@@ -1,4 +1,4 @@
-"""Faults that a test has its broker commit: refusals by API, slow answers, lost connections, moved leaders, lost members.
+"""Faults that a test has its broker commit: refusals, slow answers, lost connections, moved leaders, lost members.
 
 broker.faults.on(ApiKey.PRODUCE, once=error("NOT_LEADER_OR_FOLLOWER"))
 broker.faults.on(ApiKey.FETCH, delay(0.5))
