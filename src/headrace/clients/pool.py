@@ -136,6 +136,8 @@ class Pool:
         """
         self.links: dict[tuple[Address, str], Link] = {}
         self.lost_connections = 0
+        self.submitted = 0
+        """How many requests were handed over so far."""
         """How many connections that had shaken hands ended so far, for whatever reason."""
         self._state = state
         self._config = config
@@ -153,6 +155,7 @@ class Pool:
 
     def submit(self, call: Call, deadline_ms: int, on_done: OnDone) -> None:
         """Send a request as soon as may be; `on_done` is told its outcome, at the deadline at the latest."""
+        self.submitted += 1
         limit_ms = self._config.request_timeout_ms
         if call.timeout_ms is not None:
             limit_ms = call.timeout_ms

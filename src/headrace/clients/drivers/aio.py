@@ -198,7 +198,9 @@ class AioDriver:
             jitter=jitter,
         )
         self._callbacks = LoopCallbacks(self.engine)
-        self._entry = Entry(self._enter, self.arm)
+        self._armed_for = 0
+        """How many requests the pool had been given when the timer was set last."""
+        self._entry = Entry(self._enter, self._leave)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._wakeups: set[Wakeup] = set()
@@ -304,6 +306,7 @@ class AioDriver:
         """Have the loop call when something is due; a timer that comes earlier than it need is left to come."""
         if self.engine.callbacks:
             self._callbacks.run()
+        self._armed_for = self.pool.submitted
         due_ms = self.engine.next_deadline_ms
         pool_ms = self.pool.next_deadline_ms
         if pool_ms is not None and (due_ms is None or pool_ms < due_ms):
@@ -332,6 +335,16 @@ class AioDriver:
             raise ClosedError("the client is closed")
         self.refresh()
         return self.engine
+
+    def _leave(self) -> None:
+        # For each record that is sent; what the pool waits for is armed already, unless it was given a request since.
+        due_ms = self.engine.next_deadline_ms
+        if (
+            self.engine.callbacks
+            or self.pool.submitted != self._armed_for
+            or (due_ms is not None and (self._timer is None or due_ms < self._timer_ms))
+        ):
+            self.arm()
 
     async def _invoke(self, task: Task[Any]) -> None:
         """Run the program's code for a task; if it is a coroutine, to its end."""

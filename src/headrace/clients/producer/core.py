@@ -22,6 +22,7 @@ from headrace.clients.producer.sender import Sender
 from headrace.errors import (
     ApiError,
     ClosedError,
+    ConfigError,
     ErrorCode,
     HeadraceError,
     SerializationError,
@@ -29,6 +30,7 @@ from headrace.errors import (
 )
 from headrace.records.builder import BatchBuilder, Headers
 from headrace.records.compression import Compression
+from headrace.serdes.plain import BytesSerde
 from headrace.serdes.serde import Serde, resolve_serde
 from headrace.types import TopicPartition
 
@@ -37,12 +39,28 @@ D = TypeVar("D", bound=Delivery)
 DEFAULT_PARTITIONER: Final = "key_hash"
 
 
+def _check_record(headers: object, timestamp_ms: object) -> None:
+    """Say what is wrong with a record that could not be written; it is not looked at before, for each would pay."""
+    if not isinstance(timestamp_ms, int):
+        raise ConfigError(f"timestamp_ms is a whole number of milliseconds, not {timestamp_ms!r}")
+    pairs = headers if isinstance(headers, list | tuple) else [headers]
+    for pair in pairs:
+        if (
+            not isinstance(pair, list | tuple)
+            or len(pair) != 2
+            or not isinstance(pair[0], str)
+            or not isinstance(pair[1], bytes | bytearray | memoryview | None)
+        ):
+            raise ConfigError(f"headers are pairs of text and bytes (or None), not {pair!r}")
+
+
 class Topic:
     """What a producer knows of a topic that it writes to."""
 
     __slots__ = (
         "available",
         "batch_closed",
+        "bytes_as_they_are",
         "count",
         "name",
         "partitioner",
@@ -59,6 +77,8 @@ class Topic:
         )
         self.serialize_key = key_serde.serialize
         self.serialize_value = serde.serialize
+        self.bytes_as_they_are = isinstance(serde, BytesSerde)
+        """Whether values of bytes need no call at all."""
         self.count = 0
         self.available: Sequence[int] = ()
         """Partitions with a leader, or all when none has."""
@@ -137,7 +157,10 @@ class ProducerCore(Generic[D]):
         if (
             known is None
             or self.sender.buffered > self._config.buffer_memory
-            or (partition is not None and partition >= known.count)
+            or (
+                partition is not None
+                and not (isinstance(partition, int) and partition < known.count)
+            )
         ):
             self._check_open()
             return None
@@ -145,20 +168,24 @@ class ProducerCore(Generic[D]):
             None if key is None else self._serialized(known.serialize_key, key, topic, "key")
         )
         value_bytes = (
-            None
-            if value is None
+            value
+            if value is None or (type(value) is bytes and known.bytes_as_they_are)
             else self._serialized(known.serialize_value, value, topic, "value")
         )
         if timestamp_ms is None:
             timestamp_ms = self._engine.now_ms
-        batch = self._append(
-            known,
-            key_bytes,
-            value_bytes,
-            headers=headers,
-            timestamp_ms=timestamp_ms,
-            partition=partition,
-        )
+        try:
+            batch = self._append(
+                known,
+                key_bytes,
+                value_bytes,
+                headers=headers,
+                timestamp_ms=timestamp_ms,
+                partition=partition,
+            )
+        except (AttributeError, TypeError, ValueError):
+            _check_record(headers, timestamp_ms)
+            raise
         delivery = self._delivery(batch.topic_partition, timestamp_ms)
         batch.deliveries.append(delivery)
         if on_delivery is not None:
@@ -238,6 +265,10 @@ class ProducerCore(Generic[D]):
             TransportError: No broker answered, or no room appeared, in time.
         """
         self._check_open()
+        if not isinstance(topic, str):
+            raise ConfigError(f"a topic's name is text, not {topic!r}")
+        if partition is not None and not isinstance(partition, int):
+            raise ConfigError(f"a partition is a number, not {partition!r}")
         if topic not in self._topics:
             yield from self._learn(topic)
         known = self._topics[topic]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Self
 
@@ -32,7 +32,7 @@ class Delivery:
         self.observed = False
         """Whether the program has looked, or asked to be told: then a failure need not be raised elsewhere."""
         self._outcome: RecordMetadata | HeadraceError | None = None
-        self._callbacks: list[Callable[[Any], object]] = []
+        self._callbacks: tuple[Callable[[Any], object], ...] = ()
 
     def done(self) -> bool:
         """Whether the record was delivered or given up."""
@@ -57,10 +57,12 @@ class Delivery:
         if self.done():
             callback(self)
         else:
-            self._callbacks.append(callback)
+            self._callbacks = (*self._callbacks, callback)
 
-    def settle(self, outcome: RecordMetadata | HeadraceError) -> list[Callable[[], object]]:
+    def settle(self, outcome: RecordMetadata | HeadraceError) -> Sequence[Callable[[], object]]:
         """Set the outcome; return the calls of the program's code that are now due."""
         self._outcome = outcome
-        callbacks, self._callbacks = self._callbacks, []
+        if not self._callbacks:
+            return ()
+        callbacks, self._callbacks = self._callbacks, ()
         return [partial(callback, self) for callback in callbacks]

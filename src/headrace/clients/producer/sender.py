@@ -7,6 +7,7 @@ the engine for. It never waits.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from typing import Final
 
 from headrace.clients.config import ProducerConfig
@@ -39,6 +40,8 @@ LOST_IDENTITY: Final = frozenset(
 """The broker's and our idea of the sequence differ: nothing was written, a new epoch begins a new sequence."""
 TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 REFRESH_TIMEOUT_MS: Final = 2_000
+_metadata = partial(tuple.__new__, RecordMetadata)
+"""Half the cost of calling the class, for each record."""
 
 
 class Sender:
@@ -277,10 +280,9 @@ class Sender:
         due = self._engine.callbacks
         for index, delivery in enumerate(batch.deliveries):
             timestamp_ms = delivery.timestamp_ms if append_time_ms < 0 else append_time_ms
-            where = RecordMetadata(
-                topic, partition, offset + index if offset >= 0 else -1, timestamp_ms
-            )
-            due.extend(delivery.settle(where))
+            at = offset + index if offset >= 0 else -1
+            if callbacks := delivery.settle(_metadata((topic, partition, at, timestamp_ms))):
+                due.extend(callbacks)
 
     def _abandon(self, queue: PartitionQueue, batch: Batch, error: HeadraceError) -> None:
         self._let_go(queue, batch)
