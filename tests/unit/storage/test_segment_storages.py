@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
 
 from headrace.errors import ConfigError
+from headrace.storage import registry
 from headrace.storage.conformance import CHECKS
 from headrace.storage.os_files import OsFileSystem
 from headrace.storage.registry import register_storage, storages
@@ -165,3 +167,17 @@ def test_names(tmp_path) -> None:
     register_storage("no-storage", dict)  # type: ignore[arg-type]  # which is what is tested
     with pytest.raises(ConfigError, match=r"dict.*no size, append"):
         in_memory("no-storage")
+
+
+def test_a_package_offers_a_storage_by_an_entry_point(monkeypatch) -> None:
+    entry = EntryPoint("offered", f"{__name__}:ListSegment", registry.ENTRY_POINTS)
+    monkeypatch.setattr(entry.__class__, "load", lambda _: ListSegment)
+    monkeypatch.setattr(
+        registry, "entry_points", lambda *, group, name: [entry] if name == entry.name else []
+    )
+    monkeypatch.setattr(registry, "_FACTORIES", dict(registry._FACTORIES))
+    found = storages(in_memory=True)("offered")
+    assert found is not None
+    found.make_directory("t-0")
+    found.open("t-0/0.log", create=True).append([b"x"])
+    assert found.describe().name == "memory:offered"
