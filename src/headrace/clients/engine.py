@@ -36,6 +36,8 @@ Outcome = Message | HeadraceError | None
 
 UNLIMITED_MS: Final = 1 << 60
 """A time-out that never comes."""
+TIMERS_KEPT: Final = 64
+"""Timers are not looked through before there are more."""
 ANY_NODE_SHARE: Final = 3
 """Where any broker will do, one that hangs may take only this part of the time."""
 
@@ -151,6 +153,8 @@ class Engine:
         self._ready: deque[tuple[Task[Any], Any]] = deque()
         self._running = False
         self._timers: list[tuple[int, int, Timer]] = []
+        self._prune_at = TIMERS_KEPT
+        """With so many timers, those that were cancelled are thrown out: most are, long before their time."""
         self._timer_numbers = itertools.count()
         self._waiting: dict[Task[Any], int] = {}
         """Tasks at a `Wait`, with the turn they wait in."""
@@ -177,6 +181,10 @@ class Engine:
         """Call a function at a time, from `advance`."""
         timer = Timer(when_ms, callback)
         heapq.heappush(self._timers, (when_ms, next(self._timer_numbers), timer))
+        if len(self._timers) > self._prune_at:
+            self._timers = [entry for entry in self._timers if entry[2].pending]
+            heapq.heapify(self._timers)
+            self._prune_at = max(TIMERS_KEPT, 2 * len(self._timers))
         return timer
 
     def submit(self, call: Call, on_done: Callable[[Outcome], object]) -> None:
@@ -267,6 +275,8 @@ class Engine:
         task.outcome = outcome
         task.invocation = None
         self._waiting.pop(task, None)
+        if task.alarm is not None:
+            task.alarm.cancel()
         if task.on_done is not None:
             task.on_done(task)
 

@@ -235,3 +235,18 @@ def test_timers_are_called_in_order_of_time_and_not_when_cancelled():
     engine.advance(1300)
     assert called == ["early", "late"]
     assert engine.next_deadline_ms is None
+
+
+def test_what_has_ended_leaves_no_timers_behind():
+    engine, _ = make_engine()
+
+    def flow():
+        yield Wait(engine.now_ms + 3_600_000)
+
+    for _ in range(1000):
+        engine.spawn(flow())
+        engine.notify()
+        engine.at(engine.now_ms + 30_000, list).cancel()
+    kept = engine.at(engine.now_ms + 60_000, list)
+    assert engine.next_deadline_ms == kept.when_ms, "nobody waits any more"
+    assert len(engine._timers) <= 200
