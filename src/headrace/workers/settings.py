@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, Protocol, get_args
 from headrace.errors import ConfigError
 from headrace.serdes.serde import Serde
 from headrace.workers.handlers import Handler
-from headrace.workers.letters import DEAD_LETTER_PREFIX, retry_topic
+from headrace.workers.letters import DEAD_LETTER_PREFIX, RETRY_PREFIX, retry_topic
 from headrace.workers.outcomes import NO_RETRY, OnFailure, Retry
 from headrace.workers.scheduler import Ordering
 
@@ -123,6 +123,14 @@ class WorkerSettings:
         return {
             retry_topic(topic, pause): topic for pause in self.pauses_s for topic in self.topics
         }
+
+    def exclude(self) -> str | tuple[()]:
+        """Return what a pattern does not take unless it begins so: its own dead letters, and what waits elsewhere."""
+        aside = rf"({re.escape(DEAD_LETTER_PREFIX)}|{re.escape(RETRY_PREFIX)})"
+        if self.pattern is None or re.match(r"\^?(dlq|retry)", self.pattern.pattern):
+            return ()
+        named = f"|{re.escape(self.dead_letter)}" if isinstance(self.dead_letter, str) else ""
+        return f"{aside}.*{named}"
 
     def dead_letter_topic(self, topic: str) -> str:
         """Return where the dead letters of a topic go."""

@@ -63,6 +63,7 @@ class Slots:
         self._sources = settings.retry_topics()
         self._pauses_s = settings.pauses_s
         self._jobs: dict[asyncio.Task[None], Job | None] = {}
+        self._closed = False
         self._known_topics: set[str] = set()
 
     def start(self) -> None:
@@ -94,6 +95,7 @@ class Slots:
 
     async def close(self) -> None:
         """Wait for nothing any more."""
+        self._closed = True
         await _cancel(self._jobs)
 
     async def _work(self, first: Job) -> None:
@@ -102,9 +104,11 @@ class Slots:
         assert task is not None
         job: Job | None = first
         count = 0
-        while job is not None:
+        while job is not None and not self._closed:
             self._jobs[task] = job
             await self._run(job)
+            while task.cancelling():
+                task.uncancel()  # that was about the job, and the handler took no notice
             self._ended(job.topic_partition)
             count += 1
             if count % YIELD_EVERY == 0:
@@ -138,6 +142,8 @@ class Slots:
 
     async def _attempt(self, job: Job) -> list[ConsumerRecord]:
         """Call the handler and return the records that it handled; what it raises is the job's error."""
+        task = asyncio.current_task()
+        assert task is not None, "a coroutine runs in a task"
         if job.attempt == 1 and job.topic_partition.topic in self._sources:
             job.attempt = letters.retry_note(job.records[0]).attempt
         self._tally.counters.in_flight += 1
@@ -147,6 +153,11 @@ class Slots:
                 job.attempt,
                 lambda: not job.let_go and self._scheduler.is_current(job),
             )
+        except asyncio.CancelledError:
+            if task.cancelling():
+                raise
+            job.error = RuntimeError("the handler was cancelled, and not by its worker")
+            self._count("failed", job)
         except Exception as error:  # noqa: BLE001 - the program's; `_failed` finds what becomes of it
             job.error = error
             if not isinstance(error, Skip):

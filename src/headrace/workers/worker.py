@@ -15,7 +15,7 @@ from typing import Final
 
 from headrace.clients.consumer.aio import Consumer
 from headrace.clients.consumer.records import ConsumerRecord
-from headrace.errors import HeadraceError
+from headrace.errors import ConfigError, HeadraceError
 from headrace.types import TopicPartition
 from headrace.workers import letters
 from headrace.workers.counters import Counters, Hook, Tally
@@ -74,6 +74,8 @@ class Worker:
                 "key_serde": "bytes",
             },
         )
+        if self._sources and self._consumer.config.auto_offset_reset != "earliest":
+            raise ConfigError("Retry(topics=True) needs auto_offset_reset='earliest'")
         self._begins_late = self._consumer.config.auto_offset_reset != "earliest"
         self._committed: dict[TopicPartition, int] = {}
         self._full: set[TopicPartition] = set()
@@ -86,6 +88,7 @@ class Worker:
         self._handing_over = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._stopping = False
+        self._closed = False
 
     # Life
 
@@ -99,10 +102,13 @@ class Worker:
         tasks: list[asyncio.Task[None]] = []
         try:
             await self._create_retry_topics()
-            topics = None
-            if self.settings.pattern is None:
-                topics = [*self.settings.topics, *self._sources]
-            await self._consumer.subscribe(topics, pattern=self.settings.pattern, listener=self)
+            pattern = self.settings.pattern
+            await self._consumer.subscribe(
+                None if pattern is not None else [*self.settings.topics, *self._sources],
+                pattern=pattern,
+                exclude=self.settings.exclude(),
+                listener=self,
+            )
             tasks = [asyncio.create_task(self._poll()), asyncio.create_task(self._commit_often())]
             for task in tasks:
                 task.add_done_callback(self._task_ended)
@@ -138,8 +144,8 @@ class Worker:
         except HeadraceError as error:
             _log.warning("%s: leaving the group failed: %s", self.settings.name, error)
         finally:
+            self._closed = True
             await self._slots.close()
-            self._held.clear()
             if self._timer is not None:
                 self._timer.cancel()
             self._threads.close()
@@ -160,19 +166,23 @@ class Worker:
             timeout_s = (POLL_MS if wait_ms is None else min(POLL_MS, wait_ms)) / 1000
             if self._at_most_once:
                 records = await self._consumer.poll(timeout_s, limit)
-                records = await self._committed_before(records)
+                async with (
+                    self._handing_over
+                ):  # what is committed is handled, also if the end comes meanwhile
+                    self._take_in(await self._committed_before(records))
+                    self._start()
             else:
                 records = await self._consumer.poll(timeout_s)
-            # Nothing may wait between taking records and adding them: positions count on it.
-            self._take_in(records)
-            if records and self._begins_late:
-                await self._commit_beginnings()
-            self._start()
+                # Nothing may wait between taking records and adding them: positions count on it.
+                self._take_in(records)
+                if records and self._begins_late:
+                    await self._commit_beginnings()
+                self._start()
             if records:
                 await asyncio.sleep(0)
 
     def _take_in(self, records: list[ConsumerRecord]) -> None:
-        if self._stopping:
+        if self._stopping and not self._at_most_once:
             return
         now_ms = self._outlet.now_ms()
         wanted: list[ConsumerRecord] = []
@@ -232,6 +242,8 @@ class Worker:
 
     def _start(self) -> None:
         """Begin what can begin now, and come back when more is due."""
+        if self._closed:
+            return
         now_ms = self._outlet.now_ms()
         for name in [name for name, due_ms in self._held.items() if due_ms <= now_ms]:
             del self._held[name]

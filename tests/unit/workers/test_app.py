@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import Counter
 from dataclasses import dataclass
@@ -288,6 +289,25 @@ def test_what_cannot_be_handled_is_skipped_by_choice(broker: Broker) -> None:
         t.wait_idle()
         assert committed(broker) == {ORDERS: 2}
     assert (app.counters["handle"].skipped, app.counters["handle"].handled) == (1, 1)
+
+
+def test_a_handler_that_is_cancelled_by_something_of_its_own_has_failed() -> None:
+    app = make_app()
+    seen: list[Any] = []
+
+    @app.worker("orders", retry=QUICK)
+    async def handle(value: str, context):
+        seen.append(context.attempt)
+        if context.attempt < 3:
+            waited: asyncio.Future[None] = asyncio.Future()
+            waited.cancel()
+            await waited
+
+    with app.test() as t:
+        t.produce("orders", "x")
+        t.wait_idle()
+    assert seen == [1, 2, 3]
+    assert app.counters["handle"].failed == 2
 
 
 def test_dead_letters_have_the_record_and_the_reason(broker: Broker) -> None:
@@ -599,20 +619,23 @@ def test_workers_of_one_app_feed_each_other() -> None:
 
 
 def test_a_pattern_takes_every_topic_that_matches(broker: Broker) -> None:
-    for name in ("orders.eu", "orders.us", "other"):
+    names = ("orders.eu", "orders.us", "other", "dlq.orders.eu", "retry.1.orders.eu", "orders.dead")
+    for name in names:
         broker.create_topic(name)
     app = make_app()
     seen: list[Any] = []
 
-    @app.worker(pattern=r"orders\..*")
+    @app.worker(pattern=r".*orders\..*", retry=1, dead_letter="orders.dead")
     def handle(value: str, context):
         seen.append(context.topic)
+        raise ValueError
 
     with app.test(broker) as t:
-        for name in ("orders.eu", "orders.us", "other"):
+        for name in names:
             t.produce(name, "x")
         t.wait_idle()
-    assert sorted(seen) == ["orders.eu", "orders.us"]
+        assert len(t.messages("orders.dead")) == 3
+    assert sorted(seen) == ["orders.eu", "orders.us"], "a pattern takes no dead letters"
 
 
 # Wrong use
@@ -634,6 +657,14 @@ def test_a_pattern_takes_every_topic_that_matches(broker: Broker) -> None:
 def test_arguments_that_do_not_go_together(arguments, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_app().worker(**arguments)(lambda value: None)
+
+
+def test_records_that_wait_elsewhere_must_not_be_missed() -> None:
+    app = make_app()
+    retry = Retry(topics=True)
+    app.worker("orders", retry=retry, auto_offset_reset="latest")(lambda value: None)
+    with pytest.raises(ConfigError, match="earliest"), app.test():
+        pass
 
 
 def test_a_group_is_needed_and_a_worker() -> None:
