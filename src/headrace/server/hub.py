@@ -277,6 +277,11 @@ class BrokerHub:
         self.syncer.kick()
         self._timer.arm()
 
+    def clock_leapt(self) -> None:
+        """Look at the broker's deadlines anew: a test has moved the clock ahead."""
+        self.begin()
+        self._timer.clock_leapt()
+
     def _next_deadline_ms(self) -> int | None:
         return self._broker.next_deadline_ms
 

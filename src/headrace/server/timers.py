@@ -57,6 +57,13 @@ class BrokerTimer:
             self._tick()
         self.arm()
 
+    def clock_leapt(self) -> None:
+        """Set the timer anew: its delay was right until the clock leapt ahead."""
+        if self._handle is not None and self._armed_ms != -1:
+            self._handle.cancel()
+            self._handle = self._armed_ms = None
+            self.arm()
+
     def hold_off(self, delay_ms: int) -> None:
         """Do not fire for a while: the tick failed, and its deadline stays in the past."""
         self.cancel()

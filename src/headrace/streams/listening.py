@@ -125,6 +125,11 @@ class Listener:
         if sooner or broker.sync_due or broker.compaction_due:
             self._call()
 
+    def clock_leapt(self) -> None:
+        """Have the loop set its timer anew: a test has moved the clock ahead."""
+        if self._running:
+            self._loop.call_soon_threadsafe(self._hub.clock_leapt)
+
     # For `_SharedBroker`, under the lock
 
     def answer(self, deferred: Deferred[Any], value: Any) -> None:

@@ -268,6 +268,8 @@ class Broker(EmbeddedBroker):
                 clock.advance_to(due_ms)
             clock.advance_to(end_ms)
             self.pump()
+            if self._listener is not None:
+                self._listener.clock_leapt()
             self.condition.notify_all()
 
     # Between tests

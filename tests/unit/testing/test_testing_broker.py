@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.errors import ApiError, ConfigError
-from headrace.testing import ApiKey, Broker, Clients, ManualClock, error
+from headrace.testing import ApiKey, Broker, Clients, ManualClock, delay, error
 from headrace.types import TopicPartition
 
 RESET_S = 0.005
@@ -129,6 +129,21 @@ def test_time_leaps_and_what_is_due_happens() -> None:
         assert 0 <= broker.now_ms() - before_ms - 3_600_000 < 60_000
         sent = clients.producer().send("orders", b"a").result()
         assert sent.timestamp_ms >= before_ms + 3_600_000
+
+
+def test_what_is_due_soon_after_a_leap_does_not_wait_for_a_timer_that_was_set_before_it() -> None:
+    with Broker() as broker, Clients(broker.bootstrap) as clients:
+        admin = clients.admin()
+        slow = broker.faults.on(ApiKey.METADATA, once=delay(6))
+        thread = threading.Thread(target=admin.topics)
+        thread.start()
+        broker.wait_until(lambda: slow.hits)
+        broker.advance(60_000)
+        thread.join()
+        broker.faults.on(ApiKey.METADATA, once=delay(0.05))
+        began = time.perf_counter()
+        admin.topics()
+        assert 0.04 < time.perf_counter() - began < 3
 
 
 def test_time_by_hand_expires_members_that_are_silent(broker, clients) -> None:
