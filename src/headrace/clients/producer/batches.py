@@ -41,6 +41,7 @@ class Batch:
         "created_ms",
         "data",
         "deliveries",
+        "doubtful",
         "encoded_count",
         "topic_partition",
     )
@@ -59,6 +60,8 @@ class Batch:
         """What the program was given for each record, in their order."""
         self.base_sequence = -1
         self.attempts = 0
+        self.doubtful = False
+        """Whether it may have been written though nobody said so: only the same sequence of the same identity tells."""
 
     @property
     def size(self) -> int:
@@ -94,6 +97,7 @@ class PartitionQueue:
 
     __slots__ = (
         "confirmed",
+        "identity",
         "in_flight",
         "muted_until_ms",
         "next_sequence",
@@ -107,6 +111,8 @@ class PartitionQueue:
         self.open: Batch | None = None
         self.ready: deque[Batch] = deque()
         self.in_flight: list[Batch] = []
+        self.identity = ProducerIdentity()
+        """Under which its sequence runs; the producer may have another by now, see `adopt`."""
         self.next_sequence = 0
         self.confirmed = False
         """Whether the leader has acknowledged a batch of the present sequence. Before that it may take any batch for
@@ -137,12 +143,12 @@ class PartitionQueue:
             self.ready.append(self.open)
             self.open = None
 
-    def take(self, identity: ProducerIdentity) -> Batch:
+    def take(self) -> Batch:
         """Take the first ready batch for sending, encoded and with its place in the sequence."""
         batch = self.ready.popleft()
         if batch.builder is not None:
-            sequence = self.next_sequence if identity.producer_id >= 0 else -1
-            batch.encode(identity, sequence)
+            sequence = self.next_sequence if self.identity.producer_id >= 0 else -1
+            batch.encode(self.identity, sequence)
             if sequence >= 0:
                 self.next_sequence = add_sequence(sequence, batch.count)
         batch.attempts += 1
@@ -162,14 +168,28 @@ class PartitionQueue:
         others = [*self.in_flight, *(other for other in self.ready if other.attempts > 0)]
         return not any(precedes(other, batch) for other in others if other is not batch)
 
+    def adopt(self, identity: ProducerIdentity) -> bool:
+        """Go over to the producer's identity; false while a batch may have been written under the one before.
+
+        (1) A batch is written, its answer lost; (2) another partition makes the producer take a new epoch; (3) under
+        that epoch the batch would be written again. So it is repeated as it was, and the new epoch begins after it.
+        """
+        if identity != self.identity:
+            if self.in_flight or (self.ready and self.ready[0].doubtful):
+                return False
+            self.renumber(identity)
+        return True
+
     def renumber(self, identity: ProducerIdentity) -> None:
         """Start a new sequence under a new identity; nothing may be in flight."""
         assert not self.in_flight, "batches in flight keep their sequence"
+        self.identity = identity
         self.next_sequence = 0
         self.confirmed = False
         for batch in self.ready:
             if batch.builder is None:
                 batch.restamp(identity, self.next_sequence)
+                batch.doubtful = False
                 self.next_sequence = add_sequence(self.next_sequence, batch.count)
 
 

@@ -38,6 +38,13 @@ LOST_IDENTITY: Final = frozenset(
     }
 )
 """The broker's and our idea of the sequence differ: nothing was written, a new epoch begins a new sequence."""
+MAYBE_WRITTEN: Final = frozenset(
+    {
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    }
+)
 TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 REFRESH_TIMEOUT_MS: Final = 2_000
 _metadata = partial(tuple.__new__, RecordMetadata)
@@ -165,9 +172,7 @@ class Sender:
         self._timer = self._engine.at(when_ms, self.work)
 
     def _send_ready(self, now_ms: int) -> None:
-        pipelined = self._config.enable_idempotence
-        queues = [queue for queue in self.active if queue.sendable(now_ms, pipelined=pipelined)]
-        queues = self._prepared(queues, now_ms)
+        queues = self._prepared(self._sendable(self.active, now_ms), now_ms)
         limit = self._config.max_in_flight_requests_per_connection
         while queues:
             by_node: dict[int, list[PartitionQueue]] = {}
@@ -177,12 +182,17 @@ class Sender:
                     by_node.setdefault(node, []).append(queue)
             for node, part in by_node.items():
                 self._send_request(node, part)
-            queues = [
-                queue
-                for part in by_node.values()
-                for queue in part
-                if queue.sendable(now_ms, pipelined=pipelined)
-            ]
+            served = [queue for part in by_node.values() for queue in part]
+            queues = self._sendable(served, now_ms)
+
+    def _sendable(self, queues: Iterable[PartitionQueue], now_ms: int) -> list[PartitionQueue]:
+        pipelined = self._config.enable_idempotence
+        return [
+            queue
+            for queue in queues
+            if queue.sendable(now_ms, pipelined=pipelined)
+            and (queue.adopt(self._identity) or not queue.in_flight)
+        ]
 
     def _send_request(self, node: int, queues: list[PartitionQueue]) -> None:
         """Send one batch of each queue, as many as a request may hold."""
@@ -192,7 +202,7 @@ class Sender:
             if batches and size + queue.ready[0].size > self._config.max_request_size:
                 continue
             before = queue.ready[0].size
-            batch = queue.take(self._identity)
+            batch = queue.take()
             # A queue that was served goes to the end of the line, so that no partition is always last.
             self.active.pop(queue, None)
             self.active[queue] = None
@@ -247,11 +257,13 @@ class Sender:
             self._split(queue, batch)
             return
         passing = isinstance(error, TransportError) or code.retriable
+        batch.doubtful = batch.doubtful or code in MAYBE_WRITTEN
         if self._config.enable_idempotence and code in LOST_IDENTITY:
             passing = True
             if queue.is_first_outstanding(batch):
                 # Not the echo of an earlier batch's failure: the broker has lost track of this producer.
-                self._identity_lost = True
+                batch.doubtful = False
+                self._lose_identity(queue)
         if not passing or batch.attempts > self._config.retries:
             self._abandon(queue, batch, error)
             return
@@ -263,7 +275,7 @@ class Sender:
         self._last_error = error
 
     def _split(self, queue: PartitionQueue, batch: Batch) -> None:
-        halves = split(batch, self._compression, self._identity)
+        halves = split(batch, self._compression, queue.identity)
         self.buffered += sum(half.size for half in halves) - batch.size
         queue.put_back(batch, 0)
         position = queue.ready.index(batch)
@@ -288,11 +300,17 @@ class Sender:
         self._let_go(queue, batch)
         self.failed += len(batch.deliveries)
         # The records after it have a gap before them: a new epoch begins their sequence anew.
-        self._identity_lost = self._identity_lost or batch.base_sequence >= 0
+        if batch.base_sequence >= 0:
+            self._lose_identity(queue)
         for delivery in batch.deliveries:
             if not self.failures and not delivery.observed:
                 self.failures.append(delivery)
             self._engine.callbacks.extend(delivery.settle(error))
+
+    def _lose_identity(self, queue: PartitionQueue) -> None:
+        """Have a new epoch begin for a queue, unless one is at hand that it has not begun yet."""
+        if queue.identity == self._identity:
+            self._identity_lost = True
 
     def _let_go(self, queue: PartitionQueue, batch: Batch) -> None:
         if batch in queue.in_flight:
@@ -396,7 +414,7 @@ class Sender:
             self._identity = task.outcome
             self._identity_lost = False
             for queue in self.queues.values():
-                queue.renumber(self._identity)
+                queue.adopt(self._identity)
         elif isinstance(task.outcome, HeadraceError):
             self.give_up(task.outcome)
         self.work()

@@ -35,13 +35,14 @@ def batch_of(*values: bytes, now_ms: int = 0) -> Batch:
 def queue_of(*sizes: int) -> PartitionQueue:
     queue = PartitionQueue(T0)
     queue.confirmed = True
+    queue.identity = IDENTITY
     queue.ready.extend(batch_of(*[b"x"] * size) for size in sizes)
     return queue
 
 
 def test_sequences_follow_each_other() -> None:
     queue = queue_of(3, 2, 4)
-    taken = [queue.take(IDENTITY) for _ in range(3)]
+    taken = [queue.take() for _ in range(3)]
     assert [batch.base_sequence for batch in taken] == [0, 3, 5]
     assert [BatchHeader.parse(batch.data).base_sequence for batch in taken] == [0, 3, 5]
     assert queue.next_sequence == 9
@@ -62,7 +63,7 @@ def test_batches_that_come_back_in_any_order_go_again_in_theirs(
 ) -> None:
     queue = queue_of(2, 2, 2, 2, 2)
     queue.next_sequence = start
-    taken = [queue.take(IDENTITY) for _ in range(4)]
+    taken = [queue.take() for _ in range(4)]
     for index in order:
         queue.put_back(taken[index], 10)
     assert list(queue.ready)[:4] == taken
@@ -73,7 +74,7 @@ def test_batches_that_come_back_in_any_order_go_again_in_theirs(
 
 def test_nothing_goes_while_others_of_a_failed_round_are_in_flight() -> None:
     queue = queue_of(1, 1, 1)
-    first, second = queue.take(IDENTITY), queue.take(IDENTITY)
+    first, second = queue.take(), queue.take()
     assert queue.sendable(0, pipelined=True)
     assert not queue.sendable(0, pipelined=False)
     queue.put_back(first, 0)
@@ -87,20 +88,33 @@ def test_nothing_goes_while_others_of_a_failed_round_are_in_flight() -> None:
 def test_the_first_batch_of_a_sequence_goes_alone() -> None:
     queue = queue_of(1, 1)
     queue.confirmed = False
-    queue.take(IDENTITY)
+    queue.take()
     assert not queue.sendable(0, pipelined=True)
 
 
 def test_a_new_identity_renumbers_what_was_encoded() -> None:
     queue = queue_of(3, 2, 1)
-    taken = [queue.take(IDENTITY) for _ in range(2)]
+    taken = [queue.take() for _ in range(2)]
     for batch in taken:
         queue.put_back(batch, 0)
     queue.renumber(ProducerIdentity(7, 1))
     headers = [check_batch(batch.data, 0) for batch in taken]
     assert [(h.producer_epoch, h.base_sequence) for h in headers] == [(1, 0), (1, 3)]
     assert queue.next_sequence == 5
-    assert queue.take(ProducerIdentity(7, 1)).base_sequence == 0
+    assert queue.take().base_sequence == 0
+
+
+def test_what_may_have_been_written_keeps_its_identity_until_its_fate_is_known() -> None:
+    queue = queue_of(3, 2)
+    first = queue.take()
+    assert not queue.adopt(ProducerIdentity(7, 1)), "in flight"
+    queue.put_back(first, 0)
+    first.doubtful = True
+    assert not queue.adopt(ProducerIdentity(7, 1))
+    assert (queue.take(), queue.identity, first.base_sequence) == (first, IDENTITY, 0)
+    queue.in_flight.remove(first)
+    assert queue.adopt(ProducerIdentity(7, 1))
+    assert queue.take().base_sequence == 0
 
 
 def test_halves_keep_their_place_in_the_sequence_and_what_the_program_holds() -> None:

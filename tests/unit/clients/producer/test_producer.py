@@ -320,3 +320,50 @@ def test_acks_0_learns_of_a_moved_leader_by_the_closed_connection() -> None:
             assert time.monotonic() < deadline
             send_numbers(sender, 1, start=9)
             sender.flush()
+
+
+def test_a_gap_in_one_partition_does_not_write_another_ones_batch_again() -> None:
+    """(1) t-1's answer is lost, (2) t-0's batch is refused for good, (3) the new epoch must wait for t-1's fate."""
+    with (
+        FakeCluster(nodes=2, topics={"t": 2}) as cluster,
+        producer(cluster, retry_backoff_ms=500, retry_backoff_max_ms=500, linger_ms=0) as sender,
+    ):
+        for partition in (0, 1):
+            sender.send("t", b"first", partition=partition)
+        sender.flush()
+        cluster.faults.append(Fault(ApiKey.PRODUCE, "drop_after"))
+        unknown = sender.send("t", b"once", partition=1)
+        with pytest.raises(TransportError):
+            sender.flush(0.05)
+        cluster.faults.append(Fault(ApiKey.PRODUCE, "code", ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+        refused = sender.send("t", b"refused", partition=0)
+        assert not unknown.done()
+        with pytest.raises(ApiError):
+            refused.result(5)
+        assert unknown.result(5).offset == 1
+        sender.send("t", b"last", partition=0)
+        sender.send("t", b"last", partition=1)
+        sender.flush()
+        assert values(cluster) == [b"first", b"last"]
+        assert values(cluster, TopicPartition("t", 1)) == [b"first", b"once", b"last"]
+
+
+def test_a_batch_given_up_does_not_have_the_one_after_it_written_again() -> None:
+    """(1) Two batches are written, their answers lost, (2) the first is given up, (3) the second is tried again."""
+    with FakeCluster(topics={"t": 1}) as cluster:
+        options = {"delivery_timeout_ms": 600, "retry_backoff_ms": 500, "retry_backoff_max_ms": 500}
+        with producer(cluster, **options) as sender:
+            sender.send("t", b"first")
+            sender.flush()
+            cluster.faults.append(Fault(ApiKey.PRODUCE, "silence"))
+            late = sender.send("t", b"late")
+            with pytest.raises(TransportError):
+                sender.flush(0.3)
+            cluster.faults.append(Fault(ApiKey.PRODUCE, "drop_after"))
+            once = sender.send("t", b"once")
+            with pytest.raises(TransportError):
+                sender.flush(0.1)
+            with pytest.raises(TransportError, match=r"delivery\.timeout\.ms"):
+                late.result(5)
+            once.result(5)
+        assert values(cluster) == [b"first", b"late", b"once"]
