@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 from collections.abc import Callable, Generator
@@ -116,6 +117,9 @@ class Producer:
             share=None if isinstance(target, str) else target.share_partitioner,
         )
 
+        self._buffered = 0
+        """Bytes in closed batches when the loop had its turn last."""
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -177,6 +181,12 @@ class Producer:
             ApiError: The topic may not be written or has no such partition, or the record exceeds `max.request.size`.
             TransportError: No broker answered, or no room appeared in the buffer, within `max.block.ms`.
         """
+        sender = self._core.sender
+        if sender.buffered != self._buffered:
+            # A batch was closed since: its bytes leave only if the loop has its turn, and a program that does nothing
+            # but send would never give it one before the buffer is full.
+            self._buffered = sender.buffered
+            await asyncio.sleep(0)
         while True:
             with self._driver.enter():
                 delivery = self._core.send(

@@ -1,0 +1,25 @@
+"""A program of asyncio that only sends still lets its loop carry the bytes."""
+
+from __future__ import annotations
+
+import asyncio
+
+from headrace.clients.producer.aio import Producer
+from headrace.streams.broker import Broker
+
+
+def test_the_loop_has_its_turn_after_each_batch_that_was_closed() -> None:
+    async def program(broker: Broker) -> list[int]:
+        turns: list[int] = []
+        async with Producer(broker, batch_size=1000) as producer:
+            await producer.send("t", b"first")
+            await producer.flush()
+            loop = asyncio.get_running_loop()
+            loop.call_soon(turns.append, 1)
+            for _ in range(30):  # three batches
+                await producer.send("t", b"x" * 100)
+            return list(turns)
+
+    with Broker() as broker:
+        broker.create_topic("t", partitions=1)
+        assert asyncio.run(program(broker)) == [1]
