@@ -387,3 +387,30 @@ def test_a_commit_that_fails_keeps_records_of_at_most_once_from_being_handled(
     asyncio.run(main())
     assert handled == ["x"]
     assert next(refusals, None) is None
+
+
+def test_a_stop_while_at_most_once_commits_loses_nothing(broker: Broker, monkeypatch) -> None:
+    fill(broker, 5)
+    handled: list[str] = []
+
+    async def main() -> None:
+        app = make_app(broker)
+
+        @app.worker("orders", delivery="at_most_once", concurrency=2)
+        async def handle(value: str):
+            handled.append(value)
+
+        commit = headrace.aio.Consumer.commit
+
+        async def stop_meanwhile(consumer, offsets):
+            app.stop()
+            await commit(consumer, offsets)
+            await asyncio.sleep(
+                0.02
+            )  # the stop gets its turn between the commit and what comes after
+
+        monkeypatch.setattr(headrace.aio.Consumer, "commit", stop_meanwhile)
+        await app.serve()
+
+    asyncio.run(main())
+    assert 0 < len(handled) == sum(committed(broker).values())

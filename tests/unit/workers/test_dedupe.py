@@ -1,0 +1,43 @@
+"""Which records are new, while others with their keys are being handled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable
+
+import pytest
+
+from headrace.workers.dedupe import Deduplication, RecentKeys
+
+
+def test_the_oldest_keys_are_forgotten() -> None:
+    keys = RecentKeys(2)
+    for key in ("a", "b", "a", "c"):
+        keys.add(key)
+    assert [key in keys for key in "abc"] == [True, False, True]
+
+
+@pytest.mark.parametrize(("handled", "second"), [(True, [False]), (False, [True])])
+def test_a_key_that_is_being_handled_is_waited_for(handled, second) -> None:
+    async def main() -> None:
+        deduplication = Deduplication(None)
+        assert await deduplication.begin(["a", "a", "b"]) == [True, False, True]
+        waiting = asyncio.create_task(deduplication.begin(["a"]))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        deduplication.end(["a", "b"], handled=handled)
+        assert await waiting == second
+
+    asyncio.run(main())
+
+
+def test_keys_may_be_kept_elsewhere() -> None:
+    async def main() -> None:
+        kept: set[Hashable] = {"old"}
+        deduplication = Deduplication(kept)
+        assert await deduplication.begin(["old", "new"]) == [False, True]
+        deduplication.end(["new"], handled=True)
+        assert kept == {"old", "new"}
+
+    asyncio.run(main())
