@@ -9,9 +9,9 @@ from headrace.streams.broker import Broker
 
 
 def test_the_loop_has_its_turn_after_each_batch_that_was_closed() -> None:
-    async def program(broker: Broker) -> list[int]:
+    async def program(address: str) -> list[int]:
         turns: list[int] = []
-        async with Producer(broker, batch_size=1000) as producer:
+        async with Producer(address, batch_size=1000) as producer:
             await producer.send("t", b"first")
             await producer.flush()
             loop = asyncio.get_running_loop()
@@ -22,4 +22,4 @@ def test_the_loop_has_its_turn_after_each_batch_that_was_closed() -> None:
 
     with Broker() as broker:
         broker.create_topic("t", partitions=1)
-        assert asyncio.run(program(broker)) == [1]
+        assert asyncio.run(program(broker.listen())) == [1]
