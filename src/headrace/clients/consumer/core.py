@@ -24,6 +24,7 @@ from headrace.clients.consumer.subscribed import SubscribedTopics
 from headrace.clients.consumer.subscription import (
     Subscription,
     exclusion_of,
+    partition_of,
     pattern_of,
     topics_of,
 )
@@ -247,7 +248,7 @@ class ConsumerCore:
         self._check_open()
         self._subscription.check_change("partitions")
         given = partitions if isinstance(partitions, Mapping) else dict.fromkeys(partitions)
-        wanted = {TopicPartition(*name): offset for name, offset in given.items()}
+        wanted = {partition_of(name): offset for name, offset in given.items()}
         yield from ensure_partitions(self._engine.state, wanted)
         places = {name: at for name, at in wanted.items() if at is not None and at < 0}
         found = yield from self.places.listed(places)
@@ -331,6 +332,8 @@ class ConsumerCore:
         member = self._member
         if member is not None:
             if member.lost or member.arrived or (member.rejoin and not member.joining):
+                return None
+            if self._rebalancing is not None and self._rebalancing.untold is not None:
                 return None
             if member.doubtful:
                 return None
@@ -424,6 +427,10 @@ class ConsumerCore:
             raise ConfigError("committing needs a group: Consumer(..., group=NAME)")
         if wanted is None:
             return self._commits.handed_out()
+        if not isinstance(wanted, Mapping):
+            raise ConfigError(
+                f"offsets are given by partition, {{partition: offset}}, not {wanted!r}"
+            )
         checked = {}
         for name, at in wanted.items():
             cursor = self.places.cursor(name)
@@ -441,7 +448,7 @@ class ConsumerCore:
         self._check_open()
         if self._config.group_id is None:
             raise ConfigError("committed offsets are a group's: Consumer(..., group=NAME)")
-        names = [TopicPartition(*name) for name in partitions]
+        names = [partition_of(name) for name in partitions]
         try:
             yield from ensure_partitions(self._engine.state, names)
         except ApiError as error:
@@ -487,6 +494,7 @@ class ConsumerCore:
             self._closed = True
 
     def _depart(self, at_close: AtClose, until_ms: int) -> Flow[None]:
+        failure: Exception | None = None
         try:
             wanted = self._last_commit(at_close)
             if wanted:
@@ -495,13 +503,23 @@ class ConsumerCore:
                 yield from self._leaving.finish(flow, self._not_committed, limit_ms)
             if self._rebalancing is not None:
                 yield from self._rebalancing.give_up_all()
+        except Exception as error:  # noqa: BLE001 - raised when the group has been told
+            failure = error
         finally:
             self._stop()
-            member, self._member, self._rebalancing = self._member, None, None
+            self._leave(until_ms)
+        yield from self._leaving.wait()
+        yield from self._call_back()
+        if failure is not None:
+            raise failure
+
+    def _leave(self, until_ms: int) -> None:
+        """Be no member any more; the group is told in the background, even if nobody waits for that."""
+        member, self._member, self._rebalancing = self._member, None, None
+        self._leaving.stop()
         if member is not None:
             limit_ms = min(LEAVE_TIMEOUT_MS, until_ms - self._engine.now_ms)
-            yield from self._leaving.finish(member.leave(), lambda _: None, limit_ms)
-        yield from self._call_back()
+            self._leaving.start(member.leave(), lambda _: None, max(1, limit_ms))
 
     def _last_commit(self, at_close: AtClose) -> dict[TopicPartition, OffsetAndMetadata]:
         if not self._commits.automatic or at_close == "nothing" or self._identity() is None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from headrace.clients.consumer.cursor import Cursor
 from headrace.clients.consumer.locator import Locator
+from headrace.clients.consumer.subscription import partition_of
 from headrace.clients.engine import Engine
 from headrace.clients.flows.effects import Flow, Wait
 from headrace.clients.flows.list_offsets import EARLIEST, LATEST, ListedOffset, list_offsets
@@ -111,7 +112,7 @@ class Places:
         self, targets: Mapping[TopicPartition, int]
     ) -> Flow[dict[TopicPartition, ListedOffset]]:
         """Find EARLIEST, LATEST, or the first record not older than a time; offset -1 where there is none."""
-        return (yield from self.listed({TopicPartition(*n): at for n, at in targets.items()}))
+        return (yield from self.listed({partition_of(n): at for n, at in targets.items()}))
 
     def begin_offsets(
         self, partitions: Iterable[TopicPartition]
@@ -130,6 +131,9 @@ class Places:
     ) -> Flow[dict[TopicPartition, ListedOffset]]:
         """Ask the leaders; without partitions nobody is asked."""
         self._check()
+        for name, at in targets.items():
+            if not isinstance(at, int):
+                raise ConfigError(f"{name}: a time is a whole number of milliseconds, not {at!r}")
         if not targets:
             return {}
         return (yield from list_offsets(self._engine.state, targets, self._isolation_level))
@@ -141,10 +145,10 @@ class Places:
             NotAssignedError: It is not read.
         """
         self._check()
-        cursor = self._cursors.get(TopicPartition(*name))
+        cursor = self._cursors.get(partition_of(name))
         if cursor is None:
             raise NotAssignedError(
-                f"{TopicPartition(*name)} is not assigned to this consumer (any more): it reads "
+                f"{partition_of(name)} is not assigned to this consumer (any more): it reads "
                 f"{', '.join(map(str, sorted(self._cursors))) or 'nothing'}"
             )
         return cursor

@@ -10,6 +10,7 @@ from headrace.clients.config import ConsumerConfig, parse_config
 from headrace.clients.consumer.assignors import AssignorChoice, choose_assignors
 from headrace.clients.consumer.core import ConsumerCore
 from headrace.clients.engine import Engine
+from headrace.errors import ConfigError
 from headrace.serdes.serde import Serde, resolve_serde
 
 _log: Final = logging.getLogger("headrace.clients.consumer")
@@ -54,4 +55,9 @@ def consumer_core(
 
 def milliseconds(seconds: float | None, default_ms: int) -> int:
     """Return a timeout of the program's in milliseconds; None is the default."""
-    return default_ms if seconds is None else max(0, round(seconds * 1000))
+    if seconds is None:
+        return default_ms
+    try:
+        return max(0, round(seconds * 1000))
+    except (TypeError, ValueError, OverflowError):
+        raise ConfigError(f"a timeout is a number of seconds, not {seconds!r}") from None

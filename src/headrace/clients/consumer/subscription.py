@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from headrace.errors import ConfigError, ConflictingSubscriptionError
+from headrace.types import TopicPartition
 
 Kind = Literal["none", "topics", "pattern", "group", "partitions"]
 
@@ -74,6 +75,21 @@ def topics_of(names: object) -> frozenset[str]:
         if not isinstance(name, str) or not name:
             raise ConfigError(f"a topic's name is text, not {name!r}")
     return frozenset(names)
+
+
+def partition_of(given: object) -> TopicPartition:
+    """Return a partition that the program named.
+
+    Raises:
+        ConfigError: It is none, for example the name of a topic.
+    """
+    match given:
+        case (str(topic), int(partition)):
+            return TopicPartition(topic, partition)
+        case _:
+            raise ConfigError(
+                f"a partition is a TopicPartition(topic, number), not {given!r}; several are a list of them"
+            )
 
 
 def pattern_of(text: str | re.Pattern[str]) -> re.Pattern[str]:

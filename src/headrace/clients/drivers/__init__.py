@@ -9,6 +9,7 @@ from headrace.clients.config import ClientConfig
 from headrace.clients.drivers.local import LocalDriver, LocalTarget
 from headrace.clients.engine import Engine
 from headrace.clients.flows.effects import ClientState, Flow
+from headrace.errors import ConfigError
 
 T = TypeVar("T")
 
@@ -78,6 +79,7 @@ def open_blocking_driver(target: Target, config: ClientConfig) -> Driver:
         from headrace.clients.drivers.blocking import BlockingDriver  # noqa: PLC0415 - see above
 
         return BlockingDriver(client_state(config), config)
+    _check(target)
     return LocalDriver(target, config, client_state(config))
 
 
@@ -89,7 +91,15 @@ def open_aio_driver(target: Target, config: ClientConfig) -> AsyncDriver:
 
     if isinstance(target, str):
         return AioDriver(client_state(config), config)
+    _check(target)
     return LocalAioDriver(target, config, client_state(config))
+
+
+def _check(target: object) -> None:
+    if not callable(getattr(target, "pump", None)):
+        raise ConfigError(
+            f"a client's target is an address, 'HOST:PORT', or a headrace.Broker, not {target!r}"
+        )
 
 
 def client_state(config: ClientConfig) -> ClientState:

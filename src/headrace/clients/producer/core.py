@@ -157,10 +157,7 @@ class ProducerCore(Generic[D]):
         if (
             known is None
             or self.sender.buffered > self._config.buffer_memory
-            or (
-                partition is not None
-                and not (isinstance(partition, int) and partition < known.count)
-            )
+            or (partition is not None and partition not in range(known.count))
         ):
             self._check_open()
             return None
@@ -272,7 +269,7 @@ class ProducerCore(Generic[D]):
         if topic not in self._topics:
             yield from self._learn(topic)
         known = self._topics[topic]
-        if partition is not None and partition >= known.count:
+        if partition is not None and partition not in range(known.count):
             # It may have been added since.
             yield from metadata.refresh(self._engine.state, [topic])
             self._learn_partitions([topic])

@@ -1,0 +1,110 @@
+"""docs/clients.md: every line of the table of wrong uses raises what it says, and the client goes on afterwards."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace
+from headrace import TopicPartition, errors
+from tests.fixtures.processes import running_server
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "clients.md"
+LINE = re.compile(r"^\| ([^|]+) \| `([^|]+)` \| (\w+Error) \| ([^|]+) \|$", re.MULTILINE)
+LINES = {what: (code, kind, text) for what, code, kind, text in LINE.findall(PAGE.read_text())}
+OPTIONS: dict[str, Any] = {"group": "g", "auto_offset_reset": "earliest"}
+
+
+def fill(target: Any) -> None:
+    with headrace.Admin(target) as admin:
+        admin.create_topic("t", 2)
+    with headrace.Producer(target) as producer:
+        for partition, value in enumerate([b"1", b"{"]):
+            producer.send("t", value, partition=partition)
+
+
+@pytest.fixture(scope="module", params=["in process", "tcp"])
+def target(request, tmp_path_factory) -> Iterator[Any]:
+    if request.param == "in process":
+        with headrace.Broker() as broker:
+            fill(broker)
+            yield broker
+        return
+    with running_server(tmp_path_factory.mktemp("served")) as running:
+        fill(running.bootstrap)
+        yield running.bootstrap
+
+
+def poll_twice(consumer: headrace.Consumer) -> None:
+    """Poll while another thread is inside a poll."""
+    consumer.seek_to_end()
+    begun = threading.Event()
+    errors_there: list[Exception] = []
+
+    def poll() -> None:
+        begun.set()
+        try:
+            consumer.poll(0.5)
+        except errors.ConcurrentPollError as error:
+            errors_there.append(error)
+
+    other = threading.Thread(target=poll)
+    other.start()
+    begun.wait()
+    try:
+        while other.is_alive():
+            consumer.poll(0.001)
+    finally:
+        other.join()
+    raise errors_there[0]
+
+
+def start_nowhere(target: Any) -> None:
+    with headrace.Consumer(target, group="nowhere", auto_offset_reset="none") as consumer:
+        consumer.assign([TopicPartition("t", 0)])
+        consumer.poll(5)
+
+
+def read_as_json(target: Any) -> None:
+    with headrace.Consumer(target, serde="json", auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition("t", 1)])
+        consumer.poll(5)
+
+
+def test_the_table_is_read() -> None:
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")]
+    assert len(LINES) == len(rows) - 1 >= 45
+
+
+@pytest.mark.parametrize("what", LINES)
+def test_wrong_use_is_told(target, what: str) -> None:
+    code, kind, text = LINES[what]
+    with (
+        headrace.Consumer(target, **OPTIONS) as consumer,
+        headrace.Consumer(target, **OPTIONS) as assigned,
+        headrace.Producer(target, max_block_ms=5_000) as producer,
+    ):
+        zero, one = (TopicPartition("t", number) for number in range(2))
+        assigned.assign([zero])
+        names = {
+            **{each.__name__: each for each in (poll_twice, start_nowhere, read_as_json)},
+            "headrace": headrace,
+            "target": target,
+            "consumer": consumer,
+            "producer": producer,
+            "assigned": assigned,
+            "zero": zero,
+            "one": one,
+        }
+        with pytest.raises(getattr(errors, kind), match=re.escape(text)) as told:
+            exec(code, names)
+        assert type(told.value) is getattr(errors, kind) or kind == "ApiError"
+        if "close" not in code:
+            assert producer.send("t", b"2", partition=0).result(10).partition == 0
+            assigned.seek(zero, 0)
+            assert assigned.poll(10, max_records=1)[0].value == b"1"
