@@ -150,7 +150,6 @@ class Bench:
                 load = start("in_process", SIZES[size], self.scale.seconds, IN_PROCESS_BATCH)
                 cost = Cost(**finish(load))
                 self.note_cost(case, client_loads.HEADRACE, cost)
-                self.note(case, client_loads.HEADRACE, **{"MB resident at most": cost.peak_mb})
 
     def workers(self, turn: int, peers: str | None) -> None:
         """A handler that does nothing."""
