@@ -13,6 +13,7 @@ from headrace.testing import ApiKey, Broker, Clients, ManualClock, delay, error
 from headrace.types import TopicPartition
 
 RESET_S = 0.005
+READY_S = 0.05
 
 
 @pytest.fixture
@@ -190,6 +191,16 @@ def test_a_reset_to_a_snapshot_leaves_what_was_there(broker, clients) -> None:
     broker.reset(snapshot)
     assert broker.snapshot() == snapshot
     assert broker.topics() == ["orders"]
+
+
+def test_a_broker_is_ready_and_listens_at_once() -> None:
+    took = []
+    for _ in range(5):
+        began = time.perf_counter()
+        with Broker() as broker:
+            assert broker.bootstrap.startswith("127.0.0.1:")
+            took.append(time.perf_counter() - began)
+    assert min(took) < READY_S, took
 
 
 def test_a_reset_is_quick() -> None:
