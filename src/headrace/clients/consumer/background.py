@@ -53,6 +53,10 @@ class Background:
         """
         self.stop()
         self.start(flow, on_done, max(1, timeout_ms))
+        yield from self.wait()
+
+    def wait(self) -> Flow[None]:
+        """Wait for the end of the flow that is under way, if there is one; see `finish`."""
         while self.running:
             yield Wait()
 

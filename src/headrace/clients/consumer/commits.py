@@ -78,6 +78,13 @@ class Commits:
             ApiError: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION: the group went on without this member.
                 REBALANCE_IN_PROGRESS: it is about to; commit again after the next poll.
         """
+        if wanted:
+            # (1) A commit by itself fails and waits to be repeated, (2) this one goes further, (3) the repetition would
+            # set the group back.
+            self._auto.stop()
+        yield from self._commit(wanted, attempts)
+
+    def _commit(self, wanted: Offsets, attempts: int | None = None) -> Flow[None]:
         group = self._config.group_id
         who = self._identity()
         assert group is not None, "checked by the caller"
@@ -139,5 +146,5 @@ class Commits:
         if wanted and self._identity() is not None and not self._auto.running:
             # A failure shows in the next heartbeat, or passes: the next commit comes soon.
             limit_ms = self._config.auto_commit_interval_ms
-            self._auto.start(self.commit(wanted), lambda _: None, limit_ms)
+            self._auto.start(self._commit(wanted), lambda _: None, limit_ms)
         self.start_auto()

@@ -61,6 +61,8 @@ class Rebalancing:
         self._took = took
         self._last_commit = Background(engine)
         self.listener = listener
+        self.untold: list[TopicPartition] | None = None
+        """Partitions that came, while the listener has not been told to the end: it decides where reading begins."""
 
     def keep(self) -> Flow[None]:
         """Do what the group waits for."""
@@ -68,6 +70,10 @@ class Rebalancing:
         while True:
             if member.lost is not None:
                 yield from self._give_up_lost()
+            elif self.untold is not None:
+                error = yield from self._announce()
+                if error is not None:
+                    raise error
             elif member.arrived is not None:
                 yield from self._take(member.arrived)
             elif member.rejoin and not member.joining:
@@ -142,10 +148,18 @@ class Rebalancing:
         self._cursors.update((name, Cursor(name)) for name in added)
         self._member.took(arrival)
         self._took(arrival)
-        later = yield from self._tell("on_assigned", added)
+        self.untold = added
+        later = yield from self._announce()
         error = error or later
         if error is not None:
             raise error
+
+    def _announce(self) -> Flow[Exception | None]:
+        # (1) The listener looks up an offset kept outside, (2) the poll is cancelled: the next one tells it again.
+        names = [name for name in self.untold or () if name in self._cursors]
+        error = yield from self._tell("on_assigned", names)
+        self.untold = None
+        return error
 
     def _drop(self, names: Iterable[TopicPartition]) -> None:
         for name in names:

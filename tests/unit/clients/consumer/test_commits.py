@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.clients.flows.effects import Call
 from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.errors import (
     ApiError,
@@ -194,3 +195,22 @@ def test_a_commit_waits_for_a_coordinator_that_is_away() -> None:
     reader.commit()
     assert failures == []
     assert committed(world) == 5
+
+
+def test_a_commit_by_itself_that_has_to_be_repeated_does_not_overtake_the_programs() -> None:
+    world, reader = make_reader(auto_commit_interval_ms=1_000)
+    reader.subscribe(["t"])
+    assert len(reader.poll(1000)) == 5
+    assert len(reader.poll(1000)) == 5
+    failures = iter([TransportError("lost")])
+
+    def refuse(_program: Program, call: Call) -> TransportError | None:
+        return next(failures, None) if isinstance(call.request, OffsetCommitRequest) else None
+
+    world.fault = refuse
+    while not reader.requests(OffsetCommitRequest):
+        world.advance(1)
+    reader.commit()  # while the other waits before it tries again
+    assert committed(world) == 10
+    world.advance(500)
+    assert committed(world) == 10

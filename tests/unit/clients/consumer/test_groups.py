@@ -596,3 +596,42 @@ def test_a_group_moves_from_eager_to_cooperative_by_a_list() -> None:
     assert sorted(numbers(old) + numbers(both)) == list(range(6))
     assert both.core._member is not None
     assert not both.core._member.cooperative
+
+
+def test_a_listener_that_fails_at_the_end_does_not_leave_a_member_behind() -> None:
+    world = make_world()
+
+    class Failing:
+        def on_revoked(self, _partitions: list[TopicPartition]) -> None:
+            raise ValueError("of the program")
+
+    reader = member(world, listener=Failing())
+    rebalance(reader, rounds=3)
+    with pytest.raises(ValueError, match="of the program"):
+        reader.run(reader.core.unsubscribe(10_000))
+    assert reader.requests(LeaveGroupRequest)
+    beats = len(reader.requests(HeartbeatRequest))
+    world.advance(30_000)
+    assert len(reader.requests(HeartbeatRequest)) == beats
+
+
+def test_a_listener_that_was_interrupted_is_told_again_before_records_are_handed_out() -> None:
+    """Where offsets are kept outside: (1) it looks them up, (2) the poll is cancelled, (3) it has not sought yet."""
+    world = make_world(partitions=1, records=10)
+    name = TopicPartition("t", 0)
+
+    class Seeking:
+        interrupted = False
+
+        def on_assigned(self, partitions: list[TopicPartition]) -> None:
+            if not self.interrupted:
+                self.interrupted = True
+                raise KeyboardInterrupt
+            reader.core.places.seek(partitions[0], 7)
+
+    reader = member(world, listener=Seeking())
+    with pytest.raises(KeyboardInterrupt):
+        reader.poll(10_000)
+    records = [record for _ in range(3) for record in reader.poll(1000)]
+    assert [record.offset for record in records] == [7, 8, 9]
+    assert reader.run(reader.core.places.position(name, 0)) == 10
