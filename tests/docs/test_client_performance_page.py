@@ -1,0 +1,63 @@
+"""docs/client-performance.md shows what was measured: its tables are those of the run that it names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.macro.client_page import PAGE, rendered, tables
+from benchmarks.macro.page import source
+from benchmarks.macro.report import Results, Row
+
+FACTS: dict[str, Any] = {
+    "commit": "0123456789",
+    "date": "2026-01-01",
+    "rounds": 1,
+    "minutes": 1.0,
+    "versions": {"aiokafka": "1", "kafka-python": "2", "headrace": "0123456789"},
+    "machine": {
+        "cores": 2,
+        "cpu": "x",
+        "memory_gib": 1,
+        "kernel": "6",
+        "python": "3.11",
+        "load_before": [0.1],
+    },
+}
+
+
+def shown(values: dict[str, dict[str, float]]) -> str:
+    results = Results()
+    for metric, by_client in values.items():
+        for client, value in by_client.items():
+            results.note(Row("os", "produce", metric), client, value)
+    return tables("run", {**FACTS, **results.as_json()})
+
+
+def test_the_page_is_what_its_run_makes_it() -> None:
+    page = PAGE.read_text()
+    assert rendered(page, source(page)) == page
+
+
+def test_twins_are_compared_with_their_kind() -> None:
+    text = shown(
+        {
+            "records/s": {
+                "headrace": 50.0,
+                "headrace.aio": 300.0,
+                "aiokafka": 200.0,
+                "kafka-python": 100.0,
+            }
+        }
+    )
+    assert "| aiokafka | 1 of 1 | - |" in text
+    assert "| kafka-python | 0 of 1 | produce, records/s: 0.50 |" in text
+
+
+def test_less_is_better_for_costs() -> None:
+    text = shown({"p99 ms": {"headrace": 1.0, "kafka-python": 4.0}})
+    assert "| kafka-python | 1 of 1 | - |" in text
+
+
+def test_what_only_headrace_has_is_compared_with_nobody() -> None:
+    text = shown({"records/s": {"headrace": 123.0}})
+    assert "| produce | records/s | 123 |" in text
