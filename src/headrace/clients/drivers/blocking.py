@@ -208,7 +208,7 @@ class BlockingDriver:
         finally:
             self._lock.release()
         if not inner and self.engine.callbacks:
-            self._callbacks.run()
+            self._callbacks.run_in_passing()
 
     def _refresh(self) -> int:
         """Read the clock."""

@@ -62,9 +62,24 @@ class Callbacks:
     def run(self) -> None:
         """Run what is due; when another thread is at it, wait for that, so that nothing due before is still to come."""
         with self._lock:
-            while self._due:
-                callback = self._due.popleft()
-                try:
-                    callback()
-                except Exception as error:  # noqa: BLE001 - one callback's fault must not stop the others
-                    report(error)
+            self._run()
+        self.run_in_passing()
+
+    def run_in_passing(self) -> None:
+        """Run what is due, unless another thread is at it.
+
+        (1) That thread's callback wants a lock of the program's, (2) which the program holds while it sends.
+        """
+        while self._due and self._lock.acquire(blocking=False):
+            try:
+                self._run()
+            finally:
+                self._lock.release()
+
+    def _run(self) -> None:
+        while self._due:
+            callback = self._due.popleft()
+            try:
+                callback()
+            except Exception as error:  # noqa: BLE001 - one callback's fault must not stop the others
+                report(error)

@@ -231,11 +231,14 @@ class Local:
         finally:
             target.condition.release()
         if not inner and self.engine.callbacks:
-            self.call_back()
+            self._call_back_in_passing()
 
     def call_back(self) -> None:
         """Run the program's callbacks that are due, with the lock free."""
         self._callbacks.run()
+
+    def _call_back_in_passing(self) -> None:
+        self._callbacks.run_in_passing()
 
     def _refresh(self) -> None:
         self.engine.now_ms = max(self.engine.now_ms, self.target.now_ms())

@@ -101,6 +101,9 @@ class LocalAioDriver(Local):
         """Run the program's callbacks that are due; without the lock."""
         self._loop_callbacks.run()
 
+    def _call_back_in_passing(self) -> None:
+        self.call_back()
+
     def _leave(self) -> None:
         super()._leave()
         if self._background:

@@ -155,6 +155,31 @@ def test_the_thread_runs_callbacks_that_become_due_while_the_program_is_elsewher
     assert where == ["headrace-background"]
 
 
+def test_a_short_call_does_not_wait_for_a_callback_that_waits_for_the_program(driver) -> None:
+    driver.start_background()
+    lock, inside = threading.Lock(), threading.Event()
+    called: list[str] = []
+
+    def callback() -> None:
+        inside.set()
+        with lock:
+            called.append(threading.current_thread().name)
+
+    def enter() -> None:
+        with driver.enter():
+            pass
+
+    with lock:
+        with driver.enter() as engine:
+            engine.at(engine.now_ms + 5, lambda: engine.callbacks.extend((callback, callback)))
+        assert inside.wait(PATIENCE_S)
+        thread, _ = in_thread(enter)
+        thread.join(2)
+        assert not thread.is_alive()
+    assert ask(driver) == ["t"]
+    assert called == ["headrace-background"] * 2
+
+
 # The program's code
 
 
