@@ -16,6 +16,7 @@ from headrace import TopicPartition
 from headrace.clients.producer.partitioners import RoundRobin, partition_for_key
 from headrace.errors import ApiError, SerializationError
 from headrace.serdes.avro import AvroSerde
+from headrace.storage.segment_files import ArraySegment
 from tests.fixtures.processes import ServerProcess
 from tests.mission.place import Place, read_all, until
 
@@ -64,17 +65,38 @@ def test_a1_there_are_many_topics_each_with_its_partitions(place, name) -> None:
 
 
 @pytest.mark.parametrize("storage", ["array", "linked", "files"])
-def test_a2_storage_is_chosen_per_topic(tmp_path, storage) -> None:
-    data = None if storage != "files" else tmp_path
-    with headrace.Broker(data) as broker, headrace.Admin(broker) as admin:
-        admin.create_topic("t", 2, storage=storage)
-        place = Place("in process", broker)
-        place.fill("t", range(50))
-        consumer = place.consumer()
-        consumer.assign(consumer.partitions_for("t"))
-        assert {int(record.value) for record in read_all(consumer, 50)} == set(range(50))
-        assert admin.configs("t")["headrace.storage"].value == storage
-        place.close()
+def test_a2_storage_is_chosen_per_topic(headrace_place, name, tmp_path, storage) -> None:
+    place = headrace_place
+    if storage == "files" and place.name == "in process":  # files need a directory
+        with headrace.Broker(tmp_path) as broker:
+            check_storage(Place(place.name, broker), name, storage)
+        return
+    check_storage(place, name, storage)
+
+
+def check_storage(place: Place, name: str, storage: str) -> None:
+    topic = place.topic(name, 2, storage=storage)
+    place.fill(topic, range(50))
+    consumer = place.consumer()
+    consumer.assign(consumer.partitions_for(topic))
+    assert {int(record.value) for record in read_all(consumer, 50)} == set(range(50))
+    assert place.admin().configs(topic)["headrace.storage"].value == storage
+
+
+def test_a2_a_storage_of_ones_own(name) -> None:
+    opened: list[ArraySegment] = []
+
+    class Watched(ArraySegment):
+        def __init__(self) -> None:
+            super().__init__()
+            opened.append(self)
+
+    headrace.register_storage("watched", Watched)
+    with headrace.Broker() as broker:
+        broker.create_topic(name, storage="watched")
+        broker.publish(name, b"x")
+        assert [record.value for record in broker.read(name, 0, 0)] == [b"x"]
+    assert opened
 
 
 @dataclasses.dataclass
@@ -177,6 +199,16 @@ def test_a3_whose_turn_it_is_is_serializable(headrace_place, name) -> None:
     again.load(kept)
     second = headrace_place.producer(partitioner=again)
     assert second.send(topic, b"x").result().partition == 1
+
+
+def test_a3_whose_turn_it_is_survives_a_restart(tmp_path: Path) -> None:
+    where: list[int] = []
+    for _ in range(3):
+        with headrace.Broker(tmp_path) as broker:
+            if not where:
+                broker.create_topic("t", 3, partitioner="round_robin")
+            where += [broker.publish("t", b"x").partition for _ in range(2)]
+    assert where == [0, 1, 2, 0, 1, 2]
 
 
 def test_a3_what_the_metadata_says_survives_a_restart(tmp_path: Path) -> None:
