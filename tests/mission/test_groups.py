@@ -240,11 +240,11 @@ def test_a13_a_partition_is_confirmed_before_it_moves(place, name) -> None:
     until(lambda: len(first.numbers) == 20, first)
     second = Told("second", assignor="equal", enable_auto_commit=False)
     until(lambda: settled(2, first, second), first, second)
-    owner: dict[TopicPartition, str] = {}
+    owner: dict[TopicPartition, str | None] = {}
     for label, what, partitions in events:
         for one in partitions:
             assert owner.get(one) in ({None} if what == "takes" else {label}), events
-            owner[one] = label if what == "takes" else None  # type: ignore[assignment]  # nobody
+            owner[one] = label if what == "takes" else None
     assert ("second", "takes", second.partitions) in events
     until(lambda: second.consumer.joined, second)
     assert second.numbers == [], "what the first had finished was committed before it moved"

@@ -1,4 +1,4 @@
-"""B6: rebalances do not stop the world. B7: the client stays thin. (The group protocol of KIP-848 has its own issue.)"""
+"""B6: rebalances do not stop the world. B7: the client stays thin. (The group protocol of KIP-848 comes later.)"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""A member of the group, as a process: ADDRESS GROUP TOPIC NAME ASSIGNOR LEDGER; writes down what it does, line by line.
+"""A member of the group, as a process: ADDRESS GROUP TOPIC NAME ASSIGNOR LEDGER; it writes down what it does.
 
-`take GENERATION PARTITION` and `give ...` are its listener's; `poll GENERATION` says that it got records; `handle GENERATION PARTITION OFFSET` comes before a
-record is worked on and `done ...` after it; `commit GENERATION PARTITION OFFSET` after the broker has said yes, `fenced
-GENERATION CODE` after it has said no. Every line begins with the time, which all processes of a machine share.
+`take GENERATION PARTITION` and `give ...` are its listener's; `poll GENERATION` says that it got records; `handle
+GENERATION PARTITION OFFSET VALUE` comes before a record is worked on and `done ...` after it; `commit GENERATION
+PARTITION OFFSET` after the broker has said yes, `fenced GENERATION CODE` after it has said no. Every line begins with
+the time, which all processes of a machine share.
 """
 
 from __future__ import annotations
