@@ -232,6 +232,7 @@ class Life:
         self.to_lose = 0
         while any(worker.asleep for worker in self.workers):
             self.wake()
+        shares: list[int] = []
         for _ in range(150):
             for worker in self.workers:
                 worker.work()

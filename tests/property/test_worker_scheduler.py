@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.types import TopicPartition
-from headrace.workers.scheduler import Scheduler
+from headrace.workers.scheduler import Ordering, Scheduler
 
 T = [TopicPartition("t", number) for number in range(3)]
 
@@ -224,7 +224,8 @@ def test_what_has_not_begun_is_let_go_when_a_partition_stops() -> None:
 
 
 def test_records_without_order_are_handled_at_once_and_in_batches() -> None:
-    for ordering, key in (("none", b"a"), ("key", None)):
+    cases: tuple[tuple[Ordering, bytes | None], ...] = (("none", b"a"), ("key", None))
+    for ordering, key in cases:
         scheduler = Scheduler(ordering=ordering, concurrency=2, batch=2)
         scheduler.add([record(0, offset, key) for offset in range(5)])
         first, second = scheduler.take(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from headrace.clients.consumer.blocking import Consumer
 from tests.conformance.cli.conftest import Commands
 
 NewTopic = Callable[..., str]
-HEARTBEAT = {"heartbeat_interval_ms": 100}
+HEARTBEAT: dict[str, Any] = {"heartbeat_interval_ms": 100}
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from headrace.streams.groups import Group
 from headrace.types import TopicPartition
 
 PATIENCE_S = 20
-MEMBER = {
+MEMBER: dict[str, Any] = {
     "group": "g",
     "heartbeat_interval_ms": 100,
     "auto_offset_reset": "earliest",

@@ -69,7 +69,8 @@ def test_groups_are_kept_in_a_directory(tmp_path) -> None:
     with Broker(tmp_path) as second:
         assert second.groups() == ["by pattern", "named", "nothing yet"]
         named = second.group("named").attachments()
-        assert (named.topics, named.assignor) == ({"t"}, "equal")
+        assert named.topics == frozenset({"t"})
+        assert named.assignor == "equal"
         assert second.group("by pattern").attachments().pattern == "t.*"
         assert second.group("named").offsets()[T0].offset == 0
         assert second.group("nothing yet").attach("t").topics == {"t"}

@@ -63,7 +63,8 @@ def test_iteration_finishes_a_record_when_the_next_is_asked_for() -> None:
     world, reader = make_reader(auto_commit_interval_ms=1_000)
     reader.subscribe(["t"])
     reader.run(reader.core.poll(1000))
-    assert [reader.core.take_one().offset for _ in range(3)] == [0, 1, 2]
+    taken = [reader.core.take_one() for _ in range(3)]
+    assert [record and record.offset for record in taken] == [0, 1, 2]
     world.advance(2_000)
     assert committed(world) == 2, "the third is being worked on"
     assert reader.run(reader.core.places.position(T0, 0)) == 3, "what is decoded is not handed out"
@@ -81,7 +82,7 @@ def test_iteration_attends_to_the_group_between_records() -> None:
     other.poll(0)
     world.advance(4_000)
     assert reader.core.take_one() is None, "a rebalance is to be attended to first"
-    offsets = []
+    offsets: list[int] = []
     while len(offsets) < 3:
         record = reader.core.take_one()
         if record is None:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,7 @@ def target(request: pytest.FixtureRequest) -> Iterator[object]:
 
 @pytest.fixture
 def topic(target, request: pytest.FixtureRequest) -> str:
-    name = request.node.originalname
+    name: str = request.node.originalname
     with blocking.Consumer(target) as admin:
         flow = create_topics(admin._driver.engine.state, [NewTopic(name, 6)])
         assert admin._driver.run(flow) == {name: None}
@@ -255,7 +256,11 @@ def test_listeners_may_use_their_consumer(target, topic) -> None:
             done["blocking"] |= positions_of(records)
 
     async def program() -> None:
-        options = {"group": f"{topic}-aio", "auto_offset_reset": "earliest", **QUICK}
+        options: dict[str, Any] = {
+            "group": f"{topic}-aio",
+            "auto_offset_reset": "earliest",
+            **QUICK,
+        }
         own = aio.Consumer(target, enable_auto_commit=False, **options)
 
         class Asyncio:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from headrace.clients.consumer.assignors import EqualAssignor
@@ -59,7 +61,7 @@ def make_world(partitions: int = 6, records: int = 0) -> ConsumerWorld:
     return world
 
 
-def member(world: ConsumerWorld, assignor: str = "equal", **options) -> Program:
+def member(world: ConsumerWorld, assignor: Any = "equal", **options) -> Program:
     listener = options.pop("listener", None)
     topics = options.pop("topics", ["t"])
     defaults = {"group": "g", "auto_offset_reset": "earliest", "assignor": assignor}
@@ -382,7 +384,7 @@ def test_a_group_converges_when_requests_or_answers_are_lost(
 ) -> None:
     world = make_world()
     first, second = member(world), member(world)
-    lost = []
+    lost: list = []
 
     def lose(_program, call):
         if isinstance(call.request, request_type) and len(lost) < 3:
@@ -414,7 +416,7 @@ def test_a_broker_that_restarts_keeps_the_group_as_it_was() -> None:
 def test_a_member_whose_join_hangs_learns_from_its_heartbeats_that_it_was_expelled() -> None:
     world = make_world()
     listener = Listener()
-    options = {"max_poll_interval_ms": 30_000}
+    options: dict[str, Any] = {"max_poll_interval_ms": 30_000}
     first, other = member(world, listener=listener, **options), member(world, **options)
     rebalance(first, other)
     held = numbers(first)
@@ -482,7 +484,7 @@ def test_an_unknown_member_joins_anew() -> None:
 def test_a_listener_may_commit_seek_and_ask_for_its_assignment() -> None:
     world = make_world(partitions=2, records=10)
     t0 = TopicPartition("t", 0)
-    seen = {}
+    seen: dict = {}
 
     class Own:
         def on_assigned(self, partitions):

@@ -94,6 +94,8 @@ class Home:
 
 
 class Silent:
+    lost_connections = 0
+
     def submit(self, call, deadline_ms, on_done) -> None:
         """Heartbeats are not answered here."""
 

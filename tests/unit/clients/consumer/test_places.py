@@ -177,8 +177,8 @@ def lead_in_epoch(world: ConsumerWorld, epoch: int, end: EpochEndOffset) -> None
 
     def newer(_program, call):
         if isinstance(call.request, OffsetForLeaderEpochRequest):
-            topic = OffsetForLeaderTopicResult(topic="t", partitions=[end])
-            return OffsetForLeaderEpochResponse(topics=[topic])
+            answer = OffsetForLeaderTopicResult(topic="t", partitions=[end])
+            return OffsetForLeaderEpochResponse(topics=[answer])
         if isinstance(call.request, FetchRequest):
             for topic in call.request.topics:
                 for part in topic.partitions:

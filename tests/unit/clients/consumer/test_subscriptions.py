@@ -183,7 +183,8 @@ def test_assignors_are_chosen_by_name_class_object_or_a_list_of_them() -> None:
     assert [one.name for one in choose_assignors(java)] == ["cooperative-sticky", "roundrobin"]
     own = RangeAssignor()
     assert choose_assignors(own) == [own]
-    assert parse_config(ConsumerConfig, {"partition.assignment.strategy": "sticky"})
+    config = parse_config(ConsumerConfig, {"partition.assignment.strategy": "sticky"})
+    assert config.partition_assignment_strategy == "sticky"
 
 
 @pytest.mark.parametrize(
