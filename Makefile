@@ -24,7 +24,7 @@ check:  ## lint, types, import contracts, generated files, unit and property tes
 	$(PYTEST) -n 2 tests/unit tests/property tests/fuzz
 
 test: check  ## everything that needs no special hardware (under twenty minutes)
-	$(PYTEST) tests/crash tests/conformance tests/spark tests/docs
+	$(PYTEST) tests/crash tests/mission tests/conformance tests/spark tests/docs
 
 conformance:  ## the client suites alone; TARGET=kafka (or kafka-3.9) runs them against Apache Kafka
 	@$(PYTHON) tools/prepare.py test
