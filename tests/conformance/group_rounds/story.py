@@ -271,11 +271,11 @@ class Judge:
         self.in_hand[line.member] = line
 
     def _overlap(self, earlier: Line, line: Line) -> None:
-        """Two at work on one partition: the first was expelled while it slept, or else it is dead."""
+        """Two at work on one partition: one was expelled while it slept with records in hand, or else is dead."""
         if earlier.member == line.member or self._own_lines(earlier.member)[-1] == earlier:
             return
-        asleep_s = line.moment - self._last_call(earlier)
-        assert asleep_s > EXPELLED_AFTER_S, f"{earlier} and {line} together"
+        asleep_s = line.moment - min(self._last_call(earlier), self._last_call(line))
+        assert asleep_s > EXPELLED_AFTER_S, f"{earlier} and {line} together, {asleep_s:.3f} s"
         self.story.counts["overlaps"] += 1
 
     def _had_it(self, line: Line, number: int, offset: int) -> bool:
