@@ -87,7 +87,9 @@ def test_wrong_use_is_told(target, what: str) -> None:
     with (
         headrace.Consumer(target, **OPTIONS) as consumer,
         headrace.Consumer(target, **OPTIONS) as assigned,
+        headrace.Consumer(target) as groupless,
         headrace.Producer(target, max_block_ms=5_000) as producer,
+        headrace.Producer(target, serde="json") as json_producer,
     ):
         zero, one = (TopicPartition("t", number) for number in range(2))
         assigned.assign([zero])
@@ -96,6 +98,8 @@ def test_wrong_use_is_told(target, what: str) -> None:
             "headrace": headrace,
             "target": target,
             "consumer": consumer,
+            "groupless": groupless,
+            "json_producer": json_producer,
             "producer": producer,
             "assigned": assigned,
             "zero": zero,
