@@ -80,6 +80,8 @@ class Connection(Generic[K]):
         self._in_flight: deque[_InFlight[K]] = deque()
         self._waiting: deque[tuple[Message, K, bool]] = deque()
         self._output: list[Payload] = []
+        self._unconfirmed: list[K] = []
+        """Requests without an answer that may not have been written yet."""
         self._completed: list[Completed[K]] = []
         self._chunk = bytearray(_CHUNK_BYTES)
         self._held = 0
@@ -96,7 +98,7 @@ class Connection(Generic[K]):
     @property
     def idle(self) -> bool:
         """Whether nothing is waited for."""
-        return not self._in_flight and not self._waiting
+        return not (self._in_flight or self._waiting or self._unconfirmed)
 
     def send(self, request: Message, token: K, *, answered: bool = True) -> None:
         """Queue a request; its outcome appears in `take_completed` under `token`.
@@ -106,7 +108,7 @@ class Connection(Generic[K]):
         Args:
             request: The request.
             token: Names the request among the outcomes.
-            answered: False for Produce with acks=0: complete as soon as it is encoded.
+            answered: False for Produce with acks=0: complete as soon as it is written.
         """
         if self.versions is None:
             self._waiting.append((request, token, answered))
@@ -124,7 +126,12 @@ class Connection(Generic[K]):
             self._completed.append(Completed(token, error))
             return
         if not answered:
-            self._completed.append(Completed(token, None))
+            self._unconfirmed.append(token)
+
+    def written(self) -> None:
+        """Take note that all output so far has been written: requests without an answer are complete."""
+        self._completed += [Completed(token, None) for token in self._unconfirmed]
+        self._unconfirmed.clear()
 
     def take_output(self) -> list[Payload]:
         """Return the buffers to be written, in order, and forget them."""
@@ -165,6 +172,8 @@ class Connection(Generic[K]):
         """Give up the connection: every request without an outcome fails with `error`."""
         tokens = [entry.token for entry in self._in_flight if entry.token is not None]
         tokens += [token for _, token, _ in self._waiting]
+        tokens += self._unconfirmed
+        self._unconfirmed.clear()
         self._in_flight.clear()
         self._waiting.clear()
         self._output.clear()

@@ -193,13 +193,28 @@ def test_an_api_that_the_broker_lacks_fails_that_request_only() -> None:
     assert connection.take_output() == []
 
 
-def test_produce_without_acknowledgement_is_complete_when_it_is_sent() -> None:
+def test_produce_without_acknowledgement_is_complete_when_it_is_written() -> None:
     connection = new_connection()
     shake_hands(connection)
     connection.send(ProduceRequest(acks=0), "p", answered=False)
+    assert len(sent(connection)) == 1
+    assert connection.take_completed() == []
+    assert not connection.idle
+    connection.written()
     [done] = connection.take_completed()
     assert done.outcome is None
+    assert connection.idle
+    connection.send(ProduceRequest(acks=0), "lost", answered=False)
+    assert [done.token for done in connection.abandon(ApiError.for_code(1))] == ["lost"]
+
+
+def test_versions_that_speak_of_topic_ids_are_not_used() -> None:
+    connection = new_connection()
+    shake_hands(connection)
+    connection.send(ProduceRequest(acks=0), "p", answered=False)
     [(header, _)] = sent(connection)
+    connection.written()
+    connection.take_completed()
     assert header.api_version == 9, "our cap: later versions speak of topic ids"
     connection.send(HeartbeatRequest(), "h")
     [(header, _)] = sent(connection)

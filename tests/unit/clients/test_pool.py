@@ -66,6 +66,7 @@ class FakeSockets:
             size = int.from_bytes(data[:4], "big")
             self.received[link].append(decode_request(memoryview(data[4 : 4 + size])))
             data = data[4 + size :]
+        link.connection.written()
         if self.lose_on_flush:
             self.pool.lost(link, "lost: broken pipe")
 

@@ -99,10 +99,18 @@ class LinkProtocol(asyncio.BufferedProtocol):
         """Take the transport into use."""
         assert isinstance(transport, asyncio.Transport), "a TCP connection has such a transport"
         if self._link.lost is None:
+            transport.set_write_buffer_limits(high=0)  # so that `resume_writing` tells of each end
             self._link.socket = transport
             self._driver.pool.connected(self._link)
         else:
             transport.abort()
+
+    def resume_writing(self) -> None:
+        """Everything has been written: what has no answer is complete."""
+        self._driver.refresh()
+        self._link.connection.written()
+        self._driver.pool.received(self._link)
+        self._driver.arm()
 
     def get_buffer(self, _: int) -> memoryview:
         """Return where the next bytes go."""
@@ -152,6 +160,8 @@ class Transports:
         transport = link.socket
         if link.lost is None and isinstance(transport, asyncio.Transport):
             transport.writelines(map(_bytes, link.connection.take_output()))
+            if not transport.get_write_buffer_size():
+                link.connection.written()
 
     def close(self, link: Link) -> None:
         """Close a link's transport, or stop connecting."""

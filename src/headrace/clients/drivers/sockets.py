@@ -137,6 +137,8 @@ class Sockets:
         except OSError as error:
             self.pool.lost(link, f"lost: {os_reason(error)}")
             return
+        if not output:
+            link.connection.written()
         if was_full != bool(output):
             wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if output else 0)
             self._selector.modify(sock, wanted, link)
@@ -215,6 +217,7 @@ class Sockets:
             self._receive(link, stream.sock)
         if events & selectors.EVENT_WRITE:
             self.flush(link)
+            self.pool.received(link)  # what has no answer is complete when it is written
 
     def _receive(self, link: Link, sock: socket.socket) -> None:
         connection = link.connection

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -17,11 +18,13 @@ from headrace.clients.flows.effects import Call, Invoke, Sleep, Wait
 from headrace.clients.flows.fetch import FetchLimits, FetchPosition, fetch
 from headrace.clients.flows.metadata import refresh
 from headrace.clients.flows.produce import produce
+from headrace.clients.producer.aio import Producer
 from headrace.errors import ClosedError, TransportError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.records.builder import build_batch
 from headrace.streams.world import World
+from headrace.types import TopicPartition
 from tests.fixtures.broker_harness import values
 from tests.unit.clients.drivers.test_background import PATIENCE_S, in_thread
 from tests.unit.clients.drivers.test_local_driver import (
@@ -215,6 +218,29 @@ def test_a_lost_connection_fails_its_calls_and_is_made_again() -> None:
 
         run_with(cluster.bootstrap, body)
         assert cluster.brokers[1].accepted == 2
+
+
+def test_what_has_no_answer_is_done_when_it_is_written() -> None:
+    with FakeCluster(topics={"t": 1}) as cluster:
+
+        async def fill(sender: Producer) -> None:
+            for _ in range(1000):
+                await sender.send("t", b"y" * 100_000)
+
+        async def body() -> int:
+            options = {"acks": 0, "linger_ms": 0, "buffer_memory": 1 << 20, "max_block_ms": 200}
+            sender = Producer(cluster.bootstrap, **options)
+            await (await sender.send("t", b"x"))
+            with cluster.lock, pytest.raises(TransportError, match="wait for delivery"):
+                await fill(sender)  # the broker does not read
+            await sender.close()
+            assert sender.failed == 0
+            return sender.delivered
+
+        sent = asyncio.run(body())
+        deadline = time.monotonic() + 20
+        while cluster.logs[TopicPartition("t", 0)].end_offset < sent:
+            assert time.monotonic() < deadline
 
 
 def one_call():

@@ -39,9 +39,9 @@ def send_numbers(
         sender.send("t", b"%d" % number, partition=0, on_delivery=on_delivery)
 
 
-def fill(sender: Producer) -> None:
+def fill(sender: Producer, size: int = 100) -> None:
     for _ in itertools.repeat(None, 1000):
-        sender.send("t", b"x" * 100)
+        sender.send("t", b"x" * size)
 
 
 def numbers(count: int) -> list[bytes]:
@@ -367,3 +367,16 @@ def test_a_batch_given_up_does_not_have_the_one_after_it_written_again() -> None
                 late.result(5)
             once.result(5)
         assert values(cluster) == [b"first", b"late", b"once"]
+
+
+def test_acks_0_counts_as_delivered_what_was_written_and_not_what_waits_to_be() -> None:
+    with FakeCluster(topics={"t": 1}) as cluster:
+        sender = producer(cluster, acks=0, linger_ms=0, buffer_memory=1 << 20, max_block_ms=200)
+        sender.send("t", b"x").result(5)
+        with cluster.lock, pytest.raises(TransportError, match="wait for delivery"):
+            fill(sender, size=100_000)  # the broker does not read
+        sender.close()
+        assert sender.failed == 0
+        deadline = time.monotonic() + 20
+        while cluster.logs[T0].end_offset < sender.delivered:
+            assert time.monotonic() < deadline
