@@ -237,9 +237,13 @@ class Judge:
         self.committed: Counter[int] = Counter()
         self.committed_at: dict[int, list[tuple[float, int]]] = defaultdict(list)
         self.in_hand: dict[str, Line] = {}
+        self.by_member: dict[str, list[Line]] = defaultdict(list)
 
     def judge(self) -> None:
-        for line in self.story.lines():
+        lines = self.story.lines()
+        for line in lines:
+            self.by_member[line.member].append(line)
+        for line in lines:
             getattr(self, f"_{line.what}", lambda _line: None)(line)
             self.story.counts[line.what] += 1
         for number, count in self.story.published.items():
@@ -272,7 +276,7 @@ class Judge:
 
     def _overlap(self, earlier: Line, line: Line) -> None:
         """Two at work on one partition: one was expelled while it slept with records in hand, or else is dead."""
-        if earlier.member == line.member or self._own_lines(earlier.member)[-1] == earlier:
+        if earlier.member == line.member or self.by_member[earlier.member][-1] == earlier:
             return
         asleep_s = line.moment - min(self._last_call(earlier), self._last_call(line))
         assert asleep_s > EXPELLED_AFTER_S, f"{earlier} and {line} together, {asleep_s:.3f} s"
@@ -292,18 +296,11 @@ class Judge:
         return max(
             (
                 each.moment
-                for each in self._own_lines(line.member)
+                for each in self.by_member[line.member]
                 if each.moment < line.moment and each.what in {"poll", "commit", "fenced", "take"}
             ),
             default=0.0,
         )
-
-    def _own_lines(self, member: str) -> list[Line]:
-        if not hasattr(self, "_lines"):
-            self._lines: dict[str, list[Line]] = defaultdict(list)
-            for each in self.story.lines():
-                self._lines[each.member].append(each)
-        return self._lines[member]
 
     def _done(self, line: Line) -> None:
         self.in_hand.pop(line.member, None)
