@@ -90,11 +90,15 @@ class LogFiles:
         self._files.make_directory(self.directory)
         self._is_new = True
         if self._metadata is not None:
-            file = self._files.open(f"{self.directory}/{_METADATA_FILE}", create=True)
+            file = self._files.open(self._metadata_path, create=True)
             file.truncate(0)
             file.append([self._metadata])
-            self._unsynced.append(file)
+            file.close()  # the sync opens it again: with durability `os` there may never be one
         self._created = True
+
+    @property
+    def _metadata_path(self) -> str:
+        return f"{self.directory}/{_METADATA_FILE}"
 
     def roll(self, segment: Segment, synced_offset: int) -> Segment:
         """Seal the active segment and go on with a new one; returns the sealed one.
@@ -130,6 +134,8 @@ class LogFiles:
             return None
         active = self.segments.active
         file_list, self._unsynced = self._unsynced, []
+        if self._is_new and self._metadata is not None:
+            file_list.append(self._files.open(self._metadata_path))
         if active.file is not None:
             file_list.append(active.file)
         self._task = SyncTask(
