@@ -199,7 +199,8 @@ def test_produce_without_acknowledgement_is_complete_when_it_is_written() -> Non
     connection.send(ProduceRequest(acks=0), "p", answered=False)
     assert len(sent(connection)) == 1
     assert connection.take_completed() == []
-    assert not connection.idle
+    waits = not connection.idle
+    assert waits
     connection.written()
     [done] = connection.take_completed()
     assert done.outcome is None

@@ -18,7 +18,7 @@ from headrace.clients.flows.effects import Call, Invoke, Sleep, Wait
 from headrace.clients.flows.fetch import FetchLimits, FetchPosition, fetch
 from headrace.clients.flows.metadata import refresh
 from headrace.clients.flows.produce import produce
-from headrace.clients.producer.aio import Producer
+from headrace.clients.producer.aio import DeliveryFuture, Producer
 from headrace.errors import ClosedError, TransportError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.metadata import MetadataRequest
@@ -223,13 +223,13 @@ def test_a_lost_connection_fails_its_calls_and_is_made_again() -> None:
 def test_what_has_no_answer_is_done_when_it_is_written() -> None:
     with FakeCluster(topics={"t": 1}) as cluster:
 
-        async def fill(sender: Producer) -> None:
-            for _ in range(1000):
-                await sender.send("t", b"y" * 100_000)
+        async def fill(sender: Producer) -> list[DeliveryFuture]:
+            return [await sender.send("t", b"y" * 100_000) for _ in range(1000)]
 
         async def body() -> int:
-            options = {"acks": 0, "linger_ms": 0, "buffer_memory": 1 << 20, "max_block_ms": 200}
-            sender = Producer(cluster.bootstrap, **options)
+            sender = Producer(
+                cluster.bootstrap, acks=0, linger_ms=0, buffer_memory=1 << 20, max_block_ms=200
+            )
             await (await sender.send("t", b"x"))
             with cluster.lock, pytest.raises(TransportError, match="wait for delivery"):
                 await fill(sender)  # the broker does not read
