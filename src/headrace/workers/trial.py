@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Coroutine
+from concurrent.futures import CancelledError
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
@@ -27,6 +28,7 @@ T = TypeVar("T")
 
 LOOK_EVERY_S: Final = 0.01
 START_TIMEOUT_S: Final = 30.0
+STOP_TIMEOUT_S: Final = 30.0
 
 
 class Message:
@@ -141,8 +143,15 @@ class Trial:
         self._raise_failure()
         assert self._service is not None, "use it in a with statement"
         if self._service.outlet is None:
-            raise HeadraceError("the app was stopped")
+            raise self._end()
         return self._service
+
+    def _end(self) -> HeadraceError:
+        """Return what to say of an app that is no more, once it has said why: it may still be on its way out."""
+        assert self._thread is not None, "the app ran"
+        self._thread.join(STOP_TIMEOUT_S)
+        self._raise_failure()
+        return HeadraceError("the app was stopped")
 
     def _await(self, coroutine: Coroutine[Any, Any, T]) -> T:
         assert self._loop is not None, "the app runs"
@@ -154,8 +163,9 @@ class Trial:
                 if future.done():
                     raise
                 if self._thread is None or not self._thread.is_alive():
-                    self._raise_failure()
-                    raise HeadraceError("the app was stopped") from None
+                    raise self._end() from None
+            except CancelledError:
+                raise self._end() from None
 
     def _run(self) -> None:
         try:
