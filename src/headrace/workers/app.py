@@ -220,7 +220,7 @@ class App:
         await self.service().run()
 
     def stop(self) -> None:
-        """Have `run` or `serve` end in order; any thread may call it."""
+        """Have a `run` or `serve` that has begun end in order; any thread may call it."""
         if self._service is not None:
             self._service.stop()
 

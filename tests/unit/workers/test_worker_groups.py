@@ -51,6 +51,7 @@ async def until(condition: Callable[[], object]) -> None:
 @contextlib.asynccontextmanager
 async def serving(app: App) -> AsyncIterator[None]:
     task = asyncio.create_task(app.serve())
+    await asyncio.sleep(0)  # it has begun: what has not cannot be stopped
     try:
         yield
     finally:
