@@ -43,6 +43,10 @@ class Message:
     def __init__(self, record: ConsumerRecord) -> None:
         self.record = record
 
+    def __repr__(self) -> str:
+        topic, partition, offset, *_ = self.record
+        return f"Message({topic}[{partition}]@{offset} key={self.key!r} value={self.value!r})"
+
     @property
     def key(self) -> Any:
         """The key."""

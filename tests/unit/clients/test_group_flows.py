@@ -234,6 +234,17 @@ def test_groups_of_all_brokers_are_listed() -> None:
     assert [(group.group_id, group.coordinator) for group in listings] == [("g1", 2), ("g2", 1)]
 
 
+@pytest.mark.parametrize("assignment", [b"x", b"\x00\x01\xff\xff", b"\x00\x00\x00\x00\x00\x09"])
+def test_a_group_is_described_whatever_a_member_calls_its_assignment(assignment: bytes) -> None:
+    member = DescribedGroupMember(
+        member_id="m", client_id="c", client_host="/h", member_assignment=assignment
+    )
+    described = DescribedGroup(group_id="g", protocol_type="consumer", members=[member])
+    driver = ScriptedDriver(coordinated(lambda _call: DescribeGroupsResponse(groups=[described])))
+    group = driver.run(describe_groups(known_state({}), ["g"]))["g"]
+    assert group.members[0].assignment == ()
+
+
 def test_a_described_group_shows_who_reads_what() -> None:
     member = DescribedGroupMember(
         member_id="m",
