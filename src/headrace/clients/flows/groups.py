@@ -116,7 +116,7 @@ def _description(group: DescribedGroup, coordinator: int) -> GroupDescription:
 def _member(member: DescribedGroupMember, protocol_type: str) -> MemberDescription:
     assignment: tuple[TopicPartition, ...] = ()
     if protocol_type == CONSUMER_PROTOCOL_TYPE and member.member_assignment:
-        # Whatever calls itself a consumer may write there what it likes; the rest of the group is described all the same.
+        # What calls itself a consumer may write there what it likes; the rest of the group is described all the same.
         with contextlib.suppress(ProtocolError):
             assignment = tuple(decode_assignment(member.member_assignment))
     return MemberDescription(
