@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from itertools import count as counter
 from pathlib import Path
@@ -19,6 +20,7 @@ from tools.fetch_java import java_command, kafka_class_path
 
 RUN_TIMEOUT_S = 60
 LOAD_RECORDS_PER_S = 300
+SINCE_1970_NS = time.time_ns() - time.monotonic_ns()  # from the monotonic clock to that of the JVM's lines
 VALUE_BASE = 1_000_000  # numbers of one producer run: one prefix of values each
 TOOLS = {
     "topics": "TopicCommand",
@@ -50,14 +52,21 @@ def translate(line: str) -> tuple[str, Mapping[str, object]] | None:
         return None
     said = json.loads(line)
     kind = said["name"]
+    if (said_ms := said.get("timestamp")) is not None:
+        # Two threads read the lines of two members: which of them comes first says nothing, the clock of both does.
+        said["at_ns"] = said_ms * 1_000_000 - SINCE_1970_NS
+    stamp = {"at_ns": said.get("at_ns")}
+    if kind == "records_consumed":  # a summary of the records, which are said one by one as well
+        return None
     if kind in ("partitions_assigned", "partitions_revoked"):
         owned = [each["partition"] for each in said["partitions"]]
-        return kind.removeprefix("partitions_"), {"partitions": owned}
+        return kind.removeprefix("partitions_"), {"partitions": owned, **stamp}
     if kind == "record_data":
-        return "records", {"records": [[said["partition"], said["offset"], said["value"]]]}
+        row = [said["partition"], said["offset"], said["value"]]
+        return "records", {"records": [row], **stamp}
     if kind == "offsets_committed":
         offsets = {each["partition"]: each["offset"] for each in said["offsets"]}
-        return ("committed" if said["success"] else "commit_failed"), {"offsets": offsets}
+        return ("committed" if said["success"] else "commit_failed"), {"offsets": offsets, **stamp}
     if kind == "producer_send_success":
         said["row"] = [said["value"], said["partition"], said["offset"]]
     return {"producer_send_success": "sent", "producer_send_error": "error"}.get(kind, kind), said
