@@ -58,6 +58,8 @@ APIS = [
     *("IncrementalAlterConfigs", "DescribeCluster", "DescribeTopicPartitions"),
     *("DescribeClientQuotas", "AlterClientQuotas"),
     "ListConfigResources",
+    *("DescribeAcls", "CreateAcls", "DeleteAcls"),
+    *("DescribeUserScramCredentials", "AlterUserScramCredentials"),
 ]
 RECORDS = {
     "consumer_protocol": ["ConsumerProtocolSubscription", "ConsumerProtocolAssignment"],
