@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from headrace.broker.session import LOCAL, Session
 from headrace.protocol.frame import RequestHeader
 
 
@@ -18,6 +19,8 @@ class RequestContext(NamedTuple):
     listener_host: str
     """The local address of the accepted socket: the address that reached us, so that it can be advertised."""
     listener_port: int
+    session: Session = LOCAL
+    """The connection: its listener, and who is there."""
 
 
 class CloseConnection(Exception):  # noqa: N818 - an instruction to the server, not a fault of ours

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, Protocol, cast
 
+from headrace.broker.session import Session
 from headrace.ports import Journal
 from headrace.server.budget import MemoryBudget
 from headrace.server.framing import BadFrameError, ReceiveBuffer
@@ -109,6 +110,7 @@ class Connection(asyncio.BufferedProtocol):
         self.lost = False
         self.client = "?"
         self.client_address = ""
+        self.session: Session
         self.local_host = ""
         self.local_port = 0
 
@@ -121,6 +123,7 @@ class Connection(asyncio.BufferedProtocol):
         local = transport.get_extra_info("sockname") or ("?", 0)
         self.client_address, self.client = peer[0], f"{peer[0]}:{peer[1]}"
         self.local_host, self.local_port = local[0], local[1]
+        self.session = Session(client_host=self.client_address)
         self._hub.begin()
         self._received_ms = self._active_ms = self._written_ms = self._hub.now_ms
         try:

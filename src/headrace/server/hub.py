@@ -200,6 +200,7 @@ class BrokerHub:
             client_address=connection.client,
             listener_host=connection.local_host,
             listener_port=connection.local_port,
+            session=connection.session,
         )
         try:
             if self.quotas.active:
