@@ -8,17 +8,14 @@ the page is written again from the file that it names; a test checks that this c
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.macro.page import BEGIN, END, source
+from benchmarks.macro.marked_page import ROOT, MarkedPage
 from benchmarks.macro.report import Results, number
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "client-performance.md"
 OURS = ("headrace", "headrace.aio")
 BEHIND = 0.995
 """A ratio that is shown as less than 1.00."""
@@ -118,24 +115,8 @@ def tables(name: str, facts: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def rendered(page: str, run: Path) -> str:
-    """A page with the tables of a run."""
-    facts = json.loads(run.read_text())
-    before, rest = page.split(BEGIN)
-    _, after = rest.split(END)
-    return f"{before}{BEGIN}\n\n{tables(run.stem, facts)}\n\n{END}{after}"
-
-
-def write(run: Path) -> None:
-    """Writes the page from a run's JSON file."""
-    PAGE.write_text(rendered(PAGE.read_text(), run))
-
-
-def main() -> int:
-    """Writes the page."""
-    write(Path(sys.argv[1]) if len(sys.argv) > 1 else source(PAGE.read_text()))
-    return 0
+PAGE = MarkedPage(ROOT / "docs" / "client-performance.md", tables)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(PAGE.main())

@@ -263,7 +263,7 @@ def main() -> int:
     run_file.with_suffix(".md").write_text(text)
     print(text)
     if arguments.page:
-        client_page.write(run_file)
+        client_page.PAGE.write(run_file)
     return 0
 
 

@@ -203,7 +203,7 @@ def main() -> int:
     stem = f"{facts['date']}-{facts['commit']}{'-quick' if arguments.quick else ''}"
     write(arguments.output, stem, facts, results)
     if arguments.page:
-        page.write(arguments.output / f"{stem}.json")
+        page.PAGE.write(arguments.output / f"{stem}.json")
     print(f"every value: {arguments.output / stem}.json", file=sys.stderr)
     return 0
 

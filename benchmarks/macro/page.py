@@ -8,21 +8,15 @@ the page is written again from the file that it names; a test checks that this c
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.macro.marked_page import ROOT, MarkedPage
 from benchmarks.macro.report import HEADRACE, KAFKA, NAMES, Results, Row, header, number, ratio
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "performance.md"
-RESULTS = ROOT / "benchmarks" / "results"
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
-_SOURCE = re.compile(r"\(\.\./benchmarks/results/([^)]+)\.md\)")
 KINDS: Mapping[str, tuple[str, str]] = {
     # kind: (pattern of the metric, what is wanted)
     "throughput": (r"/s$", "at least 1.0"),
@@ -34,18 +28,6 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "start-up": (r"^s to the first", "at most 0.1"),
     "memory": (r"^MB", "at most 0.2"),
 }
-
-
-def source(page: str) -> Path:
-    """The run that a page shows.
-
-    Raises:
-        ValueError: It names none.
-    """
-    found = _SOURCE.search(page)
-    if not found:
-        raise ValueError("the page names no file of benchmarks/results")
-    return RESULTS / f"{found.group(1)}.json"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -141,24 +123,8 @@ def tables(name: str, facts: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def rendered(page: str, run: Path) -> str:
-    """A page with the tables of a run."""
-    facts = json.loads(run.read_text())
-    before, rest = page.split(BEGIN)
-    _, after = rest.split(END)
-    return f"{before}{BEGIN}\n\n{tables(run.stem, facts)}\n\n{END}{after}"
-
-
-def write(run: Path) -> None:
-    """Writes the page from a run's JSON file."""
-    PAGE.write_text(rendered(PAGE.read_text(), run))
-
-
-def main() -> int:
-    """Writes the page."""
-    write(Path(sys.argv[1]) if len(sys.argv) > 1 else source(PAGE.read_text()))
-    return 0
+PAGE = MarkedPage(ROOT / "docs" / "performance.md", tables)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(PAGE.main())

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.macro.client_page import PAGE, rendered, tables
-from benchmarks.macro.page import source
+from benchmarks.macro.client_page import PAGE, tables
 from benchmarks.macro.report import Results, Row
 
 FACTS: dict[str, Any] = {
@@ -34,8 +33,7 @@ def shown(values: dict[str, dict[str, float]]) -> str:
 
 
 def test_the_page_is_what_its_run_makes_it() -> None:
-    page = PAGE.read_text()
-    assert rendered(page, source(page)) == page
+    assert PAGE.rendered(PAGE.source()) == PAGE.path.read_text()
 
 
 def test_twins_are_compared_with_their_kind() -> None:

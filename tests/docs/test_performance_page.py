@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.macro.page import PAGE, rendered, source, tables
+from benchmarks.macro.page import PAGE, tables
 from benchmarks.macro.report import HEADRACE, KAFKA, Results, Row
 
 FACTS = {
@@ -25,8 +25,7 @@ FACTS = {
 
 
 def test_the_page_is_what_its_run_makes_it() -> None:
-    page = PAGE.read_text()
-    assert rendered(page, source(page)) == page
+    assert PAGE.rendered(PAGE.source()) == PAGE.path.read_text()
 
 
 def test_lost_rows_are_bold_and_others_are_not() -> None:
