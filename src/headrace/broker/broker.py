@@ -15,6 +15,7 @@ import base64
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from headrace.broker.audit import Audit
 from headrace.broker.background_sync import warn_of_losses
 from headrace.broker.broker_settings import BrokerSettings
 from headrace.broker.client_quotas import ClientQuotas
@@ -110,6 +111,7 @@ class Broker:
         self._writer = MetadataWriter(metadata, config.broker_id, entropy.uuid(), journal)
         self.settings = BrokerSettings(config, self._writer, journal)
         self.journal = journal
+        self.audit = Audit(journal)
         self.apis = APIS
         self.purgatory = Purgatory()
         self.producer_ids = ProducerIds(self._writer)

@@ -63,6 +63,8 @@ class Option:
     """For a broker's option: whether it can be changed while the broker runs."""
     check: Callable[[str], object] | None = None
     """For text: raises ConfigError, without the option's name, when it is not acceptable."""
+    sensitive: bool = False
+    """Whether the value is a secret: shown to nobody, in no repr, no error and no answer."""
 
 
 def option(
@@ -78,6 +80,7 @@ def option(
     stored_only: str | None = None,
     dynamic: bool = False,
     check: Callable[[str], object] | None = None,
+    sensitive: bool = False,
 ) -> Any:
     """Declare one field of a configuration dataclass.
 
@@ -93,6 +96,7 @@ def option(
         stored_only: Why the value is kept and reported but not acted on yet.
         dynamic: Whether a broker's option can be changed while the broker runs.
         check: For text that is not one of a few words: raises ConfigError when it is not acceptable.
+        sensitive: Whether the value is a secret.
     """
     if stored_only is not None:
         documentation = f"{documentation} Accepted and stored, but not acted on yet: {stored_only}."
@@ -109,8 +113,9 @@ def option(
         broker_name=broker_name,
         dynamic=dynamic,
         check=check,
+        sensitive=sensitive,
     )
-    return field(default=default, metadata={"option": described})
+    return field(default=default, repr=not sensitive, metadata={"option": described})
 
 
 def _type_of(default: Value) -> OptionType:
@@ -140,6 +145,18 @@ def parse_value(name: str, described: Option, text: str) -> Value:
     text = text.strip()
     if len(text) > TEXT_LIMIT:
         raise ConfigError(f"{name}: the value is longer than {TEXT_LIMIT} characters")
+    if not described.sensitive:
+        return _parse_text(name, described, text)
+    try:
+        return _parse_text(name, described, text)
+    except ConfigError:
+        # Without the cause: what a check says of a value may quote it.
+        raise ConfigError(
+            f"{name}: the value is not acceptable (it is a secret and not shown)"
+        ) from None
+
+
+def _parse_text(name: str, described: Option, text: str) -> Value:
     if described.type is OptionType.BOOLEAN:
         return _parse_boolean(name, text)
     if described.type is OptionType.LIST:

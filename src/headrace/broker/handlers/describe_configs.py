@@ -3,7 +3,7 @@
 Behaviour: topics, groups and this broker. Of a group it is what an administrator attached it to, whether or not it has
 members. The broker's resource name is its id as text; the empty name is what was set for all brokers while they ran,
 and nothing else. Every value comes with its source, and on request with its synonyms in the order in which they count,
-its type and its documentation. Options that are accepted but not acted on yet say so in their documentation.
+its type and its documentation; of a secret one (`Option.sensitive`) the value is null. Options that are accepted but not acted on yet say so in their documentation.
 Not implemented: loggers, client metrics (INVALID_REQUEST); Kafka's own settings of groups.
 Versions: v1 source and synonyms; v3 type and documentation; v4 flexible.
 """
@@ -101,13 +101,16 @@ def _wanted(
 
 def _result(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
     synonyms = entry.synonyms if request.include_synonyms else ()
+    secret = entry.option.sensitive
     return DescribeConfigsResourceResult(
         name=entry.name,
-        value=entry.value,
+        value=None if secret else entry.value,
         read_only=entry.is_read_only,
         config_source=entry.source,
+        is_sensitive=secret,
         synonyms=[
-            DescribeConfigsSynonym(name=s.name, value=s.value, source=s.source) for s in synonyms
+            DescribeConfigsSynonym(name=s.name, value=None if secret else s.value, source=s.source)
+            for s in synonyms
         ],
         config_type=entry.option.type,
         documentation=entry.option.documentation if request.include_documentation else None,
