@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from headrace.cli._output import guarded
 
@@ -16,8 +18,13 @@ if TYPE_CHECKING:
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
 
-def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --bootstrap, --format and -X, and handle errors; the command gets `bootstrap`, `as_json`, `properties`."""
+def client_options(command: Callable[..., Any], role: str = "client") -> Callable[..., Any]:
+    """Add the options of every client, and handle errors; the command gets `bootstrap`, `as_json`, `properties`.
+
+    Args:
+        command: The command.
+        role: Which properties a file may have for it: those of a "client", a "producer" or a "consumer".
+    """
 
     @click.option(
         "-b",
@@ -28,6 +35,14 @@ def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
         show_envvar=True,
         metavar="HOST:PORT,...",
         help="Brokers to begin with.",
+    )
+    @click.option(
+        "--config-file",
+        envvar="HEADRACE_CLIENT_CONFIG",
+        show_envvar=True,
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Client properties, e.g. security.protocol; a file that Kafka's own tools read.",
     )
     @click.option(
         "--format",
@@ -42,13 +57,26 @@ def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "properties",
         multiple=True,
         metavar="KEY=VALUE",
-        help="Any client property by its Kafka name, e.g. -X request.timeout.ms=5000.",
+        help="A client property by its Kafka name, e.g. -X request.timeout.ms=5000; before the file's.",
     )
     @functools.wraps(command)
     @guarded
-    def run(output_format: str, properties: tuple[str, ...], **options: Any) -> Any:
+    def run(
+        output_format: str,
+        bootstrap: str,
+        config_file: Path | None,
+        properties: tuple[str, ...],
+        **options: Any,
+    ) -> Any:
+        from headrace.cli._client_settings import client_settings  # noqa: PLC0415 - not for `--help`
+
+        given = assignments(properties, "-X")
+        settings = client_settings(config_file, given, role)
+        source = click.get_current_context().get_parameter_source("bootstrap")
+        if source is not ParameterSource.DEFAULT and "bootstrap.servers" not in given:
+            settings.pop("bootstrap.servers", None)
         return command(
-            as_json=output_format == "json", properties=assignments(properties, "-X"), **options
+            as_json=output_format == "json", bootstrap=bootstrap, properties=settings, **options
         )
 
     return run
@@ -93,9 +121,6 @@ def open_client(bootstrap: str, properties: dict[str, Any]) -> BlockingClient:
 
 def check_reachable(bootstrap: str, properties: dict[str, str]) -> None:
     """Fail at once, and not after retries, when nothing listens; `properties` may be those of any role."""
-    general = {
-        name: value
-        for name, value in properties.items()
-        if name in {"request.timeout.ms", "socket.connection.setup.timeout.ms", "security.protocol"}
-    }
-    open_client(properties.get("bootstrap.servers", bootstrap), general).close()
+    from headrace.cli._client_settings import general  # noqa: PLC0415 - not for `--help`
+
+    open_client(bootstrap, general(properties)).close()

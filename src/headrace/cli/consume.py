@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import signal
 import sys
@@ -55,7 +56,7 @@ Examples:   headrace consume orders --from start -f '%t[%p]@%o %k %v\n'
 @click.option("-g", "--group", help="Read as a member of a group, and commit what was printed.")
 @click.option("-p", "--partition", "partitions", multiple=True, help="Only these, e.g. -p 0,2.")
 @click.option("-f", "--template", help="How to print a record; see below.")
-@client_options
+@functools.partial(client_options, role="consumer")
 def consume(
     topics: tuple[str, ...],
     bootstrap: str,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import select
 import sys
@@ -61,7 +62,7 @@ Examples:   echo '{"id":1}' | headrace produce orders -k alice
     "-Z", "--tombstone", is_flag=True, help="Empty values become null, which deletes keys."
 )
 @click.option("-q", "--quiet", is_flag=True, help="Do not print where each record went.")
-@client_options
+@functools.partial(client_options, role="producer")
 def produce(
     topic: str | None, bootstrap: str, properties: dict[str, Any], *, as_json: bool, **options: Any
 ) -> None:

@@ -60,15 +60,24 @@ def read_properties(path: Path, journal: Journal) -> dict[str, str]:
     """
     from headrace.config.broker import BROKER_OPTIONS  # noqa: PLC0415 - not for `--help`
 
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {error}") from error
-    settings = _parse_toml(path, text) if path.suffix == ".toml" else _parse_properties(path, text)
+    settings = read_settings(path)
     ignored = [key for key in settings if key not in BROKER_OPTIONS and _NOT_OURS.fullmatch(key)]
     if ignored:
         journal.warning("config_ignored", file=str(path), keys=",".join(sorted(ignored)))
     return {key: value for key, value in settings.items() if key not in ignored}
+
+
+def read_settings(path: Path) -> dict[str, str]:
+    """Read a file of anybody's settings: TOML if its name ends so, Java properties otherwise.
+
+    Raises:
+        ConfigError: It cannot be read or understood.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    return _parse_toml(path, text) if path.suffix == ".toml" else _parse_properties(path, text)
 
 
 def _parse_toml(path: Path, text: str) -> dict[str, str]:
