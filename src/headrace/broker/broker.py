@@ -21,7 +21,7 @@ from headrace.broker.broker_settings import BrokerSettings
 from headrace.broker.client_quotas import ClientQuotas
 from headrace.broker.context import CloseConnection, Endpoint, RequestContext, VersionRange
 from headrace.broker.delayed import Purgatory
-from headrace.broker.endpoints import adaptive_endpoint, parse_advertised_listeners
+from headrace.broker.endpoints import Endpoints
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.group_commit import FailedSync, GroupCommit
 from headrace.broker.group_settings import GroupSettings
@@ -124,7 +124,7 @@ class Broker:
         self.replicas: ReplicaManager
         self.topics: Topics
         self.groups: GroupCoordinator
-        self._advertised = parse_advertised_listeners(config.advertised_listeners)
+        self._endpoints = Endpoints(config.advertised_listeners)
         self._files = files
         self._further = further
         self._metadata = metadata
@@ -289,9 +289,7 @@ class Broker:
 
     def endpoint_for(self, context: RequestContext) -> Endpoint:
         """Return the address that a client is told to use."""
-        if self._advertised is not None:
-            return self._advertised
-        return adaptive_endpoint(context.listener_host, context.listener_port)
+        return self._endpoints.endpoint_for(context)
 
     def ensure_offsets_topic(self, now_ms: int) -> Topic:
         """Return `__consumer_offsets`, creating it when it is needed for the first time.

@@ -1,37 +1,35 @@
-"""The address that clients are told: a configured one, or the one by which they came."""
+"""The address that clients are told: the configured one of their listener, or the one by which they came."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from headrace.broker.context import Endpoint
-from headrace.errors import ConfigError
+from headrace.broker.context import Endpoint, RequestContext
+from headrace.config.listeners import parse_advertised
 
-_PORT_LIMIT: Final = 65535
 _MAPPED_IPV4: Final = "::ffff:"
 
 
-def parse_advertised_listeners(text: str) -> Endpoint | None:
-    """Read `advertised.listeners`; None when it is empty.
+class Endpoints:
+    """What clients of each listener are told."""
 
-    Raises:
-        ConfigError: It is not one PLAINTEXT://host:port.
-    """
-    listeners = [listener.strip() for listener in text.split(",") if listener.strip()]
-    if not listeners:
-        return None
-    if len(listeners) > 1:
-        raise ConfigError("advertised.listeners: only one listener is supported")
-    name, separator, address = listeners[0].partition("://")
-    host, colon, port = address.rpartition(":")
-    if not separator or not colon or name.upper() != "PLAINTEXT":
-        raise ConfigError(f"advertised.listeners: expected PLAINTEXT://host:port, got {text!r}")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or host == "0.0.0.0" or host == "::":  # noqa: S104, PLR1714 - compared with, not bound to
-        raise ConfigError("advertised.listeners: clients cannot connect to this host")
-    if not port.isascii() or not port.isdigit() or not 0 < int(port) <= _PORT_LIMIT:
-        raise ConfigError(f"advertised.listeners: {port!r} is no port")
-    return Endpoint(host, int(port))
+    __slots__ = ("_advertised",)
+
+    def __init__(self, advertised_listeners: str) -> None:
+        """Read `advertised.listeners`.
+
+        Raises:
+            ConfigError: It is malformed.
+        """
+        self._advertised = {
+            name: Endpoint(*address)
+            for name, address in parse_advertised(advertised_listeners).items()
+        }
+
+    def endpoint_for(self, context: RequestContext) -> Endpoint:
+        """Return the address that a client is told to use."""
+        told = self._advertised.get(context.session.listener)
+        return told or adaptive_endpoint(context.listener_host, context.listener_port)
 
 
 def adaptive_endpoint(listener_host: str, listener_port: int) -> Endpoint:

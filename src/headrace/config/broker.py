@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from headrace.config.durability import sync_interval_ms
+from headrace.config.listeners import parse_advertised, parse_protocol_map
 from headrace.config.options import (
     Option,
     OptionType,
@@ -16,6 +17,7 @@ from headrace.config.options import (
     parse_value,
     unknown_key,
 )
+from headrace.config.security import SecurityConfig, split_overrides
 from headrace.config.topic import TOPIC_OPTIONS, TopicConfig
 from headrace.errors import ConfigError, InvalidRequestError
 
@@ -40,13 +42,14 @@ def _default_of(topic_option: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig:
+class BrokerConfig(SecurityConfig):
     """What a broker is told. Options that are `dynamic` can be changed while it runs: it gets another object then."""
 
     advertised_listeners: str = option(
         "",
-        "The address that clients are told to use, as PLAINTEXT://host:port. Left empty, every client is told the "
-        "address that it connected to, which is right on one node unless a proxy or a port mapping lies between.",
+        "The addresses that clients are told to use, as NAME://host:port, one for a listener. Clients of a listener "
+        "that has none are told the address that they connected to, which is right on one node unless a proxy or a "
+        "port mapping lies between.",
     )
     auto_create_topics_enable: bool = option(
         default=True,
@@ -111,6 +114,11 @@ class BrokerConfig:
         "Headrace's own option.",
         minimum=0,
         dynamic=True,
+    )
+    listeners: str = option(
+        "PLAINTEXT://127.0.0.1:9092",
+        "Where to accept connections: NAME://host:port, several with commas between; without a host on all addresses. "
+        "The flag --listen says the same, and wins. A broker inside a program listens where the program says.",
     )
     log_cleaner_backoff_ms: int = option(
         15_000,
@@ -252,14 +260,18 @@ def parse_broker_config(values: Mapping[str, str | None]) -> BrokerConfig:
         ConfigError: A key is unknown, a value not acceptable, or two names of one option are given.
     """
     plain: dict[str, str | None] = {}
-    for name, text in values.items():
+    ours, overrides = split_overrides(values)
+    for name, text in ours.items():
         target, unit = _ALIASES.get(name, (name, 1))
         if target not in BROKER_OPTIONS:
             raise unknown_key(name, [*BROKER_OPTIONS, *_ALIASES])
         if target in plain:
             raise ConfigError(f"{name}: {target} is given under two names")
         plain[target] = text if text is None or unit == 1 else _scaled(target, text, unit)
-    return parse(BrokerConfig, plain)
+    config = replace(parse(BrokerConfig, plain), listener_overrides=overrides)
+    parse_protocol_map(config.listener_security_protocol_map)
+    parse_advertised(config.advertised_listeners)
+    return config
 
 
 def dynamic_option(name: str) -> Option:

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import Final, NamedTuple
+
+from headrace.errors import ConfigError
+
+ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104 - what a listener without a host means
+_MAP: Final = "listener.security.protocol.map"
+_ADVERTISED: Final = "advertised.listeners"
+_PORT_LIMIT: Final = 65535
+_PORT: Final = re.compile(r"[0-9]{1,5}")
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 class SecurityProtocol(StrEnum):
@@ -22,3 +35,164 @@ class SecurityProtocol(StrEnum):
     def sasl(self) -> bool:
         """Whether a client has to authenticate before anything else."""
         return self in {SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL}
+
+
+class ListenAddress(NamedTuple):
+    """Where to listen; port 0 lets the system choose."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only programs on this machine can connect."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def is_wildcard(self) -> bool:
+        """Whether it stands for all addresses of its family."""
+        return self.host in {ALL_ADDRESSES, "::"}
+
+
+class Listener(NamedTuple):
+    """One listener."""
+
+    name: str
+    protocol: SecurityProtocol
+    address: ListenAddress
+
+    def __str__(self) -> str:
+        return f"{self.name}://{self.address}"
+
+
+def parse_protocol_map(text: str) -> dict[str, SecurityProtocol]:
+    """Read `listener.security.protocol.map`; the four protocols stand for themselves unless it says otherwise.
+
+    Raises:
+        ConfigError: An entry is not NAME:PROTOCOL, or a name is given twice.
+    """
+    given: dict[str, SecurityProtocol] = {}
+    for entry in filter(None, map(str.strip, text.split(","))):
+        name, colon, protocol = (part.strip().upper() for part in entry.partition(":"))
+        if not colon or not _NAME.fullmatch(name) or protocol not in SecurityProtocol.__members__:
+            choices = ", ".join(SecurityProtocol)
+            raise ConfigError(
+                f"{_MAP}: {entry[:80]!r}: expected NAME:PROTOCOL with one of {choices}"
+            )
+        if name in given:
+            raise ConfigError(f"{_MAP}: {name} is named twice")
+        given[name] = SecurityProtocol(protocol)
+    return {**{protocol.value: protocol for protocol in SecurityProtocol}, **given}
+
+
+def parse_listener(text: str, protocols: Mapping[str, SecurityProtocol]) -> Listener:
+    """Read `HOST:PORT`, `[IPV6]:PORT` or Kafka's `NAME://HOST:PORT` (no host: all addresses).
+
+    Args:
+        text: One listener; without a name it is PLAINTEXT.
+        protocols: What `parse_protocol_map` returned.
+
+    Raises:
+        ConfigError: It is none of them, or the name has no protocol.
+    """
+    text = text.strip()
+    name, separator, address = text.rpartition("://")
+    name = name.upper() if separator else SecurityProtocol.PLAINTEXT.value
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"listener {text[:200]!r}: {name[:80]!r} is no name of a listener")
+    if name not in protocols:
+        raise ConfigError(
+            f"listener {text[:200]!r}: which security protocol {name} has is not known; say so with "
+            f"{_MAP}, as in {name}:SSL"
+        )
+    host, port = split_address(address, f"listener {text[:200]!r}")
+    if not host and not separator:
+        raise ConfigError(
+            f"listener {text!r}: expected HOST:PORT; for all addresses say {ALL_ADDRESSES}:{port}"
+        )
+    return Listener(name, protocols[name], ListenAddress(host or ALL_ADDRESSES, port))
+
+
+def parse_listeners(text: str, protocols: Mapping[str, SecurityProtocol]) -> tuple[Listener, ...]:
+    """Read Kafka's `listeners`; those of a KRaft controller, named CONTROLLER, are left out.
+
+    Raises:
+        ConfigError: There is none for clients, one is malformed, or two have one name or one port.
+    """
+    entries = filter(None, map(str.strip, text.split(",")))
+    ours = [entry for entry in entries if not entry.upper().startswith("CONTROLLER:")]
+    if not ours:
+        raise ConfigError(f"listeners {text[:200]!r}: expected at least one listener for clients")
+    listeners: list[Listener] = []
+    for entry in ours:
+        listener = parse_listener(entry, protocols)
+        for other in listeners:
+            _check_apart(listener, other)
+        listeners.append(listener)
+    return tuple(listeners)
+
+
+def _check_apart(one: Listener, other: Listener) -> None:
+    if one.name == other.name:
+        raise ConfigError(
+            f"listeners: the name {one.name} is given twice; give each listener a name of its own, and its protocol "
+            f"with {_MAP}"
+        )
+    if one.address.port != other.address.port or one.address.port == 0:
+        return
+    same_family = (":" in one.address.host) == (":" in other.address.host)
+    wildcard = one.address.is_wildcard or other.address.is_wildcard
+    if one.address.host == other.address.host or (wildcard and same_family):
+        raise ConfigError(f"listeners: {other} and {one} need the same port")
+
+
+def parse_advertised(text: str) -> dict[str, ListenAddress]:
+    """Read `advertised.listeners`: the address that clients of a listener are told, by the listener's name.
+
+    Raises:
+        ConfigError: An entry is not NAME://HOST:PORT, no client could connect to it, or a name is given twice.
+    """
+    advertised: dict[str, ListenAddress] = {}
+    for entry in filter(None, map(str.strip, text.split(","))):
+        name, separator, address = entry.partition("://")
+        name = name.upper()
+        if not separator or not _NAME.fullmatch(name):
+            raise ConfigError(f"{_ADVERTISED}: expected NAME://host:port, got {entry[:200]!r}")
+        host, port = split_address(address, f"{_ADVERTISED}: {entry[:200]!r}")
+        told = ListenAddress(host, port)
+        if not host or told.is_wildcard:
+            raise ConfigError(
+                f"{_ADVERTISED}: {entry[:200]!r}: clients cannot connect to this host"
+            )
+        if port == 0:
+            raise ConfigError(f"{_ADVERTISED}: {entry[:200]!r}: clients cannot connect to port 0")
+        if name in advertised:
+            raise ConfigError(f"{_ADVERTISED}: the listener {name} is named twice")
+        advertised[name] = told
+    return advertised
+
+
+def split_address(text: str, what: str) -> tuple[str, int]:
+    """Split `HOST:PORT` or `[IPV6]:PORT`; the host may be empty.
+
+    Raises:
+        ConfigError: It is neither; the message begins with `what`.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not _PORT.fullmatch(port) or int(port) > _PORT_LIMIT:
+        raise ConfigError(f"{what}: expected HOST:PORT")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if ":" in host and not bracketed:
+        raise ConfigError(f"{what}: an IPv6 address goes in brackets, as in [::1]:9092")
+    host = host[1:-1] if bracketed else host
+    if any(character.isspace() or character in "[]/,@" for character in host):
+        raise ConfigError(f"{what}: {host[:80]!r} is no host")
+    return host, int(port)

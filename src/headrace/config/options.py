@@ -133,7 +133,8 @@ def kafka_name(attribute: str) -> str:
 
 def options_of(config: type[Any]) -> dict[str, Option]:
     """Return the options of a configuration class by Kafka's name, in the order of the class."""
-    return {kafka_name(f.name): f.metadata["option"] for f in fields(config)}
+    described = [f for f in fields(config) if "option" in f.metadata]
+    return {kafka_name(f.name): f.metadata["option"] for f in described}
 
 
 def parse_value(name: str, described: Option, text: str) -> Value:

@@ -210,7 +210,6 @@ def test_the_configured_address_always_wins():
     "text",
     [
         "kafka:9092",
-        "SSL://kafka:9092",
         "PLAINTEXT://kafka",
         "PLAINTEXT://kafka:0",
         "PLAINTEXT://kafka:99999",

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from headrace.config.broker import BROKER_OPTIONS, BrokerConfig, parse_broker_config
-from headrace.config.options import OptionType, kafka_name, parse_value, render_value
+from headrace.config.options import OptionType, options_of, parse_value, render_value
 from headrace.config.topic import (
     TOPIC_OPTIONS,
     UNSUPPORTED_TOPIC_OPTIONS,
@@ -20,11 +20,9 @@ from headrace.errors import ConfigError
 
 @pytest.mark.parametrize("config", [TopicConfig, BrokerConfig])
 def test_every_field_is_documented_and_its_default_is_acceptable(config):
-    for field in dataclasses.fields(config):
-        option = field.metadata["option"]
+    for name, option in options_of(config).items():
         assert option.documentation.endswith(".")
-        name = kafka_name(field.name)
-        default = getattr(config(), field.name)
+        default = getattr(config(), name.replace(".", "_"))
         assert parse_value(name, option, render_value(default)) == default
 
 
