@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from headrace.broker.audit import Audit
+from headrace.broker.authorizer import Authorizer
 from headrace.broker.background_sync import warn_of_losses
 from headrace.broker.broker_settings import BrokerSettings
 from headrace.broker.client_quotas import ClientQuotas
@@ -113,6 +114,7 @@ class Broker:
         self.journal = journal
         self.audit = Audit(journal)
         self.apis = APIS
+        self.authorizer = Authorizer(config, self._writer, journal)
         self.purgatory = Purgatory()
         self.producer_ids = ProducerIds(self._writer)
         self.quotas = ClientQuotas(self._writer, journal)
@@ -146,6 +148,7 @@ class Broker:
         self.settings.load()
         self.config = self.settings.config
         self.quotas.load()
+        self.authorizer.load()
         self.group_settings.load()
         self.fetch_sessions = FetchSessions(
             self.config.max_incremental_fetch_session_cache_slots, self._entropy

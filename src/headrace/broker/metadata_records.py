@@ -6,6 +6,7 @@ topics/<name>           topic id, replicas and log directory of each partition; 
 config/topic/<name>     the settings that the topic has of its own
 config/group/<name>     the settings of a group, whose name is percent-encoded
 config/broker/<id>      the settings of one broker that were changed while it ran; "default" stands for all brokers
+acl/<digest>            an ACL; the digest is SHA-256 of the value
 quota/<entity>          the quotas of a user, of a client id, or of both together
 deleted/<topic id>      a deleted topic whose directories may still be there
 brokers/epoch/<id>      the leader epoch of this broker's partitions
@@ -24,6 +25,7 @@ import msgspec
 
 from headrace.errors import StorageError
 from headrace.ports import Entry
+from headrace.security.acls import AclBinding, Operation, PatternType, Permission, ResourceType
 
 CLUSTER_ID_KEY: Final = "meta/cluster_id"
 TOPICS: Final = "topics/"
@@ -31,6 +33,7 @@ TOPIC_CONFIGS: Final = "config/topic/"
 BROKER_CONFIGS: Final = "config/broker/"
 GROUP_CONFIGS: Final = "config/group/"
 CLIENT_QUOTAS: Final = "quota/"
+ACLS: Final = "acl/"
 DELETED: Final = "deleted/"
 BROKER_EPOCHS: Final = "brokers/epoch/"
 LOG_DIRECTORIES: Final = "brokers/directories/"
@@ -103,6 +106,51 @@ class ClientQuotaRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     format: int = FORMAT
 
 
+class AclRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One ACL; type, pattern, operation and permission under Kafka's names."""
+
+    resource_type: str
+    resource_name: str
+    pattern_type: str
+    principal: str
+    host: str
+    operation: str
+    permission: str
+    format: int = FORMAT
+
+    @classmethod
+    def of(cls, acl: AclBinding) -> AclRecord:
+        """Return the record of an ACL."""
+        return cls(
+            acl.resource_type.name,
+            acl.resource_name,
+            acl.pattern_type.name,
+            acl.principal,
+            acl.host,
+            acl.operation.name,
+            acl.permission.name,
+        )
+
+    def binding(self) -> AclBinding:
+        """Return the ACL.
+
+        Raises:
+            StorageError: A name is none that this version knows. To leave the ACL out could allow what it denies.
+        """
+        try:
+            return AclBinding(
+                ResourceType[self.resource_type],
+                self.resource_name,
+                PatternType[self.pattern_type],
+                self.principal,
+                self.host,
+                Operation[self.operation],
+                Permission[self.permission],
+            )
+        except KeyError as error:
+            raise StorageError(f"an ACL with {error}, which this version does not know") from error
+
+
 class TombstoneRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A deleted topic: what its directories are called."""
 
@@ -133,6 +181,7 @@ R = TypeVar(
     BrokerConfigRecord,
     GroupConfigRecord,
     ClientQuotaRecord,
+    AclRecord,
     TombstoneRecord,
     LogDirectoriesRecord,
     LeaderEpochRecord,

@@ -1,0 +1,307 @@
+"""Who may do what: the access control lists as they are stored, and the answer to every handler's question.
+
+Each ACL is an entry of the metadata store by itself, under a digest of what it says, so that giving the same one twice
+changes nothing, and the size of a key does not depend on names. A change that is too large for one commit of the store
+takes away before it gives: what a crash leaves of it allows nothing that neither the old nor the new lists allow.
+
+Handlers ask `allows`. With the authorizer off that is one comparison; with it on, a lookup of what was decided before.
+Everything decided is forgotten when any ACL changes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from hashlib import sha256
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.context import RequestContext
+from headrace.broker.metadata_records import ACLS, AclRecord, decode, encode
+from headrace.broker.metadata_writer import MetadataWriter
+from headrace.config.authorization import parse_super_users
+from headrace.config.broker import BrokerConfig
+from headrace.errors import ApiError, ErrorCode, InvalidRequestError, StorageError
+from headrace.ports import Delete, Journal, Put
+from headrace.security.acls import (
+    CLUSTER_NAME,
+    WILDCARD,
+    AclBinding,
+    AclFilter,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+from headrace.security.principal import Principal
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+ACLS_LIMIT: Final = 10_000
+"""How many ACLs there may be."""
+ACL_BYTES_LIMIT: Final = 4096
+"""How large one may be, as it is stored."""
+CHANGES_PER_COMMIT: Final = 90
+"""Below what every metadata store takes at once, also in bytes."""
+DECISIONS_LIMIT: Final = 10_000
+_REMEMBERED_NAME_LIMIT: Final = 256
+"""Names are the client's to choose: decisions about longer ones are made each time."""
+
+Outcome = ApiError | None
+_Question = tuple[Principal, str, Operation, ResourceType, str]
+
+
+def allows(
+    broker: Broker,
+    context: RequestContext,
+    operation: Operation,
+    resource_type: ResourceType,
+    name: str = CLUSTER_NAME,
+    *,
+    quietly: bool = False,
+) -> bool:
+    """Return whether the client of a request may do something; a denial goes to the audit log.
+
+    Args:
+        broker: The broker.
+        context: The request's.
+        operation: What the client wants to do.
+        resource_type: To what.
+        name: Its name; the cluster has only one.
+        quietly: Whether the client did not ask for it, or may do it by another right, so that no denial is noted.
+    """
+    authorizer = broker.authorizer
+    if not authorizer.active:
+        return True
+    session = context.session
+    if session.is_local:
+        return True
+    if authorizer.allows(session.principal, session.client_host, operation, resource_type, name):
+        return True
+    if not quietly:
+        broker.audit.denied(context, operation, resource_type, name)
+    return False
+
+
+def allows_any(
+    broker: Broker, context: RequestContext, operation: Operation, resource_type: ResourceType
+) -> bool:
+    """Return whether the client may do something to at least one resource that there is or could be."""
+    authorizer = broker.authorizer
+    if not authorizer.active or context.session.is_local:
+        return True
+    session = context.session
+    return authorizer.allows_any(session.principal, session.client_host, operation, resource_type)
+
+
+class Authorizer:
+    """All ACLs, and what follows from them."""
+
+    __slots__ = (
+        "_acls",
+        "_by_resource",
+        "_decisions",
+        "_everyone_if_none",
+        "_journal",
+        "_metadata",
+        "_prefix_lengths",
+        "_super_users",
+        "active",
+    )
+
+    def __init__(self, config: BrokerConfig, metadata: MetadataWriter, journal: Journal) -> None:
+        self.active = bool(config.authorizer_class_name)
+        """Whether anything is decided here at all; if not, everybody may do everything."""
+        self._everyone_if_none = config.allow_everyone_if_no_acl_found
+        self._super_users = parse_super_users(config.super_users)
+        self._metadata = metadata
+        self._journal = journal
+        self._acls: dict[AclBinding, str] = {}
+        """Every ACL, with its key in the metadata store."""
+        self._by_resource: dict[tuple[ResourceType, PatternType, str], list[AclBinding]] = {}
+        self._prefix_lengths: dict[ResourceType, list[int]] = {}
+        self._decisions: dict[_Question, bool] = {}
+
+    def load(self) -> None:
+        """Read what is stored; also with the authorizer off, so that nothing is hidden from who describes it later.
+
+        Raises:
+            StorageError: It cannot be read: rather no broker than one that has forgotten a denial.
+        """
+        for entry in self._metadata.list(ACLS):
+            acl = decode(entry, AclRecord).binding()
+            problem = acl.problem()
+            if problem is not None or entry.key != _key(acl):
+                raise StorageError(f"{entry.key}: {problem or 'not the key of this ACL'}")
+            self._acls[acl] = entry.key
+        self._index()
+
+    # Decisions
+
+    def allows(
+        self,
+        principal: Principal,
+        host: str,
+        operation: Operation,
+        resource_type: ResourceType,
+        name: str,
+    ) -> bool:
+        """Return whether a principal at an address may do something to a resource."""
+        question = (principal, host, operation, resource_type, name)
+        known = self._decisions.get(question)
+        if known is not None:
+            return known
+        allowed = self._decide(*question)
+        if len(name) <= _REMEMBERED_NAME_LIMIT:
+            if len(self._decisions) >= DECISIONS_LIMIT:
+                self._decisions.clear()
+            self._decisions[question] = allowed
+        return allowed
+
+    def _decide(
+        self,
+        principal: Principal,
+        host: str,
+        operation: Operation,
+        resource_type: ResourceType,
+        name: str,
+    ) -> bool:
+        who = str(principal)
+        if who in self._super_users:
+            return True
+        found = allowed = False
+        for acl in self._about(resource_type, name):
+            found = True
+            if acl.speaks_of(who, host) and acl.decides(operation):
+                if acl.permission is Permission.DENY:
+                    return False
+                allowed = True
+        return allowed if found else self._everyone_if_none
+
+    def _about(self, resource_type: ResourceType, name: str) -> Iterator[AclBinding]:
+        """Yield the ACLs that cover a resource."""
+        find = self._by_resource.get
+        yield from find((resource_type, PatternType.LITERAL, name), ())
+        if name != WILDCARD:
+            yield from find((resource_type, PatternType.LITERAL, WILDCARD), ())
+        for length in self._prefix_lengths.get(resource_type, ()):
+            if length > len(name):
+                return
+            yield from find((resource_type, PatternType.PREFIXED, name[:length]), ())
+
+    def allows_any(
+        self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType
+    ) -> bool:
+        """Return whether a principal may do something to at least one resource of a type (KIP-679)."""
+        # A name that no ACL mentions shows what holds where only wildcards and defaults do.
+        if self.allows(principal, host, operation, resource_type, "hardcode"):
+            return True
+        who = str(principal)
+        allowed: list[AclBinding] = []
+        denied: list[AclBinding] = []
+        for acl in self._acls:
+            if (
+                acl.resource_type is resource_type
+                and acl.speaks_of(who, host)
+                and acl.operation in {operation, Operation.ALL}
+            ):
+                (denied if acl.permission is Permission.DENY else allowed).append(acl)
+        return any(not any(_takes_all_of(deny, acl) for deny in denied) for acl in allowed)
+
+    # Changes
+
+    def find(self, wanted: AclFilter) -> list[AclBinding]:
+        """Return the ACLs that a filter means."""
+        return [acl for acl in self._acls if wanted.matches(acl)]
+
+    def create(self, acls: Sequence[AclBinding]) -> list[Outcome]:
+        """Add ACLs, each of which is either proper or refused; durable and in force when this returns.
+
+        Returns:
+            For each what is wrong with it, or with storing it; None where nothing is.
+        """
+        new: dict[AclBinding, Outcome] = {}
+        outcomes: dict[AclBinding, Outcome] = {}
+        for acl in acls:
+            outcomes[acl] = self._refusal(acl, len(new))
+            if outcomes[acl] is None and acl not in self._acls:
+                new[acl] = None
+        # Denials first.
+        for some in _in_commits(sorted(new, key=lambda acl: acl.permission)):
+            keys = {acl: _key(acl) for acl in some}
+            error = self._commit(
+                [Put(key, encode(AclRecord.of(acl))) for acl, key in keys.items()],
+                partial(self._acls.update, keys),
+            )
+            outcomes.update(dict.fromkeys(some, error))
+        return [outcomes[acl] for acl in acls]
+
+    def _refusal(self, acl: AclBinding, further: int) -> Outcome:
+        problem = acl.problem()
+        if problem is not None:
+            return InvalidRequestError(problem)
+        if len(encode(AclRecord.of(acl))) > ACL_BYTES_LIMIT:
+            return InvalidRequestError(
+                f"the names of an ACL are longer than {ACL_BYTES_LIMIT} bytes"
+            )
+        if acl not in self._acls and len(self._acls) + further >= ACLS_LIMIT:
+            return ApiError(ErrorCode.POLICY_VIOLATION, f"there are {ACLS_LIMIT} ACLs already")
+        return None
+
+    def delete(self, acls: Iterable[AclBinding]) -> dict[AclBinding, Outcome]:
+        """Take ACLs away; durable and in force when this returns.
+
+        Returns:
+            For each why it could not be taken away, or None.
+        """
+        outcomes: dict[AclBinding, Outcome] = {}
+        # Denials last.
+        gone = sorted(set(acls), key=lambda acl: acl.permission, reverse=True)
+        for some in _in_commits(gone):
+            error = self._commit([Delete(_key(acl)) for acl in some], partial(self._forget, some))
+            outcomes.update(dict.fromkeys(some, error))
+        return outcomes
+
+    def _commit(self, operations: Sequence[Put | Delete], change: Callable[[], object]) -> Outcome:
+        def applied() -> None:
+            change()
+            self._index()
+            self._journal.info("acls_changed", changes=len(operations), acls=len(self._acls))
+
+        try:
+            self._metadata.commit([], operations, applied)
+        except ApiError as error:
+            return error
+        return None
+
+    def _index(self) -> None:
+        by_resource: dict[tuple[ResourceType, PatternType, str], list[AclBinding]]
+        by_resource = defaultdict(list)
+        lengths: dict[ResourceType, set[int]] = defaultdict(set)
+        for acl in self._acls:
+            by_resource[acl.resource_type, acl.pattern_type, acl.resource_name].append(acl)
+            if acl.pattern_type is PatternType.PREFIXED:
+                lengths[acl.resource_type].add(len(acl.resource_name))
+        self._by_resource = dict(by_resource)
+        self._prefix_lengths = {kind: sorted(found) for kind, found in lengths.items()}
+        self._decisions.clear()
+
+
+def _takes_all_of(deny: AclBinding, allow: AclBinding) -> bool:
+    """Return whether nothing is left of what one ACL allows after what another one denies."""
+    if deny.pattern_type is PatternType.PREFIXED:
+        every = allow.resource_name == WILDCARD and allow.pattern_type is PatternType.LITERAL
+        return not every and allow.resource_name.startswith(deny.resource_name)
+    if deny.resource_name == WILDCARD:
+        return True
+    return allow.pattern_type is PatternType.LITERAL and allow.resource_name == deny.resource_name
+
+
+def _in_commits(acls: Sequence[AclBinding]) -> Iterator[Sequence[AclBinding]]:
+    for start in range(0, len(acls), CHANGES_PER_COMMIT):
+        yield acls[start : start + CHANGES_PER_COMMIT]
+
+
+def _key(acl: AclBinding) -> str:
+    return ACLS + sha256(encode(AclRecord.of(acl))).hexdigest()

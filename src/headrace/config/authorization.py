@@ -1,0 +1,24 @@
+"""What the options of authorization may say."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headrace.errors import ConfigError
+
+AUTHORIZERS: Final = ("", "headrace", "org.apache.kafka.metadata.authorizer.StandardAuthorizer")
+"""The values of `authorizer.class.name`: they switch on the one authorizer there is. Nothing is ever loaded by name."""
+
+
+def parse_super_users(text: str) -> frozenset[str]:
+    """Read `super.users`: principals with semicolons between, since names of certificates have commas.
+
+    Raises:
+        ConfigError: One is not TYPE:NAME.
+    """
+    users = frozenset(filter(None, map(str.strip, text.split(";"))))
+    for user in sorted(users):
+        kind, colon, name = user.partition(":")
+        if not kind or not colon or not name:
+            raise ConfigError(f"{user[:100]!r} is no principal: write User:{user[:100]}")
+    return users

@@ -1,0 +1,203 @@
+"""Access control lists: who may do what to which resource, and which list belongs to a question.
+
+Kafka's words and numbers. A binding allows or denies one principal, from one host or any, one operation on a resource:
+on the one of that name (LITERAL), on all of a type (LITERAL, `*`) or on all whose names begin with something
+(PREFIXED). Whatever denies wins. Some operations are of no use without others, so allowing them allows those as well;
+denying them does not deny those.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from headrace.security.principal import USER
+
+WILDCARD: Final = "*"
+"""Any resource, in the place of a name of a LITERAL binding; or any host."""
+EVERYBODY: Final = f"{USER}:{WILDCARD}"
+"""Any user, in the place of a principal."""
+CLUSTER_NAME: Final = "kafka-cluster"
+"""The only name that the resource CLUSTER has."""
+
+
+class Operation(IntEnum):
+    """Kafka's `AclOperation`: what somebody does."""
+
+    UNKNOWN = 0
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+    @classmethod
+    def _missing_(cls, value: object) -> Operation | None:
+        return cls.UNKNOWN if isinstance(value, int) else None
+
+
+class ResourceType(IntEnum):
+    """Kafka's `ResourceType`: what it is done to."""
+
+    UNKNOWN = 0
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+    @classmethod
+    def _missing_(cls, value: object) -> ResourceType | None:
+        return cls.UNKNOWN if isinstance(value, int) else None
+
+
+class PatternType(IntEnum):
+    """Kafka's `PatternType`: how a binding's name is meant. ANY and MATCH are for filters."""
+
+    UNKNOWN = 0
+    ANY = 1
+    MATCH = 2
+    LITERAL = 3
+    PREFIXED = 4
+
+    @classmethod
+    def _missing_(cls, value: object) -> PatternType | None:
+        return cls.UNKNOWN if isinstance(value, int) else None
+
+
+class Permission(IntEnum):
+    """Kafka's `AclPermissionType`."""
+
+    UNKNOWN = 0
+    ANY = 1
+    DENY = 2
+    ALLOW = 3
+
+    @classmethod
+    def _missing_(cls, value: object) -> Permission | None:
+        return cls.UNKNOWN if isinstance(value, int) else None
+
+
+_RESOURCE_TYPES: Final = tuple(ResourceType)[2:]
+_PATTERN_TYPES: Final = (PatternType.LITERAL, PatternType.PREFIXED)
+_OPERATIONS: Final = tuple(Operation)[2:]
+_PERMISSIONS: Final = (Permission.DENY, Permission.ALLOW)
+_IMPLIED_BY: Final = {
+    Operation.DESCRIBE: frozenset(
+        {Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER}
+    ),
+    Operation.DESCRIBE_CONFIGS: frozenset({Operation.ALTER_CONFIGS}),
+}
+"""What is allowed along with others, and with which."""
+
+
+class AclBinding(NamedTuple):
+    """One access control entry."""
+
+    resource_type: ResourceType
+    resource_name: str
+    pattern_type: PatternType
+    principal: str
+    """As Kafka writes it: `User:alice`, or `User:*` for everybody."""
+    host: str
+    """An address, or `*` for any."""
+    operation: Operation
+    permission: Permission
+
+    def covers(self, resource_type: ResourceType, name: str) -> bool:
+        """Return whether a resource is one of those that this is about."""
+        if self.resource_type != resource_type:
+            return False
+        if self.pattern_type is PatternType.PREFIXED:
+            return name.startswith(self.resource_name)
+        return self.resource_name in {name, WILDCARD}
+
+    def speaks_of(self, principal: str, host: str) -> bool:
+        """Return whether this is about that principal at that address."""
+        return self.principal in {principal, EVERYBODY} and self.host in {host, WILDCARD}
+
+    def decides(self, operation: Operation) -> bool:
+        """Return whether this allows or denies the operation: because it names it, or implies it."""
+        if self.operation in {operation, Operation.ALL}:
+            return True
+        return self.permission is Permission.ALLOW and self.operation in _IMPLIED_BY.get(
+            operation, ()
+        )
+
+    def problem(self) -> str | None:
+        """Return why nobody can be given this binding, None if it is a proper one."""
+        for value, allowed in (
+            (self.resource_type, _RESOURCE_TYPES),
+            (self.pattern_type, _PATTERN_TYPES),
+            (self.operation, _OPERATIONS),
+            (self.permission, _PERMISSIONS),
+        ):
+            if value not in allowed:
+                names = ", ".join(word.name for word in allowed)
+                return f"{type(value).__name__} {value.name}: an ACL has one of {names}"
+        if not self.resource_name:
+            return "the resource name is empty"
+        if self.resource_type is ResourceType.CLUSTER and self.resource_name != CLUSTER_NAME:
+            return f"the only name of the resource CLUSTER is {CLUSTER_NAME}"
+        if ":" not in self.principal:
+            return (
+                f"the principal {self.principal[:100]!r} has no type: write User:name, "
+                f"or {EVERYBODY} for everybody"
+            )
+        return None
+
+
+class AclFilter(NamedTuple):
+    """Which bindings are meant: None, and ANY, stand for all there are."""
+
+    resource_type: ResourceType = ResourceType.ANY
+    resource_name: str | None = None
+    pattern_type: PatternType = PatternType.ANY
+    """LITERAL and PREFIXED: those whose name is this very text. MATCH: all that would count for a resource of that
+    name."""
+    principal: str | None = None
+    host: str | None = None
+    operation: Operation = Operation.ANY
+    permission: Permission = Permission.ANY
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether it asks for something that this version does not know."""
+        return (
+            self.resource_type is ResourceType.UNKNOWN
+            or self.pattern_type is PatternType.UNKNOWN
+            or self.operation is Operation.UNKNOWN
+            or self.permission is Permission.UNKNOWN
+        )
+
+    def matches(self, acl: AclBinding) -> bool:
+        """Return whether a binding is one of those that are meant."""
+        return (
+            self.resource_type in {ResourceType.ANY, acl.resource_type}
+            and self.principal in {None, acl.principal}
+            and self.host in {None, acl.host}
+            and self.operation in {Operation.ANY, acl.operation}
+            and self.permission in {Permission.ANY, acl.permission}
+            and self._matches_pattern(acl)
+        )
+
+    def _matches_pattern(self, acl: AclBinding) -> bool:
+        if self.pattern_type is PatternType.MATCH:
+            name = self.resource_name
+            return name is None or acl.covers(acl.resource_type, name)
+        return self.pattern_type in {PatternType.ANY, acl.pattern_type} and self.resource_name in {
+            None,
+            acl.resource_name,
+        }
