@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -21,9 +21,17 @@ from headrace.errors import ConfigError
 
 SIZE_LIMIT: Final = 1 << 20
 """Largest file with a secret, in bytes: a chain of certificates is far smaller."""
+_SECRET_NAME: Final = re.compile(
+    r"(.*\.)?(password|secret|token|jaas\.config|ssl\.key\.pem|ssl\.keystore\.key)"
+)
 _REFERENCE: Final = re.compile(r"\$\{([A-Za-z]+):([^}]*)\}")
 
 Warn = Callable[[str], object]
+
+
+def is_secret(name: str) -> bool:
+    """Return whether the value of a setting is a secret, as far as the name tells: a broker's or a client's."""
+    return _SECRET_NAME.fullmatch(name.replace("_", ".")) is not None
 
 
 def has_reference(value: str) -> bool:
@@ -63,18 +71,17 @@ def warn_if_exposed(path: Path, warn: Warn) -> None:
         warn(str(path))
 
 
-def warn_of_secrets(
-    path: Path, settings: Mapping[str, str], secret: Iterable[str], warn: Warn
-) -> None:
+def warn_of_secrets(path: Path, settings: Mapping[str, str], warn: Warn) -> None:
     """Call `warn` if a file of settings holds a secret itself and everybody on the machine may read it.
 
     Args:
         path: The file.
         settings: What is in it, references not replaced.
-        secret: The names of the settings that are secrets.
         warn: Called with the path.
     """
-    if any(settings.get(name) and not has_reference(settings[name]) for name in secret):
+    if any(
+        is_secret(name) and value and not has_reference(value) for name, value in settings.items()
+    ):
         warn_if_exposed(path, warn)
 
 
@@ -89,9 +96,12 @@ def _resolve(
             return _of_file(place, warn)
         if provider == "dir":
             return _of_directory(place, warn)
-        raise ConfigError("references begin with env:, file: or dir:")
     except ConfigError as error:
         raise ConfigError(f"{setting}: {match[0][:300]}: {error}") from None
+    raise ConfigError(
+        f"{setting}: {match[0][:300]}: references are ${{env:NAME}}, ${{file:/path}}, "
+        "${file:/path:key} and ${dir:/path:file}"
+    )
 
 
 def _variable(name: str, environment: Mapping[str, str]) -> str:
