@@ -263,6 +263,10 @@ class Authorizer:
             outcomes.update(dict.fromkeys(some, error))
         return outcomes
 
+    def _forget(self, acls: Iterable[AclBinding]) -> None:
+        for acl in acls:
+            self._acls.pop(acl, None)
+
     def _commit(self, operations: Sequence[Put | Delete], change: Callable[[], object]) -> Outcome:
         def applied() -> None:
             change()

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
+from headrace.config.authorization import AUTHORIZERS, parse_super_users
 from headrace.config.options import (
     TEXT_LIMIT,
     Option,
@@ -51,7 +52,9 @@ class SecurityConfig:
     authorizer_class_name: str = option(
         "",
         "What decides who may do what: empty for nothing, or Kafka's name of its own authorizer, "
-        "org.apache.kafka.metadata.authorizer.StandardAuthorizer. With it everything is refused that no ACL allows.",
+        "org.apache.kafka.metadata.authorizer.StandardAuthorizer. With it everything is refused that no ACL allows. "
+        "'headrace' means the same.",
+        choices=AUTHORIZERS,
     )
     connection_failed_authentication_delay_ms: int = option(
         100,
@@ -166,6 +169,7 @@ class SecurityConfig:
     super_users: str = option(
         "",
         "Who may do everything, whatever the ACLs say, with semicolons between: User:alice;User:bob.",
+        check=parse_super_users,
     )
     listener_overrides: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """What counts for one listener only: pairs of `name.option`, the name in lower case, and text."""
