@@ -108,10 +108,8 @@ class ScramCredential(NamedTuple):
         return hmac.compare_digest(mechanism.hash(client_key), self.stored_key)
 
 
-def credential_of(
-    password: str, mechanism: ScramMechanism, iterations: int, salt: bytes
-) -> ScramCredential:
-    """Make the credential of a password.
+def check_password(password: str, iterations: int) -> None:
+    """Check that a credential can be made of a password.
 
     Raises:
         SaslError: The number of iterations is out of bounds, or clients would not agree on the password's bytes.
@@ -127,6 +125,17 @@ def credential_of(
             "the password has characters that some clients replace before they hash it "
             "(RFC 4013: full-width letters, ligatures, unusual spaces, accents as characters of their own)"
         )
+
+
+def credential_of(
+    password: str, mechanism: ScramMechanism, iterations: int, salt: bytes
+) -> ScramCredential:
+    """Make the credential of a password.
+
+    Raises:
+        SaslError: See `check_password`.
+    """
+    check_password(password, iterations)
     return credential_of_salted(
         mechanism.salted(password, salt, iterations), mechanism, iterations, salt
     )
