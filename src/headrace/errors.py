@@ -275,7 +275,7 @@ class LogTruncatedError(ConsumerError):
 
 
 class WorkerFailedError(HeadraceError):
-    """A worker stopped at a record that its handler could not handle; nothing from it on is committed."""
+    """A worker stopped: at a record that its handler could not handle, or with positions that it could not commit."""
 
 
 class StorageError(HeadraceError):
@@ -407,6 +407,18 @@ class RebalanceInProgressError(_RegisteredApiError):
     """The group is rebalancing; the member has to join again."""
 
     CODE = ErrorCode.REBALANCE_IN_PROGRESS
+
+
+class AuthenticationError(_RegisteredApiError):
+    """The broker does not believe who the client is, or the client does not believe who the broker is.
+
+    Trying again with the same credentials does not help, so clients do not: what was called fails at once.
+    """
+
+    CODE = ErrorCode.SASL_AUTHENTICATION_FAILED
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class UnsupportedVersionError(_RegisteredApiError):

@@ -7,6 +7,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, TypeVar
 
+from headrace.clients.security import (
+    JAVA_ONLY,
+    SECURITY_ALIASES,
+    SecurityConfig,
+    check_security,
+    parse_callback,
+    parse_identification,
+    parse_mechanism,
+    parse_protocol,
+    translate_java,
+)
 from headrace.errors import ConfigError
 
 C = TypeVar("C", bound="ClientConfig")
@@ -23,8 +34,9 @@ ALIASES: Final[dict[str, str]] = {
     "fetch.message.max.bytes": "max.partition.fetch.bytes",
     "fetch.wait.max.ms": "fetch.max.wait.ms",
     "socket.timeout.ms": "request.timeout.ms",
+    **SECURITY_ALIASES,
 }
-"""librdkafka's name to the Java client's."""
+"""librdkafka's name to the Java client's; of what protects connections, any other name to ours."""
 
 OFFSET_RESETS: Final = {
     "earliest": "earliest",
@@ -39,7 +51,7 @@ OFFSET_RESETS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientConfig:
+class ClientConfig(SecurityConfig):
     """What every client has."""
 
     bootstrap_servers: str = "127.0.0.1:9092"
@@ -52,7 +64,6 @@ class ClientConfig:
     retry_backoff_max_ms: int = 1_000
     metadata_max_age_ms: int = 300_000
     receive_message_max_bytes: int = 128 << 20
-    security_protocol: str = "PLAINTEXT"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +126,7 @@ def parse_config(config_class: type[C], properties: Mapping[str, Any], **default
     """
     values = {name: value for name, value in defaults.items() if value is not None}
     attributes = {field.name: field for field in fields(config_class)}
-    for name, value in properties.items():
+    for name, value in translate_java(properties).items():
         dotted = name.replace("_", ".")
         attribute = ALIASES.get(dotted, dotted).replace(".", "_")
         if attribute not in attributes:
@@ -136,7 +147,8 @@ def _unknown(name: str, config_class: type[ClientConfig]) -> str:
     for other, role in ((ProducerConfig, "producer"), (ConsumerConfig, "consumer")):
         if any(attribute == field.name for field in fields(other)):
             return f"property {dotted!r} belongs to a {role}"
-    known = [field.name.replace("_", ".") for field in fields(config_class)] + list(ALIASES)
+    known = [field.name.replace("_", ".") for field in fields(config_class)]
+    known += [*ALIASES, *JAVA_ONLY]
     near = difflib.get_close_matches(dotted, known, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return f"unknown property {dotted!r}{hint}"
@@ -195,12 +207,17 @@ _SPECIAL: Final[dict[str, Callable[[str, Any], Any]]] = {
     "compression_type": _one_of({name: name for name in ("none", "gzip", "snappy", "lz4", "zstd")}),
     "auto_offset_reset": _one_of(OFFSET_RESETS),
     "isolation_level": _one_of({name: name for name in ("read_uncommitted", "read_committed")}),
-    "security_protocol": _one_of({"plaintext": "PLAINTEXT"}),
+    "security_protocol": parse_protocol,
+    "sasl_mechanism": parse_mechanism,
+    "ssl_endpoint_identification_algorithm": parse_identification,
+    "oauth_cb": parse_callback,
+    "sasl_oauthbearer_token": parse_callback,
 }
 
 
 def _check(config: ClientConfig) -> None:
     parse_bootstrap(config.bootstrap_servers)
+    check_security(config)
     if not isinstance(config, ProducerConfig):
         return
     in_flight = config.max_in_flight_requests_per_connection

@@ -37,7 +37,7 @@ def test_properties_win_over_defaults_and_none_is_no_default() -> None:
         ({"zzz": "1"}, "unknown property 'zzz'$"),
         ({"request.timeout.ms": "soon"}, "whole number"),
         ({"request.timeout.ms": "-5"}, "negative"),
-        ({"security.protocol": "SSL"}, "plaintext"),
+        ({"security.protocol": "TLS"}, "is one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
         ({"bootstrap.servers": "host:port"}, "not HOST:PORT"),
     ],
 )
