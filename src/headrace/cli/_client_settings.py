@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Final
@@ -10,11 +9,13 @@ from typing import Final
 from headrace.cli._output import say
 from headrace.cli.properties import read_settings
 from headrace.clients.config import ALIASES, ClientConfig, ConsumerConfig, ProducerConfig
-
-_SECRET: Final = re.compile(
-    r"(.*\.)?(password|secret|token|jaas\.config|ssl\.key\.pem|ssl\.keystore\.key)"
+from headrace.config.secrets import (
+    has_reference,
+    is_secret,
+    resolve_references,
+    warn_of_secrets,
 )
-_REFERENCE: Final = re.compile(r"\$\{[^}]+\}")
+
 _ROLES: Final = {"client": ClientConfig, "producer": ProducerConfig, "consumer": ConsumerConfig}
 
 
@@ -27,16 +28,23 @@ def client_settings(path: Path | None, given: dict[str, str], role: str) -> dict
         role: Whose properties: "client", "producer" or "consumer".
 
     Raises:
-        ConfigError: The file cannot be read or understood.
+        ConfigError: The file cannot be read or understood, or what a reference to a secret names is not there.
     """
     for name, value in given.items():
-        if _SECRET.fullmatch(name.replace("_", ".")) and not _REFERENCE.fullmatch(value):
+        if is_secret(name) and not has_reference(value):
             say(
                 f"Warning: whoever may list processes can read the {name} in -X. Put it into a file that only you can "
                 "read, and name the file with --config-file or HEADRACE_CLIENT_CONFIG."
             )
-    found = {} if path is None else _of_role(read_settings(path), _ROLES[role])
-    return found | given
+    found = {}
+    if path is not None:
+        found = _of_role(read_settings(path), _ROLES[role])
+        warn_of_secrets(path, found, _exposed)
+    return resolve_references(found | given, _exposed)
+
+
+def _exposed(path: str) -> None:
+    say(f"Warning: {path} holds a secret, and everybody on this machine may read it: chmod o-r")
 
 
 def general(settings: dict[str, str]) -> dict[str, str]:

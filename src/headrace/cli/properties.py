@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from headrace.config.properties_file import parse_properties
+from headrace.config.secrets import resolve_references, warn_of_secrets
 from headrace.errors import ConfigError
 from headrace.ports import Journal
 
@@ -15,7 +18,7 @@ _NOT_OURS: Final = re.compile(
     num\.(network|io|replica\.fetchers|recovery\.threads.*) (\..*)? | background\.threads
     | socket\.(send|receive)\.buffer\.bytes | queued\.max\.requests
     | (zookeeper|controller|kafka|metadata|metrics?|process|share|remote|transaction|quota|ssl|sasl|principal)\..*
-    | inter\.broker\..* | listener\.security\.protocol\.map | log\.(cleaner|flush)\..* | replica\..*
+    | config\.providers(\..*)? | inter\.broker\..* | listener\.security\.protocol\.map | log\.(cleaner|flush)\..* | replica\..*
     | offsets\.topic\.replication\.factor | transaction\.state\.log\..*
     | group\.(consumer|share|streams|coordinator)\..*
     """,
@@ -53,7 +56,7 @@ def single_listener(listeners: str) -> str:
 
 
 def read_properties(path: Path, journal: Journal) -> dict[str, str]:
-    """Read a file of settings: TOML if its name ends so, Java properties otherwise.
+    """Read a file of a broker's settings, references to secrets as they are.
 
     Raises:
         ConfigError: It cannot be read or understood.
@@ -61,10 +64,24 @@ def read_properties(path: Path, journal: Journal) -> dict[str, str]:
     from headrace.config.broker import BROKER_OPTIONS  # noqa: PLC0415 - not for `--help`
 
     settings = read_settings(path)
+    warn_of_secrets(path, settings, partial(_exposed, journal))
     ignored = [key for key in settings if key not in BROKER_OPTIONS and _NOT_OURS.fullmatch(key)]
     if ignored:
         journal.warning("config_ignored", file=str(path), keys=",".join(sorted(ignored)))
     return {key: value for key, value in settings.items() if key not in ignored}
+
+
+def resolved(settings: Mapping[str, str], journal: Journal) -> dict[str, str]:
+    """Return settings with secrets in the place of the references to them.
+
+    Raises:
+        ConfigError: What a reference names is not there.
+    """
+    return resolve_references(settings, partial(_exposed, journal))
+
+
+def _exposed(journal: Journal, path: str) -> None:
+    journal.warning("secret_readable_by_everybody", file=path, remedy="chmod o-r")
 
 
 def read_settings(path: Path) -> dict[str, str]:
@@ -77,7 +94,7 @@ def read_settings(path: Path) -> dict[str, str]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
-    return _parse_toml(path, text) if path.suffix == ".toml" else _parse_properties(path, text)
+    return _parse_toml(path, text) if path.suffix == ".toml" else parse_properties(text, str(path))
 
 
 def _parse_toml(path: Path, text: str) -> dict[str, str]:
@@ -102,18 +119,3 @@ def _flatten(table: dict[str, object], prefix: str) -> Iterable[tuple[str, str]]
             yield name, ",".join(map(str, value))
         else:
             yield name, str(value)
-
-
-def _parse_properties(path: Path, text: str) -> dict[str, str]:
-    """Read Java properties, as far as server.properties files use the format."""
-    settings: dict[str, str] = {}
-    joined = re.sub(r"\\\r?\n[ \t]*", "", text)
-    for number, line in enumerate(joined.splitlines(), 1):
-        stripped = line.strip()
-        if not stripped or stripped[0] in "#!":
-            continue
-        match = re.fullmatch(r"([^\s=:]+)\s*[=:]\s*(.*)", stripped)
-        if match is None:
-            raise ConfigError(f"{path}, line {number}: expected key=value, got {stripped[:60]!r}")
-        settings[match[1]] = match[2]
-    return settings

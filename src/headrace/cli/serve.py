@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from headrace.cli.properties import read_properties, single_listener, split_assignments
+from headrace.cli.properties import read_properties, resolved, single_listener, split_assignments
 from headrace.errors import ConfigError, HeadraceError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -124,9 +124,10 @@ def run_server(
 
     configure_logging(log_level, log_format)
     try:
-        from_file = read_properties(config_file, LoggingJournal()) if config_file else {}
-        listeners = from_file.pop("listeners", _DEFAULT_LISTEN)
-        values = {**from_file, **split_assignments(assignments)}
+        journal = LoggingJournal()
+        from_file = read_properties(config_file, journal) if config_file else {}
+        values = resolved({**from_file, **split_assignments(assignments)}, journal)
+        listeners = values.pop("listeners", _DEFAULT_LISTEN)
         log_dirs = values.pop("log.dirs", values.pop("log.dir", None))
         if not data and default_data is not None:
             data = (default_data,) if log_dirs is None else _directories(log_dirs)

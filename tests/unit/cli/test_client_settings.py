@@ -57,7 +57,10 @@ def test_a_secret_on_the_command_line_is_warned_of_and_not_repeated(name: str, c
 @pytest.mark.parametrize(
     "given", [{"sasl.password": "${env:PASSWORD}"}, {"ssl.ca.location": "ca.pem"}]
 )
-def test_references_and_other_properties_are_not_warned_of(given: dict[str, str], capsys) -> None:
+def test_references_and_other_properties_are_not_warned_of(
+    given: dict[str, str], capsys, monkeypatch
+) -> None:
+    monkeypatch.setenv("PASSWORD", "hunter2")
     client_settings(None, given, "client")
     assert capsys.readouterr().err == ""
 
