@@ -1,4 +1,4 @@
-"""A8, A14 and A16: handlers at work on many partitions, retries, duplicates, and the same program far away."""
+"""A8, A13, A14 and A16: handlers at work on many partitions, retries, duplicates, and the same program far away."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 import headrace
 from headrace import TopicPartition
+from headrace.errors import TransportError, WorkerFailedError
 from tests.mission.place import QUICK_CONSUMER, read_all, until
 
 PROGRAM = Path(__file__).resolve().parents[2] / "tests" / "mission" / "programs" / "sum_up.py"
@@ -123,6 +124,43 @@ def test_a14_a_key_keeps_a_repeated_record_from_being_handled_twice(place, name)
         until(lambda: len(seen) >= 3)
         running.wait_idle(20)
     assert seen == [1, 2, 3]
+
+
+def test_a13_a_holder_that_cannot_commit_stops_itself_and_its_partitions_move(
+    place, name, monkeypatch
+) -> None:
+    topic = place.topic(name, 4)
+    place.fill(topic, range(40), partitions=4)
+    handled: defaultdict[str, set[int]] = defaultdict(set)
+    commit, fenced = headrace.aio.Consumer.commit, {"first"}
+
+    async def out_of_reach(consumer, offsets) -> None:
+        if consumer.config.client_id in fenced:
+            raise TransportError("the coordinator did not answer in time")
+        await commit(consumer, offsets)
+
+    monkeypatch.setattr(headrace.aio.Consumer, "commit", out_of_reach)
+
+    def make(label: str) -> headrace.App:
+        app = headrace.App(place.target, client_id=label, commit_interval_s=60)
+
+        @app.worker(topic, group=name, **QUICK_CONSUMER)
+        async def handle(value: bytes) -> None:
+            handled[label].add(int(value))
+
+        return app
+
+    def go_on_without_the_first() -> None:
+        with make("first").test(place.target) as first:
+            until(lambda: len(handled["first"]) == 40)
+            with make("second").test(place.target) as second:
+                until(lambda: len(handled["second"]) == 40)
+                second.wait_idle(20)
+                first.wait_idle(20)
+
+    with pytest.raises(WorkerFailedError, match="could not be committed: the coordinator did not"):
+        go_on_without_the_first()
+    assert {at.offset for at in place.admin().offsets(name).values()} == {10}
 
 
 def run_programs(target: str, topic: str, count: int, members: int) -> list[dict[str, int]]:

@@ -2,7 +2,8 @@
 
 The poller never waits for a handler, so the group keeps this member however long one takes. A partition with much open
 work is paused. Only what is finished without a gap is committed. When a partition goes, what runs there is waited for,
-within a bound, then its position is committed, and only then the consumer lets it go.
+within a bound, then its position is committed, and only then the consumer lets it go. A worker that cannot commit then
+does not say that it has let go: it ends, and says why.
 """
 
 from __future__ import annotations
@@ -15,7 +16,13 @@ from typing import Final
 
 from headrace.clients.consumer.aio import Consumer
 from headrace.clients.consumer.records import ConsumerRecord
-from headrace.errors import ConfigError, HeadraceError
+from headrace.errors import (
+    ApiError,
+    ConfigError,
+    ErrorCode,
+    HeadraceError,
+    WorkerFailedError,
+)
 from headrace.types import TopicPartition
 from headrace.workers import letters
 from headrace.workers.counters import Counters, Hook, Tally
@@ -28,6 +35,15 @@ from headrace.workers.threads import HandlerThreads
 
 POLL_MS: Final = 1_000
 CLOSE_TIMEOUT_S: Final = 10.0
+NOT_OURS: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+"""Why a last commit may fail without harm: the group went on without this member, or the topic is gone."""
 
 _log: Final = logging.getLogger("headrace.workers")
 
@@ -96,7 +112,8 @@ class Worker:
         """Work until `stop`.
 
         Raises:
-            WorkerFailedError: A record could not be handled, and nothing says what to do with such records.
+            WorkerFailedError: A record could not be handled, and nothing says what to do with such records; or what was
+                finished could not be committed when its partition had to go.
             HeadraceError: The group or the topics cannot be read.
         """
         tasks: list[asyncio.Task[None]] = []
@@ -114,7 +131,9 @@ class Worker:
                 task.add_done_callback(self._task_ended)
             await self._done
         finally:
-            await self._end(tasks)
+            refused = await self._end(tasks)
+        if refused is not None:
+            raise refused
 
     def stop(self) -> None:
         """Have `run` end: what runs is finished within the bound, what has not begun is left to others."""
@@ -129,7 +148,8 @@ class Worker:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
 
-    async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
+    async def _end(self, tasks: list[asyncio.Task[None]]) -> WorkerFailedError | None:
+        """Drain, commit and leave; return why what was finished could not be committed, if so."""
         self._stopping = True
         if not self._at_most_once:
             self._scheduler.stop(self._scheduler.partitions)
@@ -141,6 +161,8 @@ class Worker:
             # The consumer gives up all its partitions: `on_revoked` waits for handlers and commits.
             limit_s = self.settings.drain_timeout_s + CLOSE_TIMEOUT_S
             await self._consumer.close(commit=False, timeout_s=limit_s)
+        except WorkerFailedError as error:
+            return error
         except HeadraceError as error:
             _log.warning("%s: leaving the group failed: %s", self.settings.name, error)
         finally:
@@ -149,6 +171,7 @@ class Worker:
             if self._timer is not None:
                 self._timer.cancel()
             self._threads.close()
+        return None
 
     async def _create_retry_topics(self) -> None:
         if not self._sources:
@@ -283,18 +306,19 @@ class Worker:
             await asyncio.sleep(self.settings.commit_interval_s)
             await self._commit(None)
 
-    async def _commit(self, partitions: Collection[TopicPartition] | None) -> None:
-        """Commit how far partitions (None: all) are finished; what cannot be committed comes again."""
+    async def _commit(self, partitions: Collection[TopicPartition] | None) -> HeadraceError | None:
+        """Commit how far partitions (None: all) are finished; return why they could not be, if so."""
         async with self._committing:
             wanted = self._news(partitions)
             if not wanted:
-                return
+                return None
             try:
                 await self._consumer.commit(wanted)
             except HeadraceError as error:
                 _log.warning("%s: positions are not committed: %s", self.settings.name, error)
-            else:
-                self._committed.update(wanted)
+                return error
+            self._committed.update(wanted)
+            return None
 
     async def _commit_beginnings(self) -> None:
         """Commit where reading began: a restart would else begin at the end, behind what is being handled now."""
@@ -318,7 +342,12 @@ class Worker:
     # What the group says
 
     async def on_revoked(self, partitions: list[TopicPartition]) -> None:
-        """Finish what runs in these partitions, within the bound, and commit: then they may go."""
+        """Finish what runs in these partitions, within the bound, and commit: then they may go.
+
+        Raises:
+            WorkerFailedError: The commit failed until `request.timeout.ms` was over. The consumer has not told the group
+                that they may go, and does not any more: the worker ends.
+        """
         async with self._handing_over:
             if not self._at_most_once:
                 self._scheduler.stop(partitions)
@@ -326,9 +355,21 @@ class Worker:
                 async with asyncio.timeout(self.settings.drain_timeout_s):
                     await self._drained(partitions)
             await self._slots.let_go(set(partitions))
-            if not self._at_most_once:
-                await self._commit(partitions)
+            error = None if self._at_most_once else await self._commit(partitions)
             self._forget(partitions)
+        if error is not None and not (isinstance(error, ApiError) and error.code in NOT_OURS):
+            raise self._unconfirmed(partitions, error)
+
+    def _unconfirmed(
+        self, partitions: Collection[TopicPartition], error: HeadraceError
+    ) -> WorkerFailedError:
+        failure = WorkerFailedError(
+            f"the worker {self.settings.name!r} stopped: {', '.join(map(str, partitions))} had to go to other members of "
+            f"the group {self.settings.group!r}, and what was finished there could not be committed: {error}. It is "
+            "handled again. Look to the brokers, and start the worker again"
+        )
+        failure.__cause__ = error
+        return failure
 
     async def on_lost(self, partitions: list[TopicPartition]) -> None:
         """These are others' already: end what runs there, and commit nothing."""

@@ -11,9 +11,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 import pytest
 
 import headrace
+import headrace.testing
 from headrace import App, Broker
-from headrace.errors import ApiError, ErrorCode
+from headrace.errors import ApiError, ErrorCode, WorkerFailedError
+from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.offset_commit import OffsetCommitRequest
+from headrace.testing import error
 from headrace.workers.scheduler import Ordering
 
 WAIT_S = 20.0
@@ -415,3 +418,60 @@ def test_a_stop_while_at_most_once_commits_loses_nothing(broker: Broker, monkeyp
 
     asyncio.run(main())
     assert 0 < len(handled) == sum(committed(broker).values())
+
+
+def test_a_worker_that_cannot_commit_when_a_partition_has_to_go_ends_and_says_so() -> None:
+    handled: list[tuple[str, str]] = []
+
+    def make(broker: Broker, name: str) -> App:
+        app = make_app(broker, client_id=name, request_timeout_ms=200)
+
+        @app.worker("orders", heartbeat_interval_ms=20)
+        async def handle(value: str):
+            handled.append((name, value))
+
+        return app
+
+    async def main(broker: headrace.testing.Broker) -> None:
+        first = asyncio.create_task(make(broker, "first").serve())
+        await until(lambda: len(handled) == 4)
+        refusal = error("COORDINATOR_NOT_AVAILABLE")
+        broker.faults.on(ApiKey.OFFSET_COMMIT, refusal, client_id="first")
+        async with serving(make(broker, "second")):
+            with pytest.raises(WorkerFailedError, match=r"orders-\d.* could not be committed"):
+                await first
+            await until(lambda: len(handled) == 8)
+            assert len(members(broker)) == 1, (
+                "it has left: its partitions do not wait for a session"
+            )
+
+    with headrace.testing.Broker() as broker:
+        broker.create_topic("orders", partitions=4)
+        fill(broker, 1)
+        asyncio.run(main(broker))
+    assert sorted(handled[4:]) == [("second", f"{partition} 0") for partition in range(4)]
+
+
+@pytest.mark.parametrize("code", ["COORDINATOR_NOT_AVAILABLE", "UNKNOWN_MEMBER_ID"])
+def test_a_stop_that_cannot_commit_says_so_unless_the_group_went_on(code: str) -> None:
+    handled: list[str] = []
+
+    async def main(broker: headrace.testing.Broker) -> None:
+        async def handle(value: str) -> None:
+            handled.append(value)
+
+        app = stopping(broker, handle, request_timeout_ms=200)
+        running = asyncio.create_task(app.serve())
+        await until(lambda: len(handled) == 4)
+        broker.faults.on(ApiKey.OFFSET_COMMIT, error(code))
+        app.stop()
+        await running
+
+    with headrace.testing.Broker() as broker:
+        broker.create_topic("orders", partitions=4)
+        fill(broker, 1)
+        if code == "UNKNOWN_MEMBER_ID":
+            asyncio.run(main(broker))
+            return
+        with pytest.raises(WorkerFailedError, match="could not be committed"):
+            asyncio.run(main(broker))

@@ -233,6 +233,7 @@ class ConsumerCore:
             self.cursors,
             wanted=lambda: self._subscription.topics,
             took=lambda arrival: self._topics.took(arrival.partition_counts),
+            warn=self.warn,
             listener=None,
         )
 

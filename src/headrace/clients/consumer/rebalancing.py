@@ -17,6 +17,7 @@ from headrace.clients.consumer.cursor import Cursor
 from headrace.clients.consumer.member import Arrival, Member
 from headrace.clients.engine import Engine
 from headrace.clients.flows.effects import Flow, Invoke
+from headrace.errors import HeadraceError
 from headrace.types import TopicPartition
 
 COMMIT_TIMEOUT_MS: Final = 5_000
@@ -51,6 +52,7 @@ class Rebalancing:
         *,
         wanted: Callable[[], frozenset[str]],
         took: Callable[[Arrival], object],
+        warn: Callable[[str], object],
         listener: object | None,
     ) -> None:
         self._engine = engine
@@ -59,6 +61,7 @@ class Rebalancing:
         self._cursors = cursors
         self._wanted = wanted
         self._took = took
+        self._warn = warn
         self._last_commit = Background(engine)
         self.listener = listener
         self.untold: list[TopicPartition] | None = None
@@ -105,7 +108,13 @@ class Rebalancing:
         wanted = self._commits.finished(names)
         if wanted:
             flow = self._commits.commit(wanted)
-            yield from self._last_commit.finish(flow, lambda _: None, COMMIT_TIMEOUT_MS)
+            yield from self._last_commit.finish(flow, self._not_committed, COMMIT_TIMEOUT_MS)
+
+    def _not_committed(self, outcome: object) -> None:
+        if isinstance(outcome, HeadraceError):
+            self._warn(
+                f"what was finished in partitions that go could not be committed, and is read again: {outcome}"
+            )
 
     def _give_up_lost(self) -> Flow[None]:
         names = sorted(self._cursors)
