@@ -1,13 +1,13 @@
-"""What `Admin` decides, as flows: topics, records, groups, offsets. One thing at a time, and errors are raised."""
+"""What `Admin` decides, as flows: topics, records, groups, offsets, users, rights; errors are raised."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from headrace.clients.admin.offsets import Reset, lag, reset_offsets, topic_partitions
 from headrace.clients.config import ClientConfig, parse_config
-from headrace.clients.flows import admin, alter, attachments, groups, metadata, offsets
+from headrace.clients.flows import acls, admin, alter, attachments, groups, metadata, offsets, scram
 from headrace.clients.flows.admin import ClusterDescription, ConfigEntry, NewTopic, ResourceType
 from headrace.clients.flows.alter import ConfigChange, ConfigOperation
 from headrace.clients.flows.attachments import Attachments
@@ -15,8 +15,10 @@ from headrace.clients.flows.cluster import TopicMetadata
 from headrace.clients.flows.effects import ClientState, Flow
 from headrace.clients.flows.groups import GroupDescription, GroupListing, MemberDescription
 from headrace.clients.flows.offsets import OffsetAndMetadata
+from headrace.clients.flows.scram import UserDescription
 from headrace.clients.flows.topic_settings import KEY_SERDE, PARTITIONER, SERDE
 from headrace.errors import ApiError, ErrorCode
+from headrace.security.acls import AclBinding, AclFilter
 from headrace.types import TopicPartition
 
 STORAGE: Final = "headrace.storage"
@@ -187,6 +189,60 @@ class AdminCore:
     ) -> Flow[dict[TopicPartition, int]]:
         """Commit other offsets for a group without members."""
         return reset_offsets(self._state, group, reset, dry_run=dry_run)
+
+    # Users
+
+    def list_users(self) -> Flow[list[str]]:
+        """List users with SCRAM credentials."""
+        return list((yield from scram.describe_users(None)))
+
+    def describe_users(self, names: Iterable[str] | None) -> Flow[dict[str, UserDescription]]:
+        """Describe users, or all."""
+        found = yield from scram.describe_users(None if names is None else _names(names))
+        described = {}
+        for name, user in found.items():
+            if isinstance(user, ApiError):
+                raise ApiError.for_code(user.code, f"user {name!r}: {user.message}")
+            described[name] = user
+        return described
+
+    def set_user(
+        self,
+        name: str,
+        password: str,
+        mechanisms: Iterable[str],
+        iterations: int,
+        random_bytes: Callable[[int], bytes],
+    ) -> Flow[None]:
+        """Give a user a password, salted with these random bytes."""
+        salted = scram.salt_password(password, mechanisms, iterations, random_bytes)
+        return scram.set_user(name, salted)
+
+    def delete_user(self, name: str) -> Flow[None]:
+        """Delete a user's credentials."""
+        return scram.delete_user(name)
+
+    # Rights
+
+    def create_acls(self, bindings: Iterable[AclBinding]) -> Flow[None]:
+        """Create access control entries."""
+        wanted = list(bindings)
+        outcomes = yield from acls.create_acls(wanted)
+        for binding, error in zip(wanted, outcomes, strict=True):
+            if error is not None:
+                raise ApiError.for_code(error.code, f"{acls.words(binding)}: {error.message}")
+
+    def describe_acls(self, which: AclFilter | None) -> Flow[list[AclBinding]]:
+        """Find access control entries."""
+        return acls.describe_acls(AclFilter() if which is None else which)
+
+    def delete_acls(self, filters: Iterable[AclFilter]) -> Flow[list[AclBinding]]:
+        """Delete access control entries."""
+        outcomes = yield from acls.delete_acls(list(filters))
+        for outcome in outcomes:
+            if outcome.error is not None:
+                raise outcome.error
+        return sorted({binding for outcome in outcomes for binding in outcome.bindings})
 
 
 def _names(topics: str | Iterable[str] | None) -> list[str]:

@@ -21,6 +21,7 @@ from headrace.protocol.messages.delete_acls import (
 )
 from headrace.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 from headrace.security.acls import (
+    WILDCARD,
     AclBinding,
     AclFilter,
     Operation,
@@ -37,6 +38,16 @@ class Deleted(NamedTuple):
     """Those that are gone."""
     error: ApiError | None
     """Why the others, or all, are not."""
+
+
+def words(binding: AclBinding) -> str:
+    """Return what a binding says, on one line: `ALLOW User:alice READ on TOPIC orders*`."""
+    star = "*" if binding.pattern_type is PatternType.PREFIXED else ""
+    host = "" if binding.host == WILDCARD else f" from {binding.host}"
+    return (
+        f"{binding.permission.name} {binding.principal} {binding.operation.name} on "
+        f"{binding.resource_type.name} {binding.resource_name}{star}{host}"
+    )
 
 
 def describe_acls(which: AclFilter) -> Flow[list[AclBinding]]:

@@ -1,0 +1,199 @@
+"""Users and their SCRAM credentials, against scripted answers: what is sent of a password, and what never is."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.clients.flows.scram import (
+    MECHANISMS,
+    SALT_BYTES,
+    UserDescription,
+    delete_user,
+    describe_users,
+    salt_password,
+    set_user,
+)
+from headrace.errors import ApiError, ErrorCode, ProtocolError
+from headrace.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
+)
+from headrace.protocol.messages.describe_user_scram_credentials import (
+    CredentialInfo,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    DescribeUserScramCredentialsResult,
+)
+from headrace.security.mechanisms import SaslError
+from headrace.security.scram import ScramMechanism, credential_of, credential_of_salted
+from tests.unit.clients.scripted import ScriptedDriver
+
+PASSWORD = "correct horse"
+
+
+class Salts:
+    """Bytes that nobody could foresee, but this test."""
+
+    def __init__(self) -> None:
+        self.given = 0
+
+    def __call__(self, size: int) -> bytes:
+        self.given += 1
+        return bytes([self.given]) * size
+
+
+def salted(*mechanisms: str, iterations: int = 4096):
+    return salt_password(PASSWORD, mechanisms, iterations, Salts())
+
+
+class Users:
+    """A broker that knows users; `refusal` is what it says to changes."""
+
+    def __init__(self, refusal: int = 0, **known: dict[int, int]) -> None:
+        self.refusal, self.known = refusal, known
+
+    def __call__(self, call):
+        request = call.request
+        if isinstance(request, AlterUserScramCredentialsRequest):
+            names = {each.name for each in (*request.upsertions, *request.deletions)}
+            results = [
+                AlterUserScramCredentialsResult(
+                    user=name, error_code=self.refusal, error_message=None
+                )
+                for name in names
+            ]
+            return AlterUserScramCredentialsResponse(results=results)
+        assert isinstance(request, DescribeUserScramCredentialsRequest)
+        users = request.users
+        names = list(self.known) if users is None else [user.name for user in users]
+        return DescribeUserScramCredentialsResponse(results=[self.described(n) for n in names])
+
+    def described(self, name: str) -> DescribeUserScramCredentialsResult:
+        if name not in self.known:
+            return DescribeUserScramCredentialsResult(
+                user=name, error_code=ErrorCode.RESOURCE_NOT_FOUND, error_message="none"
+            )
+        infos = [CredentialInfo(mechanism=m, iterations=i) for m, i in self.known[name].items()]
+        return DescribeUserScramCredentialsResult(user=name, credential_infos=infos)
+
+
+def alterations(driver: ScriptedDriver) -> AlterUserScramCredentialsRequest:
+    (request,) = driver.requests(AlterUserScramCredentialsRequest)
+    return request
+
+
+def test_users_are_found_with_their_mechanisms_sorted() -> None:
+    driver = ScriptedDriver(Users(bob={2: 8192, 1: 4096}, alice={1: 4096}))
+    found = driver.run(describe_users(None))
+    assert list(found) == ["alice", "bob"]
+    assert found["bob"] == UserDescription("bob", {"SCRAM-SHA-256": 4096, "SCRAM-SHA-512": 8192})
+    assert list(found["bob"].iterations) == list(MECHANISMS)
+
+
+def test_a_user_that_is_not_there_is_an_error_in_its_place() -> None:
+    found = ScriptedDriver(Users(alice={1: 4096})).run(describe_users(["alice", "bob", "bob"]))
+    assert isinstance(found["alice"], UserDescription)
+    assert found["bob"].code is ErrorCode.RESOURCE_NOT_FOUND
+
+
+def test_a_mechanism_of_a_later_kafka_is_shown_by_its_number() -> None:
+    found = ScriptedDriver(Users(alice={7: 9000})).run(describe_users(["alice"]))
+    assert found["alice"].iterations == {"mechanism 7": 9000}
+
+
+def test_a_broker_may_refuse_to_tell() -> None:
+    answer = DescribeUserScramCredentialsResponse(
+        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message="no"
+    )
+    with pytest.raises(ApiError, match="no"):
+        ScriptedDriver(lambda _: answer).run(describe_users(None))
+
+
+def test_an_answer_about_others_is_refused() -> None:
+    others = ScriptedDriver(lambda _: DescribeUserScramCredentialsResponse())
+    with pytest.raises(ProtocolError, match="alice"):
+        others.run(describe_users(["alice"]))
+
+
+def test_each_mechanism_is_salted_on_its_own_and_the_password_stays_here() -> None:
+    driver = ScriptedDriver(Users())
+    driver.run(set_user("alice", salted(*MECHANISMS, iterations=5000)))
+    request = alterations(driver)
+    assert request.deletions == []
+    assert [each.mechanism for each in request.upsertions] == [1, 2]
+    salts = [bytes(each.salt) for each in request.upsertions]
+    assert salts == [b"\1" * SALT_BYTES, b"\2" * SALT_BYTES]
+    for each in request.upsertions:
+        mechanism = ScramMechanism(each.mechanism)
+        assert each.iterations == 5000
+        kept = credential_of_salted(each.salted_password, mechanism, 5000, each.salt)
+        assert kept == credential_of(PASSWORD, mechanism, 5000, each.salt)
+        assert kept.is_password(PASSWORD, mechanism)
+    encoded = b"".join(map(bytes, request.encode(0)))
+    assert PASSWORD.encode() not in encoded
+
+
+def test_an_earlier_password_is_void_for_every_mechanism() -> None:
+    driver = ScriptedDriver(Users(alice={1: 4096, 2: 4096}))
+    driver.run(set_user("alice", salted("SCRAM-SHA-512")))
+    request = alterations(driver)
+    assert [each.mechanism for each in request.upsertions] == [2]
+    assert [(each.name, each.mechanism) for each in request.deletions] == [("alice", 1)]
+
+
+def test_a_mechanism_named_twice_counts_once() -> None:
+    assert len(salted("SCRAM-SHA-256", "SCRAM-SHA-256")) == 1
+
+
+def test_nothing_of_a_password_is_shown() -> None:
+    [one] = salted("SCRAM-SHA-256")
+    assert repr(one.salt) not in repr(one)
+    assert repr(one.value) not in repr(one)
+
+
+def test_a_user_is_deleted_with_all_mechanisms() -> None:
+    driver = ScriptedDriver(Users(alice={1: 4096, 2: 4096}))
+    driver.run(delete_user("alice"))
+    request = alterations(driver)
+    assert [each.mechanism for each in request.deletions] == [1, 2]
+    assert request.upsertions == []
+
+
+def test_who_is_not_there_is_not_deleted() -> None:
+    driver = ScriptedDriver(Users())
+    with pytest.raises(ApiError) as raised:
+        driver.run(delete_user("alice"))
+    assert raised.value.code is ErrorCode.RESOURCE_NOT_FOUND
+    assert driver.requests(AlterUserScramCredentialsRequest) == []
+
+
+@pytest.mark.parametrize(
+    ("flow", "known"),
+    [
+        (lambda: set_user("alice", salted("SCRAM-SHA-256")), {}),
+        (lambda: delete_user("alice"), {1: 1}),
+    ],
+)
+def test_a_refusal_is_raised(flow, known) -> None:
+    users = Users(ErrorCode.UNACCEPTABLE_CREDENTIAL, alice=known)
+    with pytest.raises(ApiError) as raised:
+        ScriptedDriver(users).run(flow())
+    assert raised.value.code is ErrorCode.UNACCEPTABLE_CREDENTIAL
+
+
+@pytest.mark.parametrize(
+    ("password", "mechanism", "iterations", "text"),
+    [
+        ("", "SCRAM-SHA-256", 4096, "empty"),
+        ("p", "SCRAM-SHA-1", 4096, "SCRAM-SHA-256"),
+        ("p", "SCRAM-SHA-256", 4095, "4096 to 16384"),
+        ("p", "SCRAM-SHA-256", 16385, "4096 to 16384"),
+        ("\N{LATIN SMALL LIGATURE FI}", "SCRAM-SHA-256", 4096, "some clients replace"),
+    ],
+)
+def test_what_brokers_would_not_take_is_told_before(
+    password: str, mechanism: str, iterations: int, text: str
+) -> None:
+    with pytest.raises(SaslError, match=text):
+        salt_password(password, [mechanism], iterations, Salts())
