@@ -26,6 +26,8 @@ UNSET: Final[Any] = object()
 NULL_INT16: Final = b"\xff\xff"
 NULL_INT32: Final = b"\xff\xff\xff\xff"
 
+_SECRETS: Final = frozenset({"auth_bytes", "salt", "salted_password"})
+"""Fields whose content is in no representation."""
 _MAX_VARINT_BYTES = 5
 _SHORT_ARRAY = 16
 _INT32S: Final = [Struct(f">{count}i") for count in range(_SHORT_ARRAY + 1)]
@@ -46,7 +48,10 @@ class Structure:
     __hash__ = None  # type: ignore[assignment]  # fields are mutable
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+        fields = ", ".join(
+            f"{name}={'[hidden]' if name in _SECRETS else repr(getattr(self, name))}"
+            for name in self.__slots__
+        )
         return f"{type(self).__name__}({fields})"
 
 

@@ -33,7 +33,7 @@ from headrace.server.budget import MemoryBudget
 from headrace.server.compactor import Compactor, Step
 from headrace.server.connection import CloseConnectionError, Connection, Slot
 from headrace.server.limits import ServerLimits
-from headrace.server.log import RateLimited
+from headrace.server.log import RateLimited, describe
 from headrace.server.syncer import Batch, Syncer
 from headrace.server.timers import BrokerTimer
 from headrace.types import Payload
@@ -262,7 +262,7 @@ class BrokerHub:
             version=header.api_version,
             client=connection.client,
             client_id=header.client_id,
-            error=repr(error),
+            error=describe(error),
         )
 
     def has_output(self, connection: Connection) -> None:
@@ -291,7 +291,7 @@ class BrokerHub:
         try:
             self._broker.tick(self.now_ms)
         except Exception as error:  # noqa: BLE001 - our own bug must not stop the server
-            self.client_log.error("tick_failed", error=repr(error))
+            self.client_log.error("tick_failed", error=describe(error))
             self._timer.hold_off(_TICK_RETRY_MS)
         self.compactor.kick()
         self.end()

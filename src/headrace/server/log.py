@@ -1,7 +1,8 @@
 """Log lines: an event name and fields, as `key=value` text or as JSON, on standard error.
 
-Values that clients supply are written with `repr` in the text form and escaped in JSON, so that no client can forge a
-line. What a broker tells while it serves goes through `RateLimited`: clients can cause many an event at will.
+Values that clients supply are written with `repr` in the text form and escaped in JSON, and long ones are cut, so that
+no client can forge a line or fill the disk with one. What a broker tells while it serves goes through `RateLimited`:
+clients can cause many an event at will. Events whose names begin with `audit_` have a logger of their own.
 """
 
 from __future__ import annotations
@@ -11,22 +12,73 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Callable
-from typing import Final, TextIO
+from collections.abc import Callable, Mapping
+from itertools import islice
+from typing import Final, NamedTuple, TextIO
 
 from headrace.ports import Journal
 
 LOGGER_NAME: Final = "headrace"
+VALUE_LIMIT: Final = 1000
+"""Longest text of one value in a line, in characters, before anything in it is escaped."""
+ITEMS_LIMIT: Final = 100
+"""Most entries of a list or mapping that a line has."""
+TRACEBACK_LIMIT: Final = 20_000
+_AUDIT_PREFIX: Final = "audit_"
+_UNLIMITED: Final = frozenset({"audit_changed"})
+"""Events of which every one is passed on: there are no more than administrators cause."""
+_WINDOWS_LIMIT: Final = 10_000
+_LARGE: Final = 1 << 100
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_.:/@+,-]+")
 _FIELDS: Final = "headrace_fields"
 
 
 def _text(value: object) -> str:
     """Render a value: bare when it cannot be mistaken for anything else, with `repr` otherwise."""
+    value = _bounded(value)
     if isinstance(value, bool | int | float) or value is None:
         return str(value)
     text = value if isinstance(value, str) else str(value)
     return text if _PLAIN.fullmatch(text) else repr(text)
+
+
+def _bounded(value: object, depth: int = 3) -> object:
+    """Return a value as JSON has it, whatever it is, and no longer than a line may be."""
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int | float):
+        # JSON has no NaN and no infinity, and nothing here is as large as that.
+        return value if -_LARGE < value < _LARGE else "not a usable number"
+    if isinstance(value, Mapping) and depth:
+        items = islice(value.items(), ITEMS_LIMIT)
+        return {_cut(str(key)): _bounded(item, depth - 1) for key, item in items}
+    if isinstance(value, list | tuple | set | frozenset) and depth:
+        return [_bounded(item, depth - 1) for item in islice(value, ITEMS_LIMIT)]
+    if isinstance(value, bytes | bytearray | memoryview):
+        value = repr(bytes(value[:VALUE_LIMIT]))
+    return _cut(value if isinstance(value, str) else str(value))
+
+
+def _one_line(text: str) -> str:
+    """Return text with everything escaped that is not printed as itself: no line ends, nothing for a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def _end_of(traceback: str) -> str:
+    return traceback if len(traceback) <= TRACEBACK_LIMIT else f"... {traceback[-TRACEBACK_LIMIT:]}"
+
+
+def describe(error: BaseException | None) -> str:
+    """Return what an exception is and says: other than its `repr`, without the bytes that could not be decoded."""
+    return "nothing" if error is None else f"{type(error).__name__}: {error}"
+
+
+def _cut(text: str) -> str:
+    if len(text) <= VALUE_LIMIT:
+        return text
+    return f"{text[:VALUE_LIMIT]}... ({len(text)} characters)"
 
 
 def _timestamp(record: logging.LogRecord) -> str:
@@ -40,10 +92,14 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Render one line."""
         fields: dict[str, object] = getattr(record, _FIELDS, {})
-        parts = [_timestamp(record), record.levelname, record.getMessage()]
+        parts = [_timestamp(record), record.levelname, _one_line(_cut(record.getMessage()))]
         parts += [f"{key}={_text(value)}" for key, value in fields.items()]
-        line = " ".join(parts)
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        lines = [" ".join(parts)]
+        if record.exc_info:
+            # In front of each line, as what an exception says may be what a client said.
+            traceback = _end_of(self.formatException(record.exc_info))
+            lines += [f"    | {_one_line(line)}" for line in traceback.splitlines()]
+        return "\n".join(lines)
 
 
 class JsonFormatter(logging.Formatter):
@@ -54,12 +110,13 @@ class JsonFormatter(logging.Formatter):
         line: dict[str, object] = {
             "time": _timestamp(record),
             "level": record.levelname.lower(),
-            "event": record.getMessage(),
+            "event": _cut(record.getMessage()),
         }
-        line |= getattr(record, _FIELDS, {})
+        fields: dict[str, object] = getattr(record, _FIELDS, {})
+        line |= {key: _bounded(value) for key, value in fields.items()}
         if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+            line["traceback"] = _end_of(self.formatException(record.exc_info))
+        return json.dumps(line)
 
 
 def configure_logging(level: str, line_format: str, stream: TextIO | None = None) -> None:
@@ -73,29 +130,34 @@ def configure_logging(level: str, line_format: str, stream: TextIO | None = None
 class LoggingJournal:
     """The `Journal` port on the standard library's logging."""
 
-    __slots__ = ("_logger",)
+    __slots__ = ("_audit", "_logger")
 
     def __init__(self, logger: logging.Logger | None = None) -> None:
         self._logger = logger or logging.getLogger(LOGGER_NAME)
+        self._audit = self._logger.getChild("audit")
 
     def info(self, event: str, **fields: object) -> None:
         """Log at INFO."""
-        self._logger.info(event, extra={_FIELDS: fields})
+        self._of(event).info(event, extra={_FIELDS: fields})
 
     def warning(self, event: str, **fields: object) -> None:
         """Log at WARNING."""
-        self._logger.warning(event, extra={_FIELDS: fields})
+        self._of(event).warning(event, extra={_FIELDS: fields})
 
     def error(self, event: str, **fields: object) -> None:
         """Log at ERROR, with the traceback of the exception that is being handled, if any."""
         handling = sys.exc_info()[0] is not None
-        self._logger.error(event, extra={_FIELDS: fields}, exc_info=handling)
+        self._of(event).error(event, extra={_FIELDS: fields}, exc_info=handling)
+
+    def _of(self, event: str) -> logging.Logger:
+        return self._audit if event.startswith(_AUDIT_PREFIX) else self._logger
 
 
 class RateLimited:
     """A journal that passes on at most `burst` lines of each event per window, and then says how many it kept back.
 
-    `report` has to be called from time to time: a flood may end without another line to say it with.
+    Events of the audit log are counted for each principal and host, so that nobody can hide behind what somebody else
+    does; changes by administrators are all passed on. `report` has to be called from time to time: a flood may end without another line to say it with.
 
     Args:
         journal: where lines go.
@@ -118,43 +180,69 @@ class RateLimited:
         self._now_ms = now_ms
         self._burst = burst
         self._window_ms = window_ms
-        self._windows: dict[str, list[int]] = {}  # event -> [window start, lines, kept back]
+        self._windows: dict[_Source, list[int]] = {}  # [window start, lines, kept back]
 
     def info(self, event: str, **fields: object) -> None:
         """Log at INFO, within the limit."""
-        if self._admit(event):
+        if self._admit(event, fields):
             self._journal.info(event, **fields)
 
     def warning(self, event: str, **fields: object) -> None:
         """Log at WARNING, within the limit."""
-        if self._admit(event):
+        if self._admit(event, fields):
             self._journal.warning(event, **fields)
 
     def error(self, event: str, **fields: object) -> None:
         """Log at ERROR, within the limit."""
-        if self._admit(event):
+        if self._admit(event, fields):
             self._journal.error(event, **fields)
 
     def report(self) -> None:
         """Say how many lines were kept back in windows that are over."""
         now_ms = self._now_ms()
-        for event, window in list(self._windows.items()):
+        for source, window in list(self._windows.items()):
             if now_ms - window[0] >= self._window_ms:
-                self._end(event, window)
-                del self._windows[event]
+                self._end(source, window)
+                del self._windows[source]
 
-    def _end(self, event: str, window: list[int]) -> None:
-        if window[2]:
+    def _end(self, source: _Source, window: list[int]) -> None:
+        if not window[2]:
+            return
+        event, principal, host = source
+        if event.startswith(_AUDIT_PREFIX):
+            self._journal.warning(
+                "audit_lines_suppressed", of=event, count=window[2], principal=principal, host=host
+            )
+        else:
             self._journal.warning("lines_suppressed", of=event, count=window[2])
 
-    def _admit(self, event: str) -> bool:
+    def _admit(self, event: str, fields: Mapping[str, object]) -> bool:
+        if event in _UNLIMITED:
+            return True
         now_ms = self._now_ms()
-        window = self._windows.setdefault(event, [now_ms, 0, 0])
+        source = self._source_of(event, fields)
+        window = self._windows.setdefault(source, [now_ms, 0, 0])
         if now_ms - window[0] >= self._window_ms:
-            self._end(event, window)
+            self._end(source, window)
             window[:] = [now_ms, 0, 0]
         if window[1] < self._burst:
             window[1] += 1
             return True
         window[2] += 1
         return False
+
+    def _source_of(self, event: str, fields: Mapping[str, object]) -> _Source:
+        if not event.startswith(_AUDIT_PREFIX):
+            return _Source(event)
+        source = _Source(event, str(fields.get("principal")), str(fields.get("host")))
+        # With too many of them those that are new share one.
+        crowded = len(self._windows) >= _WINDOWS_LIMIT and source not in self._windows
+        return _Source(event, "many", "many") if crowded else source
+
+
+class _Source(NamedTuple):
+    """What is counted together."""
+
+    event: str
+    principal: str = ""
+    host: str = ""

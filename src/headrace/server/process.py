@@ -30,7 +30,7 @@ from headrace.server.entropy import OsEntropy
 from headrace.server.hub import BrokerHub
 from headrace.server.limits import ServerLimits
 from headrace.server.listen import ListenAddress, bind
-from headrace.server.log import LoggingJournal, RateLimited
+from headrace.server.log import LoggingJournal, RateLimited, describe
 from headrace.server.stores import open_stores
 from headrace.server.syncer import run_in_parallel
 
@@ -235,7 +235,7 @@ class _Process:
             try:
                 broker.close(self._clock.now_ms())
             except OSError as error:
-                self._journal.error("close_failed", error=repr(error))
+                self._journal.error("close_failed", error=describe(error))
                 clean, self._exit_code = False, EXIT_FAILED
         metadata.close()
         self._journal.info("server_stopped", clean=clean)
@@ -250,10 +250,12 @@ class _Process:
 
     def _sync_failed(self, error: BaseException) -> None:
         """The disk no longer keeps what it is given: no acknowledgement can be true any more."""
-        self._journal.error("sync_failed", error=repr(error), action="stopping")
+        self._journal.error("sync_failed", error=describe(error), action="stopping")
         self._exit_code = EXIT_FAILED
         self._stop.set()
 
     def _loop_exception(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        self._journal.error("loop_error", message=str(context.get("message")), error=repr(error))
+        self._journal.error(
+            "loop_error", message=str(context.get("message")), error=describe(error)
+        )

@@ -38,7 +38,7 @@ from headrace.protocol.codec import Message
 from headrace.server.connection import Connection
 from headrace.server.hub import BrokerHub
 from headrace.server.listen import ListenAddress, bind
-from headrace.server.log import RateLimited
+from headrace.server.log import RateLimited, describe
 from headrace.server.process import server_limits
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class Listener:
             with asyncio.Runner() as runner:
                 runner.run(self._main())
         except Exception as error:  # noqa: BLE001 - nobody else would hear of it
-            self._journal.error("listener_failed", error=repr(error))
+            self._journal.error("listener_failed", error=describe(error))
         finally:
             self._started.set()
 
@@ -225,11 +225,13 @@ class Listener:
         hub.end()
 
     def _sync_failed(self, error: BaseException) -> None:
-        self._journal.error("sync_failed", error=repr(error), action="refusing what is written")
+        self._journal.error("sync_failed", error=describe(error), action="refusing what is written")
 
     def _loop_failed(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        self._journal.error("loop_error", message=str(context.get("message")), error=repr(error))
+        self._journal.error(
+            "loop_error", message=str(context.get("message")), error=describe(error)
+        )
 
 
 class _SharedBroker:
