@@ -7,7 +7,9 @@ other one, the connection is of no more use.
 
 Requests may be sent before the broker's versions are known: they wait here until the handshake is done. The
 handshake is ApiVersions in our highest version. A broker that does not know it answers in version 0 with error 35
-and its own range, and is asked again in the highest version of that range (KIP-511).
+and its own range, and is asked again in the highest version of that range (KIP-511). A client that logs in does so
+then: the owner of the connection hands over the means (`authenticate`), once at the beginning and again before the
+session ends (KIP-368). While the exchange is under way, requests wait as they do for the handshake.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from collections import deque
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from headrace import __version__
+from headrace.clients.authentication import HANDSHAKE_VERSION, Exchange
 from headrace.clients.versions import (
     CLIENT_MAX_VERSIONS,
     VersionRange,
@@ -32,6 +35,12 @@ from headrace.protocol.frame import (
     response_class,
 )
 from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from headrace.protocol.messages.sasl_authenticate import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+)
+from headrace.protocol.messages.sasl_handshake import SaslHandshakeResponse
+from headrace.security.mechanisms import SaslClient
 from headrace.types import Payload
 
 K = TypeVar("K")
@@ -41,6 +50,8 @@ HANDSHAKE_MAX_FRAME_BYTES: Final = 1 << 20
 """Nothing before the end of the handshake is this large, unless the other side does not speak Kafka."""
 
 _LENGTH_BYTES: Final = 4
+_TLS_ALERT: Final = 0x15
+"""The first byte of what a TLS server answers who does not begin with a handshake."""
 _CHUNK_BYTES: Final = 16 << 10
 """What is received at once between frames: most responses are smaller, and then one read takes in several."""
 
@@ -58,7 +69,7 @@ class _InFlight(NamedTuple, Generic[K]):
     response_type: type[Message]
     version: int
     token: K | None
-    """None for the handshake."""
+    """None for what the connection asks for itself."""
 
 
 class Connection(Generic[K]):
@@ -70,10 +81,31 @@ class Connection(Generic[K]):
         client_id: str,
         peer: str = "the broker",
         max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
+        authenticates: bool = False,
     ) -> None:
+        """Begin the handshake.
+
+        Args:
+            client_id: The name by which the broker knows the client.
+            peer: The broker's name in messages.
+            max_frame_bytes: No response is larger.
+            authenticates: Whether nothing may be asked before `authenticate`.
+        """
         self.peer = peer
         self.versions: dict[int, VersionRange] | None = None
-        """What the broker speaks, by API key; None until the handshake is done."""
+        """What the broker speaks, by API key; None until it has said so."""
+        self.ready = False
+        """Whether the handshake is done."""
+        self.logins = 0
+        """How often we have logged in."""
+        self.session_lifetime_ms = 0
+        """How long the last login lasts; 0 is for ever."""
+        self._authenticates = authenticates
+        self._exchange: Exchange | None = None
+        """The login that is to come or under way."""
+        self._exchanging = False
+        self._holding = True
+        """Whether requests wait."""
         self._client_id = client_id
         self._max_frame_bytes = max_frame_bytes
         self._correlation_id = 0
@@ -91,9 +123,19 @@ class Connection(Generic[K]):
         self._handshake(CLIENT_MAX_VERSIONS[ApiKey.API_VERSIONS])
 
     @property
-    def ready(self) -> bool:
-        """Whether the handshake is done."""
-        return self.versions is not None
+    def wants_credentials(self) -> bool:
+        """Whether nothing goes on before `authenticate`."""
+        return not self.ready and self.versions is not None and self._exchange is None
+
+    @property
+    def logging_in(self) -> bool:
+        """Whether the broker has been asked to log us in and has not said that it did."""
+        return self._exchanging
+
+    @property
+    def answers(self) -> int:
+        """How many requests have been answered, the connection's own included."""
+        return self._correlation_id - len(self._in_flight)
 
     @property
     def idle(self) -> bool:
@@ -110,9 +152,10 @@ class Connection(Generic[K]):
             token: Names the request among the outcomes.
             answered: False for Produce with acks=0: complete as soon as it is written.
         """
-        if self.versions is None:
+        if self._holding:
             self._waiting.append((request, token, answered))
             return
+        assert self.versions is not None, "requests wait for the handshake"
         api_key = request.API_KEY
         try:
             version = choose_version(
@@ -127,6 +170,21 @@ class Connection(Generic[K]):
             return
         if not answered:
             self._unconfirmed.append(token)
+
+    def hold(self) -> None:
+        """From now on let requests wait until the end of the login that is to come."""
+        self._holding = True
+
+    def authenticate(self, client: SaslClient) -> None:
+        """Log in, or log in again, as soon as everything that was asked before is answered; requests wait meanwhile.
+
+        Raises:
+            AuthenticationError: The broker cannot be asked; close the connection.
+        """
+        self._holding = True
+        self._exchange = Exchange(client, self.peer)
+        if not self._in_flight:
+            self._begin_exchange()
 
     def written(self) -> None:
         """Take note that all output so far has been written: requests without an answer are complete."""
@@ -153,6 +211,7 @@ class Connection(Generic[K]):
 
         Raises:
             ProtocolError: The broker broke the protocol; close the connection and fail what it carried.
+            AuthenticationError: The broker did not log us in; the same.
         """
         frame = self._frame
         if frame is None:
@@ -202,6 +261,8 @@ class Connection(Generic[K]):
         limit = self._max_frame_bytes if self.ready else HANDSHAKE_MAX_FRAME_BYTES
         if _LENGTH_BYTES <= length <= limit:
             return length
+        if prefix[0] == _TLS_ALERT and not self.ready:
+            raise ProtocolError(f"{self.peer} speaks TLS: set security.protocol=SSL or SASL_SSL")
         if not self.ready:
             raise ProtocolError(
                 f"{self.peer} does not answer in the Kafka protocol "
@@ -237,7 +298,7 @@ class Connection(Generic[K]):
                 f"{self.peer} answered request {correlation_id} where {entry.correlation_id} was due"
             )
         if entry.token is None:
-            self._handshake_answered(frame, entry)
+            self._answered(frame, entry)
             return
         try:
             _, response = decode_response(frame, entry.response_type, entry.version)
@@ -245,6 +306,52 @@ class Connection(Generic[K]):
             self._in_flight.appendleft(entry)
             raise
         self._completed.append(Completed(entry.token, response))
+        if self._holding and not self._in_flight and self._exchange is not None:
+            self._begin_exchange()
+
+    def _answered(self, frame: memoryview, entry: _InFlight[K]) -> None:
+        """Take in the answer to what the connection asked for itself."""
+        if entry.response_type is ApiVersionsResponse:
+            self._handshake_answered(frame, entry)
+            return
+        _, response = decode_response(frame, entry.response_type, entry.version)
+        exchange = self._exchange
+        assert exchange is not None, "only an exchange asks for this"
+        if isinstance(response, SaslHandshakeResponse):
+            self._ask_login(exchange.agreed(response))
+            return
+        assert isinstance(response, SaslAuthenticateResponse), "nothing else is asked for"
+        request = exchange.answered(response)
+        if request is not None:
+            self._ask_login(request)
+            return
+        self.logins += 1
+        self.session_lifetime_ms = exchange.session_lifetime_ms
+        self._exchange = None
+        self._exchanging = False
+        self._release()
+
+    def _begin_exchange(self) -> None:
+        assert self._exchange is not None, "there is one to begin"
+        assert self.versions is not None, "the handshake comes first"
+        request = self._exchange.begin(self.versions)
+        self._exchanging = True
+        self._encode(request, HANDSHAKE_VERSION, None)
+
+    def _ask_login(self, request: SaslAuthenticateRequest) -> None:
+        assert self.versions is not None, "the handshake comes first"
+        ours = VersionRange(request.MIN_VERSION, request.MAX_VERSION)
+        theirs = self.versions.get(request.API_KEY)
+        version = choose_version(request.API_KEY, ours, theirs, peer=self.peer)
+        self._encode(request, version, None)
+
+    def _release(self) -> None:
+        """Send what waited."""
+        self.ready = True
+        self._holding = False
+        waiting, self._waiting = self._waiting, deque()
+        for request, token, answered in waiting:
+            self.send(request, token, answered=answered)
 
     def _handshake_answered(self, frame: memoryview, entry: _InFlight[K]) -> None:
         response = self._decode_versions(frame, entry.version)
@@ -260,9 +367,8 @@ class Connection(Generic[K]):
                 f"{self.peer} refuses the handshake: {ErrorCode(response.error_code).name}"
             )
         self.versions = table
-        waiting, self._waiting = self._waiting, deque()
-        for request, token, answered in waiting:
-            self.send(request, token, answered=answered)
+        if not self._authenticates:
+            self._release()
 
     @staticmethod
     def _decode_versions(frame: memoryview, version: int) -> ApiVersionsResponse:

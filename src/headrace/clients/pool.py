@@ -6,19 +6,25 @@ and has shaken hands.
 
 A call that runs out of time fails alone. Its connection goes only when the broker has been silent for as long as a
 broker may take: answers come in order, so behind one that is missing no other can be believed to arrive.
+
+A broker that refuses our credentials is not asked again for a moment: calls fail at once with what it said.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from headrace.clients.config import ClientConfig, parse_bootstrap
 from headrace.clients.connection import Completed, Connection
 from headrace.clients.engine import ANY_NODE_SHARE, Outcome
 from headrace.clients.flows.effects import ANY_NODE, Call, ClientState
-from headrace.errors import ClosedError, HeadraceError, TransportError
+from headrace.errors import AuthenticationError, ClosedError, HeadraceError, TransportError
+from headrace.security.mechanisms import SaslClient
+
+RENEWAL_PAUSE_MS: Final = 1000
+"""After credentials for another login could not be had, they are asked for again no earlier."""
 
 Address = tuple[str, int]
 OnDone = Callable[[Outcome], object]
@@ -50,12 +56,16 @@ class Link:
 
     __slots__ = (
         "address",
+        "authenticating",
         "channel",
         "connection",
+        "expires_ms",
+        "logins",
         "lost",
         "open",
         "pending",
         "ready",
+        "renew_at_ms",
         "setup_until_ms",
         "socket",
     )
@@ -76,6 +86,14 @@ class Link:
         """Why it is of no more use; None while it is."""
         self.pending: deque[Pending] = deque()
         """Calls that it carries, oldest first; those settled are dropped lazily."""
+        self.logins = 0
+        """Of those that the connection counts, how many have been taken note of."""
+        self.expires_ms = 0
+        """When the broker ends the session."""
+        self.renew_at_ms: int | None = None
+        """When to log in again, or how long that may take; None while there is nothing to do."""
+        self.authenticating = False
+        """Whether credentials have been asked for and it has not been seen that we are logged in with them."""
         self.socket: object = None
         """The shell's own."""
 
@@ -93,6 +111,9 @@ class Shell(Protocol):
 
     def flush(self, link: Link) -> None:
         """Write the connection's output, now or as soon as the socket takes it."""
+
+    def authenticate(self, link: Link) -> None:
+        """Get fresh credentials, now or later; then call `Pool.present`, or `Pool.denied`."""
 
     def close(self, link: Link) -> None:
         """Close what was opened for the link; reports nothing."""
@@ -123,6 +144,7 @@ class Pool:
         now_ms: Callable[[], int],
         shuffle: Callable[[list[Address]], None],
         on_error: Callable[[Exception], object],
+        renewal_share: Callable[[], float] = lambda: 0.9,
     ) -> None:
         """Prepare a pool.
 
@@ -133,22 +155,27 @@ class Pool:
             now_ms: Returns the time.
             shuffle: Puts the known brokers in some order, so that clients spread over them.
             on_error: Told what a call's `on_done` raised; the others are told their outcomes all the same.
+            renewal_share: Returns the part of a session after which to log in again, so that not all connections of
+                many clients do it together.
         """
         self.links: dict[tuple[Address, str], Link] = {}
         self.lost_connections = 0
+        """How many connections that had shaken hands ended so far, for whatever reason."""
         self.submitted = 0
         """How many requests were handed over so far."""
-        """How many connections that had shaken hands ended so far, for whatever reason."""
         self._state = state
         self._config = config
         self._shell = shell
         self._now_ms = now_ms
         self._shuffle = shuffle
         self._on_error = on_error
+        self._renewal_share = renewal_share
         self._bootstrap = parse_bootstrap(config.bootstrap_servers)
         self._walks: dict[str, Walk] = {}
         self._failed_ms: dict[Address, int] = {}
         """When an address failed last: it is tried after those that did not."""
+        self._refusals: dict[Address, tuple[AuthenticationError, int]] = {}
+        """Why an address may not be tried again before when."""
         self._closed: ClosedError | None = None
 
     # What the engine asks for
@@ -185,7 +212,10 @@ class Pool:
         """Whether the pool waits for something to happen on a socket."""
         if self._walks:
             return True
-        return any(not link.ready or not link.connection.idle for link in self.links.values())
+        return any(
+            not link.ready or link.authenticating or not link.connection.idle
+            for link in self.links.values()
+        )
 
     @property
     def next_deadline_ms(self) -> int | None:
@@ -194,6 +224,8 @@ class Pool:
         for link in self.links.values():
             if not link.ready:
                 moments.append(link.setup_until_ms)
+            if link.renew_at_ms is not None:
+                moments.append(link.renew_at_ms)
             for pending in _unsettled(link):
                 if not pending.done:
                     moments.append(pending.deadline_ms)
@@ -214,6 +246,8 @@ class Pool:
             else:
                 late = [pending for pending in link.pending if pending.deadline_ms <= now_ms]
                 self._fail(late, TransportError(f"{link.peer} did not answer in time"))
+                if link.renew_at_ms is not None and link.renew_at_ms <= now_ms:
+                    self._renew(link, now_ms)
         for walk in list(self._walks.values()):
             late = [pending for pending in walk.waiting if pending.deadline_ms <= now_ms]
             walk.waiting = [pending for pending in walk.waiting if pending not in late]
@@ -243,7 +277,37 @@ class Pool:
             return
         if not link.ready:
             self._shake_hands(link)
+        elif link.authenticating:
+            self._shell.flush(link)
+            self._note_login(link)
         self._settle(link.connection.take_completed())
+
+    def present(self, link: Link, client: SaslClient) -> None:
+        """Log in with these credentials, now or as soon as what was asked before is answered."""
+        if link.lost is not None:
+            return
+        if link.authenticating:
+            link.renew_at_ms = self._now_ms() + self._config.socket_connection_setup_timeout_ms
+        try:
+            link.connection.authenticate(client)
+        except AuthenticationError as error:
+            self.denied(link, error)
+        else:
+            self._shell.flush(link)
+
+    def denied(self, link: Link, error: AuthenticationError) -> None:
+        """Give up a connection whose broker does not trust us or is not to be trusted, or for want of credentials."""
+        if link.lost is not None:
+            return
+        now_ms = self._now_ms()
+        if link.authenticating and not link.connection.logging_in and now_ms < link.expires_ms:
+            # Nothing but the credentials failed, and those of the last login will do for a while.
+            link.authenticating = False
+            link.renew_at_ms = now_ms + max(RENEWAL_PAUSE_MS, (link.expires_ms - now_ms) // 2)
+            self._on_error(error)
+            return
+        self._refusals[link.address] = (error, now_ms + self._config.retry_backoff_max_ms)
+        self._give_up(link, error)
 
     def lost(self, link: Link, reason: str) -> None:
         """Give up a connection: its calls fail with an error that names the peer.
@@ -252,7 +316,9 @@ class Pool:
             link: The connection.
             reason: What happened, to be read after the peer's name.
         """
-        self._give_up(link, TransportError(f"{link.peer} {reason}"))
+        hung_up = link.lost is None and reason.startswith(("closed", "lost"))
+        supposed = self._supposed(link) if hung_up else ""
+        self._give_up(link, TransportError(f"{link.peer} {reason}{supposed}"))
 
     def refused(self, link: Link, reason: str) -> None:
         """Give up a connection that could not be opened."""
@@ -260,7 +326,7 @@ class Pool:
 
     # Links
 
-    def _give_up(self, link: Link, error: TransportError) -> None:
+    def _give_up(self, link: Link, error: TransportError | AuthenticationError) -> None:
         if link.lost is not None:
             return
         if not link.ready:
@@ -268,21 +334,41 @@ class Pool:
         self._drop(link, error)
         walk = self._walks.get(link.channel)
         if walk is not None and walk.link is link:
-            walk.failures.append(str(error))
-            self._step(link.channel, walk)
+            self._try_next(link.channel, walk, error)
+
+    def _supposed(self, link: Link) -> str:
+        """Return what may be the matter with a broker that hung up on a client to which none has ever answered."""
+        config, connection = self._config, link.connection
+        if config.authenticates or self._state.metadata.brokers:
+            return ""
+        if connection.answers == 0:
+            other = "PLAINTEXT" if config.encrypted else "SSL or SASL_SSL"
+        elif connection.answers == 1 and not connection.idle:
+            other = "SASL_SSL" if config.encrypted else "SASL_PLAINTEXT"
+        else:
+            return ""
+        return f"; should security.protocol be {other}?"
 
     def _link(self, address: Address, channel: str) -> Link:
         link = self.links.get((address, channel))
-        if link is None:
-            connection: Connection[Pending] = Connection(
-                client_id=self._config.client_id,
-                peer=peer_name(address),
-                max_frame_bytes=self._config.receive_message_max_bytes,
-            )
-            until_ms = self._now_ms() + self._config.socket_connection_setup_timeout_ms
-            link = Link(address, channel, connection, until_ms)
-            self.links[address, channel] = link
-            self._shell.open(link)
+        if link is not None:
+            return link
+        connection: Connection[Pending] = Connection(
+            client_id=self._config.client_id,
+            peer=peer_name(address),
+            max_frame_bytes=self._config.receive_message_max_bytes,
+            authenticates=self._config.authenticates,
+        )
+        now_ms = self._now_ms()
+        until_ms = now_ms + self._config.socket_connection_setup_timeout_ms
+        link = Link(address, channel, connection, until_ms)
+        refusal, refused_until_ms = self._refusals.pop(address, (None, 0))
+        if refusal is not None and now_ms < refused_until_ms:
+            self._refusals[address] = (refusal, refused_until_ms)
+            link.lost = refusal
+            return link
+        self.links[address, channel] = link
+        self._shell.open(link)
         return link
 
     def _shake_hands(self, link: Link) -> None:
@@ -292,11 +378,44 @@ class Pool:
             now_ms = self._now_ms()
             for pending in link.pending:
                 pending.silent_from_ms = now_ms + pending.limit_ms
-        # What waited for the handshake goes out now; or the handshake goes on, in an older version.
+            self._note_login(link)
+        # What waited for the handshake goes out now; or the handshake goes on.
         self._shell.flush(link)
+        if link.lost is not None:
+            return  # and whoever waits for any broker has been sent to the next one
+        if link.connection.wants_credentials and not link.authenticating:
+            link.authenticating = True
+            self._shell.authenticate(link)
         walk = self._walks.pop(link.channel, None) if link.ready else None
         for pending in walk.waiting if walk is not None else ():
             self._carry(link, pending)
+
+    def _note_login(self, link: Link) -> None:
+        """See to it that the connection logs in again before its session ends, if it has logged in."""
+        connection = link.connection
+        if link.logins == connection.logins:
+            return
+        link.logins = connection.logins
+        link.authenticating = False
+        link.renew_at_ms = None
+        lifetime_ms = connection.session_lifetime_ms
+        if lifetime_ms > 0:
+            now_ms = self._now_ms()
+            link.expires_ms = now_ms + lifetime_ms
+            link.renew_at_ms = now_ms + round(lifetime_ms * self._renewal_share())
+
+    def _renew(self, link: Link, now_ms: int) -> None:
+        """Log in again, or see whether that has taken too long."""
+        if link.authenticating and link.connection.logging_in:
+            self.lost(link, "did not answer the login in time")
+            return
+        link.renew_at_ms = now_ms + self._config.socket_connection_setup_timeout_ms
+        if link.authenticating:
+            return  # credentials are being got, or an answer is waited for that has a deadline of its own
+        link.authenticating = True
+        if link.expires_ms <= now_ms:
+            link.connection.hold()
+        self._shell.authenticate(link)
 
     def _carry(self, link: Link, pending: Pending) -> None:
         if link.lost is not None:
@@ -345,11 +464,23 @@ class Pool:
         every = dict.fromkeys(known + self._bootstrap)
         return sorted(every, key=lambda address: self._failed_ms.get(address, 0))
 
+    def _try_next(self, channel: str, walk: Walk, error: HeadraceError) -> None:
+        """Go on behind an address that failed; where we were refused, other brokers will not think otherwise."""
+        walk.failures.append(str(error))
+        if isinstance(error, AuthenticationError):
+            self._walks.pop(channel, None)
+            self._fail(walk.waiting, error)
+        else:
+            self._step(channel, walk)
+
     def _step(self, channel: str, walk: Walk) -> None:
         """Try the next address; when there is none, or nobody waits any more, the search is over."""
         while walk.waiting and walk.addresses:
             walk.link = link = self._link(walk.addresses.popleft(), channel)
             if link.lost is None:
+                return
+            if isinstance(link.lost, AuthenticationError):
+                self._try_next(channel, walk, link.lost)
                 return
             walk.failures.append(str(link.lost))
         self._walks.pop(channel, None)

@@ -154,11 +154,15 @@ def test_an_answer_that_nothing_asked_for_breaks_the_connection() -> None:
 
 
 @pytest.mark.parametrize(
-    "greeting", [b"HTTP/1.1 400 Bad Request\r\n", b"\x15\x03\x01\x00\x02\x02\x46"]
+    ("greeting", "text"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n", "TLS or an HTTP port"),
+        (b"\x15\x03\x01\x00\x02\x02\x46", "speaks TLS: set security.protocol=SSL"),
+    ],
 )
-def test_another_protocol_is_named_before_memory_is_taken(greeting: bytes) -> None:
+def test_another_protocol_is_named_before_memory_is_taken(greeting: bytes, text: str) -> None:
     connection = new_connection()
-    with pytest.raises(ProtocolError, match="TLS or an HTTP port"):
+    with pytest.raises(ProtocolError, match=text):
         feed(connection, greeting)
 
 

@@ -37,6 +37,7 @@ class FakeSockets:
         self.state = ClientState()
         self.opened: list[Link] = []
         self.closed: list[Link] = []
+        self.asked: list[Link] = []
         self.received: dict[Link, list] = {}
         self.refuse: set[tuple[str, int]] = set()
         self.lose_on_flush = False
@@ -69,6 +70,9 @@ class FakeSockets:
         link.connection.written()
         if self.lose_on_flush:
             self.pool.lost(link, "lost: broken pipe")
+
+    def authenticate(self, link: Link) -> None:
+        self.asked.append(link)
 
     def close(self, link: Link) -> None:
         self.closed.append(link)
@@ -212,7 +216,10 @@ def test_when_none_answers_the_error_names_all() -> None:
     waiting, another = sockets.submit(), sockets.submit()
     sockets.pool.connected(sockets.opened[1])
     sockets.pool.lost(sockets.opened[1], "closed the connection")
-    expected = "cannot connect to a:1: Connection refused; b:2 closed the connection"
+    expected = (
+        "cannot connect to a:1: Connection refused; "
+        "b:2 closed the connection; should security.protocol be SSL or SASL_SSL?"
+    )
     assert text(waiting) == text(another) == expected
     assert not sockets.pool.busy
 

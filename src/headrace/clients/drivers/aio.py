@@ -11,17 +11,19 @@ import inspect
 import os
 import random
 import socket
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from typing import Any, Final, TypeVar
 
 from headrace.clients.config import ClientConfig
-from headrace.clients.drivers.entry import Entry, jitter, report
+from headrace.clients.drivers.credentials import Credentials, no_token
+from headrace.clients.drivers.entry import Entry, jitter, renewal_share, report
 from headrace.clients.drivers.sockets import os_reason
+from headrace.clients.drivers.tls import client_context, distrust
 from headrace.clients.engine import Engine, Outcome, Task
 from headrace.clients.flows.effects import ClientState, Flow
 from headrace.clients.pool import Link, Pool
 from headrace.clock import SteadyClock
-from headrace.errors import ClosedError, ProtocolError
+from headrace.errors import AuthenticationError, ClosedError, ProtocolError
 from headrace.types import Buffer, FileRange
 
 T = TypeVar("T")
@@ -124,6 +126,8 @@ class LinkProtocol(asyncio.BufferedProtocol):
         driver.refresh()
         try:
             link.connection.bytes_received(count)
+        except AuthenticationError as error:
+            driver.pool.denied(link, error)
         except ProtocolError as error:
             driver.pool.lost(link, f"lost: {error}")
         else:
@@ -132,28 +136,77 @@ class LinkProtocol(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Give up the link."""
+        link, driver = self._link, self._driver
         if isinstance(error, OSError):
             reason = f"lost: {os_reason(error)}"
         else:
             reason = "closed the connection" if error is None else f"lost: {error}"
-        self._driver.refresh()
-        self._driver.pool.lost(self._link, reason)
-        self._driver.arm()
+        driver.refresh()
+        distrusted = None if error is None or link.ready else distrust(link.peer, error)
+        if distrusted is not None:
+            driver.pool.denied(link, distrusted)
+        else:
+            driver.pool.lost(link, reason)
+        driver.arm()
 
 
 class Transports:
     """The shell of a `Pool`."""
 
-    def __init__(self, driver: AioDriver, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, driver: AioDriver, loop: asyncio.AbstractEventLoop, config: ClientConfig
+    ) -> None:
         self.opening: dict[Link, asyncio.Task[None]] = {}
+        """What has been begun for a link that it cannot do without."""
+        self._tls = client_context(config) if config.encrypted else None
+        self._credentials = Credentials(config) if config.authenticates else None
         self._driver = driver
         self._loop = loop
 
     def open(self, link: Link) -> None:
         """Begin to connect."""
-        task = self._loop.create_task(self._connect(link))
+        self._begin(link, self._connect(link))
+
+    def _begin(self, link: Link, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
         self.opening[link] = task
-        task.add_done_callback(lambda _: self.opening.pop(link, None))
+
+        def ended(_: object) -> None:
+            if self.opening.get(link) is task:
+                del self.opening[link]
+
+        task.add_done_callback(ended)
+
+    def authenticate(self, link: Link) -> None:
+        """Present credentials: at once, or when the program has given a token."""
+        credentials = self._credentials
+        assert credentials is not None, "only a client that logs in is asked to"
+        if credentials.program_is_asked:
+            self._begin(link, self._ask_program(link, credentials))
+            return
+        try:
+            client = credentials.client()
+        except AuthenticationError as error:
+            self._driver.pool.denied(link, error)
+        else:
+            self._driver.pool.present(link, client)
+
+    async def _ask_program(self, link: Link, credentials: Credentials) -> None:
+        try:
+            if credentials.asks_a_coroutine:
+                answer = await credentials.ask_program()
+            else:
+                answer = await self._loop.run_in_executor(None, credentials.ask_program)
+                answer = await answer if inspect.isawaitable(answer) else answer
+            credentials.keep(answer)
+            client = credentials.client()
+        except Exception as error:  # noqa: BLE001 - it is told to whoever waits for the connection
+            self._driver.refresh()
+            self._driver.pool.denied(link, no_token(error))
+        else:
+            self._driver.refresh()
+            self._driver.pool.present(link, client)
+        self._driver.arm()
 
     def flush(self, link: Link) -> None:
         """Hand the connection's output to its transport."""
@@ -175,11 +228,20 @@ class Transports:
         host, port = link.address
         try:
             await self._loop.create_connection(
-                lambda: LinkProtocol(self._driver, link), host, port, happy_eyeballs_delay=0.25
+                lambda: LinkProtocol(self._driver, link),
+                host,
+                port,
+                happy_eyeballs_delay=0.25,
+                ssl=self._tls,
+                server_hostname=None if self._tls is None else host,
             )
         except (OSError, UnicodeError) as error:
             self._driver.refresh()
-            self._driver.pool.refused(link, refusal(error))
+            distrusted = distrust(link.peer, error)
+            if distrusted is not None:
+                self._driver.pool.denied(link, distrusted)
+            else:
+                self._driver.pool.refused(link, refusal(error))
             self._driver.arm()
 
 
@@ -189,7 +251,7 @@ class AioDriver:
     def __init__(self, state: ClientState, config: ClientConfig) -> None:
         self._config = config
         self._loop = running_loop()
-        self._transports = Transports(self, self._loop)
+        self._transports = Transports(self, self._loop, config)
         self._clock = SteadyClock()
         self._slew_at_ms = 0
         self.pool = Pool(
@@ -199,6 +261,7 @@ class AioDriver:
             now_ms=self._clock.now_ms,
             shuffle=random.shuffle,
             on_error=report,
+            renewal_share=renewal_share,
         )
         self.engine = Engine(
             state,

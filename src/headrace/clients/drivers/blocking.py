@@ -16,7 +16,15 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from headrace.clients.config import ClientConfig
-from headrace.clients.drivers.entry import INSIDE, Callbacks, Entry, jitter, owned, report
+from headrace.clients.drivers.entry import (
+    INSIDE,
+    Callbacks,
+    Entry,
+    jitter,
+    owned,
+    renewal_share,
+    report,
+)
 from headrace.clients.drivers.sockets import Sockets
 from headrace.clients.engine import Engine, Outcome, Task
 from headrace.clients.flows.effects import ClientState, Flow
@@ -48,7 +56,7 @@ class BlockingDriver:
         self._lock = threading.RLock()
         self._inner: list[bool] = []
         """For each entry that is open: whether its thread was inside before."""
-        self._sockets = Sockets()
+        self._sockets = Sockets(config)
         self.pool = Pool(
             state,
             config,
@@ -56,6 +64,7 @@ class BlockingDriver:
             now_ms=self._clock.now_ms,
             shuffle=random.shuffle,
             on_error=report,
+            renewal_share=renewal_share,
         )
         self._sockets.pool = self.pool
         self.engine = Engine(

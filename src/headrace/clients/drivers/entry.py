@@ -26,6 +26,11 @@ def jitter() -> float:
     return random.uniform(0.8, 1.2)  # noqa: S311 - spreads retries, guards nothing
 
 
+def renewal_share() -> float:
+    """Return the part of a session after which to log in again."""
+    return random.uniform(0.85, 0.95)  # noqa: S311 - as above
+
+
 class Entry:
     """The context of a driver's `enter`."""
 

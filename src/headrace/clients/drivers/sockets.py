@@ -1,4 +1,8 @@
-"""The sockets of a blocking client: non-blocking ones behind one selector, and a way to wake who waits for them."""
+"""The sockets of a blocking client: non-blocking ones behind one selector, and a way to wake who waits for them.
+
+What may take long and cannot be interrupted, looking up a name or asking the program for a token, is done by threads
+of its own; they leave a note in `_notes` of what is to be done with the outcome, under the lock again.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,20 @@ import selectors
 import socket
 import threading
 from collections import deque
-from typing import Any, Final
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
+from headrace.clients.config import ClientConfig
+from headrace.clients.drivers.credentials import Credentials, no_token
 from headrace.clients.pool import Link, Pool
-from headrace.errors import ProtocolError
+from headrace.errors import AuthenticationError, ProtocolError
 from headrace.types import Buffer, FileRange
+
+if TYPE_CHECKING:
+    import ssl
+
+    from headrace.clients.drivers.tls import TlsSocket
 
 MAX_BUFFERS_PER_WRITE: Final = 512
 """Below every system's IOV_MAX."""
@@ -28,7 +41,7 @@ Ready = list[tuple[selectors.SelectorKey, int]]
 class Stream:
     """A link's socket, or the attempts to open one."""
 
-    __slots__ = ("address", "addresses", "connected", "failures", "output", "sock")
+    __slots__ = ("address", "addresses", "connected", "failures", "output", "sock", "tls", "wanted")
 
     def __init__(self) -> None:
         self.address: object = None
@@ -36,22 +49,43 @@ class Stream:
         self.addresses: deque[AddressInfo] = deque()
         """Those of the host's addresses that are still to be tried."""
         self.failures: list[str] = []
-        self.sock: socket.socket | None = None
+        self.sock: socket.socket | TlsSocket | None = None
+        self.tls: TlsSocket | None = None
+        """The same, if it is under TLS."""
+        self.wanted = selectors.EVENT_WRITE
+        """What the selector watches for."""
         self.connected = False
+        """Whether the connection takes bytes: under TLS, when that has shaken hands."""
         self.output: deque[memoryview] = deque()
 
 
 class Sockets:
     """The shell of a `Pool`; all but `wait` and `wake` under the lock of the client."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: ClientConfig | None = None) -> None:
+        """Prepare.
+
+        Args:
+            config: How connections are protected; without it, not at all.
+
+        Raises:
+            ConfigError: A file with certificates or keys cannot be used.
+        """
+        self._tls: ssl.SSLContext | None = None
+        self._credentials: Credentials | None = None
+        if config is not None and config.encrypted:
+            from headrace.clients.drivers.tls import client_context  # noqa: PLC0415 - most clients need none of it
+
+            self._tls = client_context(config)
+        if config is not None and config.authenticates:
+            self._credentials = Credentials(config)
         self.pool: Pool
         self.stirred = False
         """Whether something was begun since this was last cleared, so that somebody should wait for the answer."""
         self._selector = selectors.DefaultSelector()
         self._silent: set[object] = set()
         """Addresses that did not answer when they were tried last: another of the same host is tried before."""
-        self._resolved: deque[tuple[Link, list[AddressInfo] | OSError]] = deque()
+        self._notes: deque[Callable[[], object]] = deque()
         self._wakes, self._waker = socket.socketpair()
         self._wakes.settimeout(0)
         self._waker.settimeout(0)
@@ -78,16 +112,8 @@ class Sockets:
                     self._wakes.recv(4096)
             elif key.data.lost is None:
                 self._serve(key.data, events)
-        while self._resolved:
-            link, found = self._resolved.popleft()
-            if link.lost is not None:
-                continue
-            if isinstance(found, OSError):
-                self.pool.refused(link, os_reason(found))
-            else:
-                found.sort(key=lambda info: info[-1] in self._silent)
-                self._stream(link).addresses.extend(found)
-                self._connect(link)
+        while self._notes:
+            self._notes.popleft()()
 
     def end(self) -> None:
         """Close the selector; the pool has closed the links."""
@@ -113,6 +139,21 @@ class Sockets:
             return
         self._connect(link)
 
+    def authenticate(self, link: Link) -> None:
+        """Present credentials: at once, or when a thread has got a token from the program."""
+        credentials = self._credentials
+        assert credentials is not None, "only a client that logs in is asked to"
+        self.stirred = True
+        if not credentials.program_is_asked:
+            self._present(link, credentials)
+            return
+        threading.Thread(
+            target=self._ask_program,
+            args=(link, credentials),
+            name=f"headrace-token-{link.address[0]}",
+            daemon=True,
+        ).start()
+
     def flush(self, link: Link) -> None:
         """Write as much as the socket takes; the rest goes when the selector says so."""
         stream = self._stream(link)
@@ -121,7 +162,6 @@ class Sockets:
             return
         self.stirred = True
         output = stream.output
-        was_full = bool(output)
         output.extend(map(_view, link.connection.take_output()))
         try:
             while output:
@@ -135,13 +175,11 @@ class Sockets:
         except BlockingIOError:
             pass
         except OSError as error:
-            self.pool.lost(link, f"lost: {os_reason(error)}")
+            self._fail(link, error)
             return
         if not output:
             link.connection.written()
-        if was_full != bool(output):
-            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if output else 0)
-            self._selector.modify(sock, wanted, link)
+        self._watch(link, stream, write=bool(output))
 
     def close(self, link: Link) -> None:
         """Close a link's socket, if it has one."""
@@ -166,8 +204,39 @@ class Sockets:
             found = error
         except UnicodeError:
             found = OSError(errno.EINVAL, "this is no name of a host")
-        self._resolved.append((link, found))
+        self._notes.append(partial(self._resolved, link, found))
         self.wake()
+
+    def _resolved(self, link: Link, found: list[AddressInfo] | OSError) -> None:
+        if link.lost is not None:
+            return
+        if isinstance(found, OSError):
+            self.pool.refused(link, os_reason(found))
+            return
+        found.sort(key=lambda info: info[-1] in self._silent)
+        self._stream(link).addresses.extend(found)
+        self._connect(link)
+
+    def _ask_program(self, link: Link, credentials: Credentials) -> None:
+        note: Callable[[], object]
+        try:
+            answer = credentials.ask_program()
+        except Exception as error:  # noqa: BLE001 - it is told to whoever waits for the connection
+            note = partial(self.pool.denied, link, no_token(error))
+        else:
+            note = partial(self._present, link, credentials, (answer,))
+        self._notes.append(note)
+        self.wake()
+
+    def _present(self, link: Link, credentials: Credentials, answers: tuple[Any, ...] = ()) -> None:
+        try:
+            for answer in answers:
+                credentials.keep(answer)
+            client = credentials.client()
+        except AuthenticationError as error:
+            self.pool.denied(link, error)
+        else:
+            self.pool.present(link, client)
 
     def _connect(self, link: Link) -> None:
         """Begin to connect to the next of the host's addresses."""
@@ -185,7 +254,8 @@ class Sockets:
             if code in _CONNECTING:
                 stream.sock = sock
                 stream.address = address
-                self._selector.register(sock, selectors.EVENT_WRITE, link)
+                stream.wanted = selectors.EVENT_WRITE
+                self._selector.register(sock, stream.wanted, link)
                 return
             sock.close()
             stream.failures.append(os_reason(OSError(code, os.strerror(code))))
@@ -197,30 +267,84 @@ class Sockets:
             stream.sock.close()
             stream.sock = None
 
+    def _watch(self, link: Link, stream: Stream, *, write: bool) -> None:
+        """Have the selector fire when there is something to read, and when there is room to write if need be."""
+        tls = stream.tls
+        if tls is not None and tls.wants_write:
+            write = True
+        wanted = selectors.EVENT_READ | selectors.EVENT_WRITE if write else selectors.EVENT_READ
+        if wanted != stream.wanted and stream.sock is not None:
+            stream.wanted = wanted
+            self._selector.modify(stream.sock, wanted, link)
+
     def _serve(self, link: Link, events: int) -> None:
         stream = self._stream(link)
         if stream.sock is None:
             return
         if not stream.connected:
+            self._open(link, stream)
+            return
+        tls = stream.tls
+        # Under TLS either direction may have waited for the other.
+        if events & selectors.EVENT_READ or tls is not None:
+            self._receive(link, stream.sock)
+        if link.lost is None and (events & selectors.EVENT_WRITE or (tls and stream.output)):
+            self.flush(link)
+            self.pool.received(link)  # what has no answer is complete when it is written
+
+    def _open(self, link: Link, stream: Stream) -> None:
+        """Go on with a connection that does not take bytes yet."""
+        if isinstance(stream.sock, socket.socket):
             code = stream.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
                 self._close_socket(stream)
                 stream.failures.append(os_reason(OSError(code, os.strerror(code))))
                 self._connect(link)
                 return
-            stream.connected = True
             self._silent.discard(stream.address)
-            self._selector.modify(stream.sock, selectors.EVENT_READ, link)
-            self.pool.connected(link)
+            if self._tls is not None:
+                self._begin_tls(link, stream, stream.sock, self._tls)
+        if stream.tls is not None and not self._has_shaken_hands(link, stream, stream.tls):
             return
-        if events & selectors.EVENT_READ:
-            self._receive(link, stream.sock)
-        if events & selectors.EVENT_WRITE:
-            self.flush(link)
-            self.pool.received(link)  # what has no answer is complete when it is written
+        stream.connected = True
+        self._watch(link, stream, write=False)
+        self.pool.connected(link)
 
-    def _receive(self, link: Link, sock: socket.socket) -> None:
+    def _begin_tls(
+        self, link: Link, stream: Stream, sock: socket.socket, context: ssl.SSLContext
+    ) -> None:
+        from headrace.clients.drivers.tls import TlsSocket  # noqa: PLC0415 - as above
+
+        self._selector.unregister(sock)
+        stream.sock = stream.tls = TlsSocket(context, sock, link.address[0])
+        self._selector.register(stream.tls, stream.wanted, link)
+        link.open = True
+
+    def _has_shaken_hands(self, link: Link, stream: Stream, tls: TlsSocket) -> bool:
+        try:
+            tls.shake_hands()
+        except BlockingIOError:
+            self._watch(link, stream, write=False)
+            return False
+        except OSError as error:
+            self._fail(link, error)
+            return False
+        return True
+
+    def _fail(self, link: Link, error: OSError) -> None:
+        """Give up a link over which a system call or TLS failed."""
+        if self._tls is not None and not link.ready:
+            from headrace.clients.drivers.tls import distrust  # noqa: PLC0415 - as above
+
+            reason = distrust(link.peer, error)
+            if reason is not None:
+                self.pool.denied(link, reason)
+                return
+        self.pool.lost(link, f"lost: {os_reason(error)}")
+
+    def _receive(self, link: Link, sock: socket.socket | TlsSocket) -> None:
         connection = link.connection
+        drains = self._tls is not None  # what TLS has taken in does not make the selector fire
         try:
             while True:
                 buffer = connection.get_buffer()
@@ -229,13 +353,19 @@ class Sockets:
                     self.pool.lost(link, "closed the connection")
                     return
                 connection.bytes_received(count)
-                if count < len(buffer):
+                if count < len(buffer) and not drains:
                     break
         except BlockingIOError:
-            pass
-        except (OSError, ProtocolError) as error:
-            text = os_reason(error) if isinstance(error, OSError) else str(error)
-            self.pool.lost(link, f"lost: {text}")
+            if drains:
+                self._watch(link, self._stream(link), write=bool(self._stream(link).output))
+        except OSError as error:
+            self._fail(link, error)
+            return
+        except AuthenticationError as error:
+            self.pool.denied(link, error)
+            return
+        except ProtocolError as error:
+            self.pool.lost(link, f"lost: {error}")
             return
         self.pool.received(link)
 

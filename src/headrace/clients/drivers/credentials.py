@@ -1,0 +1,128 @@
+"""What a client logs in with: a fresh exchange for each login, with its nonce or its token."""
+
+from __future__ import annotations
+
+import base64
+import inspect
+import os
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from headrace.clients.config import ClientConfig
+from headrace.errors import AuthenticationError
+from headrace.security.mechanisms import OAUTHBEARER, PLAIN, SaslClient, SaslError
+from headrace.security.oauthbearer import OAuthBearerClient
+from headrace.security.plain import PlainClient
+from headrace.security.scram import ScramClient, ScramMechanism
+
+NONCE_BYTES: Final = 24
+TOKEN_SHARE: Final = 0.8
+"""The part of its lifetime for which a token is used again, as in librdkafka and in the Java client."""
+
+
+class Credentials:
+    """Makes the client's side of exchanges."""
+
+    def __init__(self, config: ClientConfig) -> None:
+        self._config = config
+        self._token: tuple[Any, ...] = ()
+        """What the program's function returned last."""
+        self._token_until_s = 0.0
+
+    @property
+    def program_is_asked(self) -> bool:
+        """Whether `answer` has to be got from a function of the program's, which may take its time."""
+        fresh = self._token and time.time() < self._token_until_s
+        return self._config.sasl_mechanism == OAUTHBEARER and not fresh
+
+    def ask_program(self) -> Any:
+        """Return what the program's function returns: a token, or what to wait for."""
+        config = self._config
+        if config.oauth_cb is not None:
+            return config.oauth_cb(config.sasl_oauthbearer_config)
+        assert config.sasl_oauthbearer_token is not None, "checked with the configuration"
+        return config.sasl_oauthbearer_token()
+
+    @property
+    def asks_a_coroutine(self) -> bool:
+        """Whether the program's function is a coroutine function, to be called on the event loop."""
+        return inspect.iscoroutinefunction(
+            self._config.oauth_cb or self._config.sasl_oauthbearer_token
+        )
+
+    def keep(self, answer: Any) -> None:
+        """Take what the program's function returned.
+
+        Raises:
+            AuthenticationError: It is not of the right form.
+        """
+        if self._config.oauth_cb is None:
+            if not isinstance(answer, str):
+                kind = type(answer).__name__
+                raise AuthenticationError(
+                    f"the function for tokens has to return text, not {kind}{_hint(answer)}"
+                )
+            self._token = (answer,)
+            self._token_until_s = 0.0
+            return
+        if not isinstance(answer, tuple | list) or len(answer) not in {2, 3, 4}:
+            raise AuthenticationError(
+                "oauth_cb has to return (token, expiry in seconds since 1970[, principal[, extensions]])"
+                + _hint(answer)
+            )
+        now_s = time.time()
+        try:
+            lifetime_s = float(answer[1]) - now_s
+        except (TypeError, ValueError):
+            raise AuthenticationError("oauth_cb returned an expiry that is no number") from None
+        if lifetime_s <= 0:
+            raise AuthenticationError("oauth_cb returned a token that has expired already")
+        self._token = tuple(answer)
+        self._token_until_s = now_s + TOKEN_SHARE * lifetime_s
+
+    def client(self) -> SaslClient:
+        """Return the client's side of a new exchange.
+
+        Raises:
+            AuthenticationError: What is configured cannot be said in the mechanism.
+        """
+        config = self._config
+        mechanism, username, password = (
+            config.sasl_mechanism,
+            config.sasl_username,
+            config.sasl_password,
+        )
+        try:
+            if mechanism == PLAIN:
+                return PlainClient(username, password)
+            if mechanism == OAUTHBEARER:
+                return OAuthBearerClient(self._token[0], self._extensions())
+            nonce = base64.b64encode(os.urandom(NONCE_BYTES)).decode()
+            return ScramClient(ScramMechanism.named(mechanism), username, password, nonce)
+        except SaslError as error:
+            raise AuthenticationError(str(error)) from None
+
+    def _extensions(self) -> Mapping[str, str]:
+        extensions = self._token[3] if len(self._token) > 3 else None
+        return extensions or {}
+
+
+def no_token(error: Exception) -> AuthenticationError:
+    """Return the error of a program's function that did not return a token."""
+    if isinstance(error, AuthenticationError):
+        return error
+    # Without the cause's own text there would be nothing to go by; it is the program's, and so is what it says.
+    failure = AuthenticationError(
+        f"the function for tokens failed: {type(error).__name__}: {error}"
+    )
+    failure.__cause__ = error
+    return failure
+
+
+def _hint(answer: object) -> str:
+    return (
+        "; a coroutine function needs a client of headrace.aio"
+        if inspect.isawaitable(answer)
+        else ""
+    )
