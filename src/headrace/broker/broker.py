@@ -16,11 +16,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from headrace.broker.audit import Audit
+from headrace.broker.audited import audited
+from headrace.broker.authentication import Authenticator
 from headrace.broker.authorizer import Authorizer
 from headrace.broker.background_sync import warn_of_losses
 from headrace.broker.broker_settings import BrokerSettings
 from headrace.broker.client_quotas import ClientQuotas
 from headrace.broker.context import CloseConnection, Endpoint, RequestContext, VersionRange
+from headrace.broker.credentials import ScramCredentials
 from headrace.broker.delayed import Purgatory
 from headrace.broker.endpoints import Endpoints
 from headrace.broker.fetch_sessions import FetchSessions
@@ -71,7 +74,7 @@ APIS: Final[tuple[Api, ...]] = tuple(
     for module in REGISTRY
 )
 _HANDLERS: Final = {
-    (api.key, version): api.handle
+    (api.key, version): audited(api.key, api.handle)
     for api in APIS
     for version in range(api.served.min, api.served.max + 1)
 }
@@ -105,7 +108,7 @@ class Broker:
             storages: Opens what topics name as their `headrace.storage`.
 
         Raises:
-            ConfigError: `advertised.listeners` cannot be read.
+            ConfigError: `advertised.listeners` cannot be read, or OAUTHBEARER is enabled without keys.
         """
         self.config = config
         """What counts at present; changed as a whole by `configure`."""
@@ -116,6 +119,15 @@ class Broker:
         self.apis = APIS
         self.authorizer = Authorizer(config, self._writer, journal)
         self.purgatory = Purgatory()
+        self.credentials = ScramCredentials(self._writer, entropy, journal)
+        self.authenticator = Authenticator(
+            config,
+            self.credentials,
+            self.purgatory,
+            entropy=entropy,
+            journal=journal,
+            audit=self.audit,
+        )
         self.producer_ids = ProducerIds(self._writer)
         self.quotas = ClientQuotas(self._writer, journal)
         self.group_settings = GroupSettings(self._writer, journal)
@@ -148,6 +160,7 @@ class Broker:
         self.settings.load()
         self.config = self.settings.config
         self.quotas.load()
+        self.credentials.load()
         self.authorizer.load()
         self.group_settings.load()
         self.fetch_sessions = FetchSessions(
@@ -249,6 +262,8 @@ class Broker:
             raise CloseConnection(
                 f"API {request.API_KEY} version {context.header.api_version} is not supported"
             )
+        if context.now_ms >= context.session.valid_until_ms:
+            self.authenticator.gate(context, request.API_KEY)
         if self.quotas.active:
             self.throttling.now_ms = context.now_ms
         try:

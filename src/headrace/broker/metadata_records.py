@@ -8,6 +8,8 @@ config/group/<name>     the settings of a group, whose name is percent-encoded
 config/broker/<id>      the settings of one broker that were changed while it ran; "default" stands for all brokers
 acl/<digest>            an ACL; the digest is SHA-256 of the value
 quota/<entity>          the quotas of a user, of a client id, or of both together
+scram/<mechanism>/<user>  what is kept of a user's password, the name percent-encoded
+scram_secret            by which users that do not exist look like any other
 deleted/<topic id>      a deleted topic whose directories may still be there
 brokers/epoch/<id>      the leader epoch of this broker's partitions
 brokers/commit/<id>     the broker's last commit, see `headrace.broker.metadata_writer`
@@ -34,6 +36,8 @@ BROKER_CONFIGS: Final = "config/broker/"
 GROUP_CONFIGS: Final = "config/group/"
 CLIENT_QUOTAS: Final = "quota/"
 ACLS: Final = "acl/"
+SCRAM: Final = "scram/"
+UNKNOWN_USERS_KEY: Final = "scram_secret"
 DELETED: Final = "deleted/"
 BROKER_EPOCHS: Final = "brokers/epoch/"
 LOG_DIRECTORIES: Final = "brokers/directories/"
@@ -151,6 +155,29 @@ class AclRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise StorageError(f"an ACL with {error}, which this version does not know") from error
 
 
+class ScramRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is kept of a user's password for one mechanism; salt and keys in hexadecimal."""
+
+    salt: str
+    iterations: int
+    stored_key: str
+    server_key: str
+    format: int = FORMAT
+
+    def __repr__(self) -> str:
+        return "ScramRecord(...)"
+
+
+class ScramSecretRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The secret, in hexadecimal."""
+
+    secret: str
+    format: int = FORMAT
+
+    def __repr__(self) -> str:
+        return "ScramSecretRecord(...)"
+
+
 class TombstoneRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A deleted topic: what its directories are called."""
 
@@ -181,6 +208,8 @@ R = TypeVar(
     BrokerConfigRecord,
     GroupConfigRecord,
     ClientQuotaRecord,
+    ScramRecord,
+    ScramSecretRecord,
     AclRecord,
     TombstoneRecord,
     LogDirectoriesRecord,

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
 from headrace.config.listeners import SecurityProtocol
 from headrace.security.principal import ANONYMOUS, Principal
+
+if TYPE_CHECKING:
+    from headrace.broker.authentication import Exchange
+
+NEVER_MS: Final = 1 << 62
+"""A time that does not come."""
 
 
 class Session:
@@ -15,11 +24,18 @@ class Session:
 
     __slots__ = (
         "authenticated",
+        "authenticated_ms",
         "client_host",
+        "ended",
+        "exchange",
         "is_local",
         "listener",
+        "mechanism",
+        "on_change",
         "principal",
         "protocol",
+        "raw_tokens",
+        "valid_until_ms",
     )
 
     def __init__(
@@ -46,6 +62,24 @@ class Session:
         self.principal = principal
         self.is_local = is_local
         self.authenticated = not protocol.sasl
+        self.authenticated_ms = 0
+        """When it was authenticated last by SASL."""
+        self.mechanism = ""
+        """The SASL mechanism by which it was."""
+        self.valid_until_ms = NEVER_MS if self.authenticated else 0
+        """Until when any request is allowed; after that only those by which a client authenticates."""
+        self.exchange: Exchange | None = None
+        """The SASL exchange that is under way."""
+        self.raw_tokens = False
+        """Whether frames are SASL tokens and no requests: after SaslHandshake version 0."""
+        self.ended = ""
+        """Why the connection is to be closed as soon as what is under way has been answered."""
+        self.on_change: Callable[[], object] = _nothing
+        """Called when `authenticated` or `raw_tokens` has changed; the shell's."""
+
+
+def _nothing() -> None:
+    pass
 
 
 LOCAL: Session = Session(is_local=True)

@@ -69,6 +69,11 @@ class SecurityConfig:
         "0: for as long as the connection lasts, or the token says.",
         minimum=0,
     )
+    headrace_sasl_plain_allow_plaintext: bool = option(
+        default=False,
+        documentation="Whether clients on other machines may send their password by PLAIN over connections that are "
+        "not encrypted. Headrace's own option.",
+    )
     listener_security_protocol_map: str = option(
         "",
         "The security protocol of each listener, as NAME:PROTOCOL with commas between: PLAINTEXT, SSL, SASL_PLAINTEXT "

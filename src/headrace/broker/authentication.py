@@ -1,0 +1,379 @@
+"""SASL on the broker's side: which requests a connection may send, and the exchange by which it becomes somebody.
+
+    SaslHandshake        the client chooses a mechanism; `Exchange` begins
+    SaslAuthenticate     its messages, one or two; or frames without a header, after version 0 of SaslHandshake
+    anything             until `valid_until_ms`; then the client has to do the same again, as the same user (KIP-368)
+
+A refusal looks the same whatever its reason, and leaves at a fixed time after the request: neither its text nor its
+time tells whether there is such a user. Then the connection is closed.
+"""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from headrace.broker.context import CloseConnection, RequestContext
+from headrace.broker.credentials import ScramCredentials
+from headrace.broker.session import NEVER_MS, Session
+from headrace.config.broker import BrokerConfig
+from headrace.config.security import SecurityConfig
+from headrace.core.deferred import Deferred
+from headrace.errors import ConfigError, ErrorCode
+from headrace.ports import Entropy, Journal
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.codec import Message
+from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
+from headrace.protocol.messages.sasl_handshake import SaslHandshakeResponse
+from headrace.security.mechanisms import OAUTHBEARER, PLAIN, SaslError, SaslServer
+from headrace.security.oauthbearer import Identity, OAuthBearerServer
+from headrace.security.plain import PlainServer
+from headrace.security.principal import Principal
+from headrace.security.scram import ScramMechanism, ScramServer
+from headrace.security.tokens import KeySet, TokenRules, UnknownKeyError, require_library
+
+if TYPE_CHECKING:
+    from headrace.broker.audit import Audit
+    from headrace.broker.delayed import Purgatory
+
+_ALWAYS: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+_MIN_REAUTHENTICATION_MS: Final = 1000
+_NO_STATE: Final = (
+    "SaslAuthenticate does not fit here: send SaslHandshake first, and each only once"
+)
+
+T = TypeVar("T")
+RunAside = Callable[[Callable[[], Any], Callable[[Any], object]], object]
+"""Runs the first in any thread, and then calls the second with its result where the broker is called."""
+
+
+def run_at_once(work: Callable[[], T], done: Callable[[T], object]) -> None:
+    """Run work here and now: the `RunAside` of shells without threads."""
+    done(work())
+
+
+class Exchange:
+    """A SASL exchange that is under way."""
+
+    __slots__ = ("busy", "problem", "server")
+
+    def __init__(self, server: SaslServer, problem: str = "") -> None:
+        self.server = server
+        self.problem = problem
+        """Why it cannot succeed, whatever the client says."""
+        self.busy = False
+        """Whether a message is being looked at in another thread."""
+
+
+class _Refusal:
+    """An answer that waits for its time."""
+
+    __slots__ = ("_purgatory", "_response", "deferred")
+
+    def __init__(self, response: Message, purgatory: Purgatory) -> None:
+        self.deferred: Deferred[Message] = Deferred()
+        self._response = response
+        self._purgatory = purgatory
+
+    def expire(self) -> None:
+        self._purgatory.complete(self, lambda: self.deferred.resolve(self._response))
+
+
+class Authenticator:
+    """All that connections share of it: mechanisms, credentials, keys of tokens."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        credentials: ScramCredentials,
+        purgatory: Purgatory,
+        *,
+        entropy: Entropy,
+        journal: Journal,
+        audit: Audit,
+    ) -> None:
+        """Take over what authentication works with.
+
+        Raises:
+            ConfigError: A mechanism is enabled that would have nothing to check clients by.
+        """
+        self._config = config
+        self._credentials = credentials
+        self._purgatory = purgatory
+        self._entropy = entropy
+        self._journal = journal
+        self._audit = audit
+        self._listeners: dict[str, SecurityConfig] = {}
+        self._keys: dict[str, KeySet] = {}
+        self.run_aside: RunAside = run_at_once
+        """How passwords are checked, which takes milliseconds; a shell with threads sets its own."""
+        self.key_missing: Callable[[str], object] = _nothing
+        """Called with the URL of a key set that lacks the key of a token; a shell that reads it sets its own."""
+        self.key_urls: Final[Mapping[str, int]] = _key_urls(config)
+        """Where the keys of tokens are, and how often they are to be read; the shell calls `keys_read`."""
+
+    # For shells
+
+    def keys_read(self, url: str, text: bytes) -> None:
+        """Take over the keys that tokens are signed with.
+
+        Raises:
+            ConfigError: They cannot be read; those known before stay.
+        """
+        self._keys[url] = KeySet(text)
+
+    # For the broker
+
+    def gate(self, context: RequestContext, api_key: int) -> None:
+        """Let a request of a session pass that is not authenticated, or not any more.
+
+        Raises:
+            CloseConnection: It may not pass.
+        """
+        if api_key in _ALWAYS:
+            return
+        if context.session.authenticated:
+            raise CloseConnection(
+                "the session has expired and the client has not authenticated anew"
+            )
+        raise CloseConnection("the client has to authenticate first (SASL)")
+
+    def handshake(
+        self, context: RequestContext, mechanism: str
+    ) -> SaslHandshakeResponse | Deferred[Any]:
+        """Begin an exchange; see `headrace.broker.handlers.sasl_handshake`."""
+        session = context.session
+        if not session.protocol.sasl or session.is_local or self._too_early(context):
+            return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=[])
+        config = self._config_of(session)
+        offered = _offered(config, session)
+        response = SaslHandshakeResponse(error_code=ErrorCode.NONE, mechanisms=offered)
+        if session.exchange is not None:
+            response.error_code = ErrorCode.ILLEGAL_SASL_STATE
+            return self._refuse(context, response, "", "a second SaslHandshake")
+        if mechanism not in offered:
+            response.error_code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
+            reason = "a mechanism that is not enabled"
+            if mechanism == PLAIN and PLAIN in _enabled(config):
+                reason = "PLAIN without encryption from another machine: use SASL_SSL"
+            return self._refuse(context, response, mechanism[:40], reason)
+        problem = ""
+        if session.authenticated and mechanism != session.mechanism:
+            problem = "re-authentication by another mechanism"
+        session.exchange = Exchange(self._server(mechanism, config, context.now_ms), problem)
+        if context.header.api_version == 0:
+            session.raw_tokens = True
+            session.on_change()
+        return response
+
+    def authenticate(
+        self, context: RequestContext, token: bytes
+    ) -> SaslAuthenticateResponse | Deferred[Any]:
+        """Take the client's next message; see `headrace.broker.handlers.sasl_authenticate`."""
+        session, exchange = context.session, context.session.exchange
+        if exchange is None or exchange.busy:
+            response = SaslAuthenticateResponse(
+                error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=_NO_STATE, auth_bytes=b""
+            )
+            if session.authenticated:
+                return response
+            return self._refuse(context, response, "", "SaslAuthenticate out of turn")
+        if len(token) > self._config_of(session).sasl_server_max_receive_size:
+            return self._failed(context, exchange, SaslError("a message that is too large"))
+        if not exchange.server.costly:
+            return self._stepped(context, exchange, _step(exchange.server, token))
+        exchange.busy = True
+        answered: Deferred[Any] = Deferred()
+
+        def finish(outcome: bytes | SaslError) -> None:
+            exchange.busy = False
+            answer = self._stepped(context, exchange, outcome)
+            if isinstance(answer, Deferred):
+                answer.on_done(answered.resolve)
+            else:
+                answered.resolve(answer)
+
+        self.run_aside(lambda: _step(exchange.server, token), finish)
+        return answered
+
+    def _stepped(
+        self, context: RequestContext, exchange: Exchange, outcome: bytes | SaslError
+    ) -> SaslAuthenticateResponse | Deferred[Any]:
+        if isinstance(outcome, SaslError):
+            return self._failed(context, exchange, outcome)
+        server, session = exchange.server, context.session
+        if not server.done:
+            return SaslAuthenticateResponse(
+                error_code=ErrorCode.NONE, error_message=None, auth_bytes=outcome
+            )
+        problem = exchange.problem
+        if session.authenticated and session.principal != Principal(server.user):
+            problem = problem or "re-authentication as another user"
+        if problem:
+            return self._failed(context, exchange, SaslError(problem))
+        lifetime_ms = self._authenticated(context, server)
+        return SaslAuthenticateResponse(
+            error_code=ErrorCode.NONE,
+            error_message=None,
+            auth_bytes=outcome,
+            session_lifetime_ms=lifetime_ms,
+        )
+
+    def _authenticated(self, context: RequestContext, server: SaslServer) -> int:
+        """Make the session that of a user; returns how long that counts, 0 for as long as it lasts."""
+        session, now_ms = context.session, context.now_ms
+        ends_ms = NEVER_MS if server.expires_ms is None else server.expires_ms
+        if most_ms := self._config_of(session).connections_max_reauth_ms:
+            ends_ms = min(ends_ms, now_ms + most_ms)
+        session.principal = Principal(server.user)
+        session.mechanism = server.mechanism
+        session.valid_until_ms = ends_ms
+        session.authenticated_ms = now_ms
+        session.exchange = None
+        session.authenticated = True
+        session.raw_tokens = False
+        session.on_change()
+        self._audit.authenticated(session, server.mechanism)
+        return 0 if ends_ms == NEVER_MS else max(1, ends_ms - now_ms)
+
+    # Refusals
+
+    def _failed(
+        self, context: RequestContext, exchange: Exchange, error: SaslError
+    ) -> Deferred[Any]:
+        mechanism = exchange.server.mechanism
+        response = SaslAuthenticateResponse(
+            error_code=ErrorCode.SASL_AUTHENTICATION_FAILED,
+            error_message=f"Authentication failed: invalid credentials with SASL mechanism {mechanism}",
+            auth_bytes=b"",
+        )
+        return self._refuse(context, response, mechanism, str(error), exchange.server.user)
+
+    def _refuse(
+        self,
+        context: RequestContext,
+        response: Message,
+        mechanism: str,
+        reason: str,
+        user: str = "",
+    ) -> Deferred[Any]:
+        """Answer at a fixed time after the request, and have the connection closed then."""
+        session = context.session
+        self._audit.authentication_failed(
+            session, mechanism or "unknown", reason, user=user[:255] or None
+        )
+        session.ended = f"authentication failed: {reason}"
+        delay_ms = self._config_of(session).connection_failed_authentication_delay_ms
+        refusal = _Refusal(response, self._purgatory)
+        self._purgatory.add(refusal, context.now_ms + delay_ms)
+        return refusal.deferred
+
+    # Parts
+
+    def _too_early(self, context: RequestContext) -> bool:
+        """Whether a session that has just been authenticated is to be so again."""
+        session = context.session
+        since_ms = context.now_ms - session.authenticated_ms
+        return session.authenticated and since_ms < _MIN_REAUTHENTICATION_MS
+
+    def _config_of(self, session: Session) -> SecurityConfig:
+        config = self._listeners.get(session.listener)
+        if config is None:
+            config = self._config.for_listener(session.listener)
+            self._listeners[session.listener] = config
+        return config
+
+    def _server(self, mechanism: str, config: SecurityConfig, now_ms: int) -> SaslServer:
+        if mechanism == PLAIN:
+            self._credentials.secret()  # here, not in the thread that checks the password
+            return PlainServer(self._credentials.is_password)
+        if mechanism == OAUTHBEARER:
+            return OAuthBearerServer(lambda token: self._verify(token, config, now_ms))
+        scram = ScramMechanism.named(mechanism)
+        nonce = base64.b64encode(self._entropy.uuid() + self._entropy.uuid()).decode()
+        return ScramServer(scram, lambda user: self._credentials.find(user, scram), nonce)
+
+    def _verify(self, token: str, config: SecurityConfig, now_ms: int) -> Identity:
+        url = config.sasl_oauthbearer_jwks_endpoint_url
+        keys = self._keys.get(url)
+        if keys is None:
+            raise SaslError("the keys of the issuer have not been read yet")
+        try:
+            return keys.verify(token, _rules(config), now_ms)
+        except UnknownKeyError:
+            self.key_missing(url)
+            raise
+
+
+def _step(server: SaslServer, token: bytes) -> bytes | SaslError:
+    try:
+        return server.step(token)
+    except SaslError as error:
+        return error
+
+
+def _list(text: str) -> list[str]:
+    return [entry for entry in map(str.strip, text.split(",")) if entry]
+
+
+def _enabled(config: SecurityConfig) -> list[str]:
+    return _list(config.sasl_enabled_mechanisms)
+
+
+def _offered(config: SecurityConfig, session: Session) -> list[str]:
+    """Return the mechanisms for a connection: no passwords as they are where others may read them."""
+    readable = not (
+        session.protocol.encrypted
+        or config.headrace_sasl_plain_allow_plaintext
+        or _is_loopback(session.client_host)
+    )
+    return [name for name in _enabled(config) if not (readable and name == PLAIN)]
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+def _rules(config: SecurityConfig) -> TokenRules:
+    return TokenRules(
+        config.sasl_oauthbearer_expected_issuer,
+        _list(config.sasl_oauthbearer_expected_audience),
+        config.sasl_oauthbearer_clock_skew_seconds,
+        config.sasl_oauthbearer_sub_claim_name,
+    )
+
+
+def _key_urls(config: BrokerConfig) -> dict[str, int]:
+    """Return where keys of tokens have to be read from, and how often.
+
+    Raises:
+        ConfigError: OAUTHBEARER is enabled somewhere, and there is no such place: any token would do.
+    """
+    names = {""} | {key.split(".", 1)[0] for key, _ in config.listener_overrides}
+    urls: dict[str, int] = {}
+    for name in names:
+        own = config.for_listener(name) if name else config
+        if OAUTHBEARER not in _enabled(own):
+            continue
+        url = own.sasl_oauthbearer_jwks_endpoint_url
+        if not url.startswith(("https://", "file:")):
+            raise ConfigError(
+                "sasl.enabled.mechanisms: OAUTHBEARER needs the keys that tokens are signed with: set "
+                "sasl.oauthbearer.jwks.endpoint.url to an https: or file: URL of a JSON Web Key Set"
+                + (f", got {url[:80]!r}" if url else "")
+            )
+        require_library()
+        refresh_ms = own.sasl_oauthbearer_jwks_endpoint_refresh_ms
+        urls[url] = min(refresh_ms, urls.get(url, refresh_ms))
+    return urls
+
+
+def _nothing(_: str) -> None:
+    pass

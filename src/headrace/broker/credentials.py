@@ -1,0 +1,169 @@
+"""The SCRAM credentials of users, as they are stored and as they count.
+
+Under `scram/<mechanism>/<user>` lies what is kept of a password. A change counts for the next authentication; whoever
+is connected stays so, until the session has to be renewed (`connections.max.reauth.ms`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+from urllib.parse import quote, unquote
+
+from headrace.broker.metadata_records import (
+    SCRAM,
+    UNKNOWN_USERS_KEY,
+    ScramRecord,
+    ScramSecretRecord,
+    decode,
+    encode,
+)
+from headrace.broker.metadata_writer import MetadataWriter
+from headrace.errors import ApiError, StorageError
+from headrace.ports import Check, Conflict, Delete, Entropy, Entry, Journal, Put
+from headrace.security.mechanisms import SaslError
+from headrace.security.scram import ScramCredential, ScramMechanism, unknown_user
+
+USER_CHARACTERS_LIMIT: Final = 450
+"""Counted as the store's key spells a name."""
+USERS_LIMIT: Final = 10_000
+
+
+class Credential(NamedTuple):
+    """Whose credential, and for which mechanism."""
+
+    user: str
+    mechanism: ScramMechanism
+
+
+def credential_key(user: str, mechanism: ScramMechanism) -> str:
+    """Return the key of a credential in the metadata store."""
+    return f"{SCRAM}{mechanism.sasl_name}/{quote(user, safe='')}"
+
+
+def credential_value(credential: ScramCredential) -> bytes:
+    """Return the stored form of a credential."""
+    return encode(
+        ScramRecord(
+            credential.salt.hex(),
+            credential.iterations,
+            credential.stored_key.hex(),
+            credential.server_key.hex(),
+        )
+    )
+
+
+def user_name_fits(user: str) -> bool:
+    """Tell whether a name can be stored: not empty and not too long."""
+    return 0 < len(quote(user, safe="", errors="replace")) <= USER_CHARACTERS_LIMIT
+
+
+class ScramCredentials:
+    """All credentials."""
+
+    __slots__ = ("_credentials", "_entropy", "_journal", "_metadata", "_secret")
+
+    def __init__(self, metadata: MetadataWriter, entropy: Entropy, journal: Journal) -> None:
+        self._metadata = metadata
+        self._entropy = entropy
+        self._journal = journal
+        self._credentials: dict[Credential, ScramCredential] = {}
+        self._secret = b""
+
+    def load(self) -> None:
+        """Read what is stored.
+
+        Raises:
+            StorageError: It cannot be read.
+        """
+        for entry in self._metadata.list(SCRAM):
+            try:
+                whose, credential = _read(entry)
+            except (SaslError, ValueError) as error:
+                raise StorageError(f"{entry.key}: {error}") from error
+            self._credentials[whose] = credential
+
+    def __len__(self) -> int:
+        return len(self._credentials)
+
+    def __iter__(self) -> Iterator[tuple[Credential, ScramCredential]]:
+        return iter(self._credentials.items())
+
+    def __contains__(self, whose: object) -> bool:
+        return whose in self._credentials
+
+    def find(self, user: str, mechanism: ScramMechanism) -> ScramCredential:
+        """Return a user's credential, for one that has none a made-up one that no password fits.
+
+        It is made up in any case: both take the same time.
+        """
+        made_up = unknown_user(self.secret(), user, mechanism)
+        return self._credentials.get(Credential(user, mechanism), made_up)
+
+    def is_password(self, user: str, password: str) -> bool:
+        """Check a password that was sent as it is; this takes milliseconds, whether there is such a user or not.
+
+        May be called in any thread, once `secret` was called.
+        """
+        mechanism = ScramMechanism.SHA_256
+        if Credential(user, ScramMechanism.SHA_512) in self._credentials:
+            # A user with both has one password for both; the first of them is as good.
+            mechanism = next(m for m in ScramMechanism if Credential(user, m) in self._credentials)
+        return self.find(user, mechanism).is_password(password, mechanism)
+
+    def secret(self) -> bytes:
+        """Return the secret by which credentials are made up; it is made and stored on first use."""
+        if not self._secret:
+            self._secret = self._entropy.uuid() + self._entropy.uuid()
+            try:
+                self._secret = self._stored_secret(self._secret)
+            except (ApiError, Conflict, StorageError) as error:
+                # Until the next start unknown users look like others, all the same.
+                self._journal.warning("scram_secret_not_stored", error=str(error))
+        return self._secret
+
+    def _stored_secret(self, fresh: bytes) -> bytes:
+        entry = self._metadata.get(UNKNOWN_USERS_KEY)
+        if entry is not None:
+            return bytes.fromhex(decode(entry, ScramSecretRecord).secret)
+        record = ScramSecretRecord(fresh.hex())
+        self._metadata.commit(
+            [Check(UNKNOWN_USERS_KEY, "absent")], [Put(UNKNOWN_USERS_KEY, encode(record))]
+        )
+        return fresh
+
+    def change(
+        self, puts: Mapping[Credential, ScramCredential], deletes: Sequence[Credential]
+    ) -> None:
+        """Store and delete credentials, all or none; durable and in force when this returns.
+
+        Raises:
+            ApiError: They could not be stored.
+        """
+        operations: list[Put | Delete] = [
+            Put(credential_key(*whose), credential_value(credential))
+            for whose, credential in puts.items()
+        ]
+        operations += [Delete(credential_key(*whose)) for whose in deletes]
+
+        def count() -> None:
+            self._credentials.update(puts)
+            for whose in deletes:
+                self._credentials.pop(whose, None)
+
+        self._metadata.commit([], operations, count)
+
+
+def _read(entry: Entry) -> tuple[Credential, ScramCredential]:
+    name, _, user = entry.key.removeprefix(SCRAM).partition("/")
+    mechanism = ScramMechanism.named(name)
+    record = decode(entry, ScramRecord)
+    credential = ScramCredential(
+        bytes.fromhex(record.salt),
+        record.iterations,
+        bytes.fromhex(record.stored_key),
+        bytes.fromhex(record.server_key),
+    )
+    if {len(credential.stored_key), len(credential.server_key)} != {mechanism.size}:
+        raise ValueError("a key is too short or too long")
+    return Credential(unquote(user), mechanism), credential

@@ -1,0 +1,132 @@
+"""AlterUserScramCredentials (API key 51), version 0.
+
+Behaviour: stores and deletes credentials; the client sends the salted password, and only the keys that are made from
+it are kept. A user is changed wholly or not at all, each for itself; the change is durable when the answer leaves and
+counts for the next authentication. Who is connected stays so until the session has to be renewed
+(connections.max.reauth.ms). Refused: a user and mechanism twice in one request (DUPLICATE_RESOURCE), to delete what
+is not there (RESOURCE_NOT_FOUND), unknown mechanisms (UNSUPPORTED_SASL_MECHANISM), an empty name, and fewer than 4096
+or more than 16384 iterations (UNACCEPTABLE_CREDENTIAL).
+Versions: v0 flexible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.credentials import USERS_LIMIT, Credential, user_name_fits
+from headrace.errors import ApiError, ErrorCode
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+from headrace.security.scram import (
+    MAX_ITERATIONS,
+    MIN_ITERATIONS,
+    ScramCredential,
+    ScramMechanism,
+    credential_of_salted,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.ALTER_USER_SCRAM_CREDENTIALS
+VERSIONS: Final = VersionRange(0, 0)
+_SALT_BYTES_LIMIT: Final = 1024
+
+_Change = ScramCredentialDeletion | ScramCredentialUpsertion
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: AlterUserScramCredentialsRequest
+) -> AlterUserScramCredentialsResponse:
+    """Change the credentials of every user."""
+    by_user: dict[str, list[_Change]] = {}
+    changes: Iterator[_Change] = iter([*request.deletions, *request.upsertions])
+    for change in changes:
+        by_user.setdefault(change.name, []).append(change)
+    results = []
+    for number, (user, wanted) in enumerate(by_user.items()):
+        code, message = ErrorCode.NONE, None
+        try:
+            _check_request(broker, number)
+            _alter(broker, context, user, wanted)
+        except ApiError as error:
+            code, message = error.code, error.message
+        results.append(
+            AlterUserScramCredentialsResult(user=user, error_code=code, error_message=message)
+        )
+    return AlterUserScramCredentialsResponse(results=results)
+
+
+def _check_request(broker: Broker, number: int) -> None:
+    if number >= broker.config.max_topics_per_request:
+        raise ApiError(ErrorCode.POLICY_VIOLATION, "too many users in one request")
+
+
+def _alter(broker: Broker, context: RequestContext, user: str, wanted: list[_Change]) -> None:
+    if not user_name_fits(user):
+        what = "Username must not be empty" if not user else "The name of the user is too long"
+        raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, what)
+    puts: dict[Credential, ScramCredential] = {}
+    deletes: list[Credential] = []
+    for change in wanted:
+        whose = Credential(user, _mechanism(change.mechanism))
+        if whose in puts or whose in deletes:
+            raise ApiError(
+                ErrorCode.DUPLICATE_RESOURCE,
+                "A user credential cannot be altered twice in the same request",
+            )
+        if isinstance(change, ScramCredentialDeletion):
+            deletes.append(whose)
+        else:
+            puts[whose] = _credential(change, whose.mechanism)
+    if any(whose not in broker.credentials for whose in deletes):
+        raise ApiError(
+            ErrorCode.RESOURCE_NOT_FOUND,
+            "Attempt to delete a user credential that does not exist",
+        )
+    if puts and len(broker.credentials) >= USERS_LIMIT:
+        raise ApiError(ErrorCode.POLICY_VIOLATION, f"{USERS_LIMIT} credentials are stored already")
+    broker.credentials.change(puts, deletes)
+    if puts:
+        broker.audit.changed(
+            context, "scram_credentials_altered", user=user, mechanisms=_names(list(puts))
+        )
+    if deletes:
+        broker.audit.changed(
+            context, "scram_credentials_deleted", user=user, mechanisms=_names(deletes)
+        )
+
+
+def _mechanism(number: int) -> ScramMechanism:
+    try:
+        return ScramMechanism(number)
+    except ValueError:
+        raise ApiError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism") from None
+
+
+def _credential(change: ScramCredentialUpsertion, mechanism: ScramMechanism) -> ScramCredential:
+    salt, salted = bytes(change.salt), bytes(change.salted_password)
+    problem = ""
+    if change.iterations < MIN_ITERATIONS:
+        problem = "Too few iterations"
+    elif change.iterations > MAX_ITERATIONS:
+        problem = "Too many iterations"
+    elif not 0 < len(salt) <= _SALT_BYTES_LIMIT:
+        problem = "The salt is empty or too long"
+    elif len(salted) != mechanism.size:
+        problem = f"The salted password of {mechanism.sasl_name} has {mechanism.size} bytes"
+    if problem:
+        raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, problem)
+    return credential_of_salted(salted, mechanism, change.iterations, salt)
+
+
+def _names(credentials: list[Credential]) -> str:
+    return ",".join(whose.mechanism.sasl_name for whose in credentials)

@@ -1,0 +1,84 @@
+"""DescribeUserScramCredentials (API key 50), version 0.
+
+Behaviour: mechanisms and iterations of the users that are named, of all when none are; salts and keys are never told.
+A user without credentials is RESOURCE_NOT_FOUND, one that is named twice DUPLICATE_RESOURCE, an empty name
+INVALID_REQUEST.
+Versions: v0 flexible.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.errors import ErrorCode
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.describe_user_scram_credentials import (
+    CredentialInfo,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    DescribeUserScramCredentialsResult,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS
+VERSIONS: Final = VersionRange(0, 0)
+
+
+def handle(
+    broker: Broker,
+    context: RequestContext,  # noqa: ARG001 - every handler has the same three arguments
+    request: DescribeUserScramCredentialsRequest,
+) -> DescribeUserScramCredentialsResponse:
+    """Tell which credentials users have."""
+    found: dict[str, list[CredentialInfo]] = {}
+    for (user, mechanism), credential in broker.credentials:
+        info = CredentialInfo(mechanism=mechanism, iterations=credential.iterations)
+        found.setdefault(user, []).append(info)
+    for infos in found.values():
+        infos.sort(key=lambda info: info.mechanism)
+    if not request.users:
+        results = [_result(user, credential_infos=found[user]) for user in sorted(found)]
+    else:
+        counts = Counter(user.name for user in request.users)
+        results = [_asked(user, count, found.get(user)) for user, count in counts.items()]
+    return DescribeUserScramCredentialsResponse(
+        error_code=ErrorCode.NONE, error_message=None, results=results
+    )
+
+
+def _asked(
+    user: str, count: int, infos: list[CredentialInfo] | None
+) -> DescribeUserScramCredentialsResult:
+    if not user:
+        return _result(user, ErrorCode.INVALID_REQUEST, "Username must not be empty")
+    if count > 1:
+        return _result(
+            user,
+            ErrorCode.DUPLICATE_RESOURCE,
+            f"Cannot describe SCRAM credentials for the same user twice in a single request: {user}",
+        )
+    if infos is None:
+        return _result(
+            user,
+            ErrorCode.RESOURCE_NOT_FOUND,
+            f"Attempt to describe a user credential that does not exist: {user}",
+        )
+    return _result(user, credential_infos=infos)
+
+
+def _result(
+    user: str,
+    code: ErrorCode = ErrorCode.NONE,
+    message: str | None = None,
+    credential_infos: list[CredentialInfo] | None = None,
+) -> DescribeUserScramCredentialsResult:
+    return DescribeUserScramCredentialsResult(
+        user=user,
+        error_code=code,
+        error_message=message,
+        credential_infos=credential_infos or [],
+    )

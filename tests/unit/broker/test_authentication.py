@@ -1,0 +1,485 @@
+"""SASL at the broker: the order of requests, refusals, re-authentication."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from types import SimpleNamespace
+
+import pytest
+
+from headrace.broker.context import CloseConnection
+from headrace.broker.session import LOCAL, NEVER_MS, Session
+from headrace.config.broker import parse_broker_config
+from headrace.config.listeners import SecurityProtocol
+from headrace.errors import ConfigError, ErrorCode
+from headrace.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+from headrace.protocol.messages.api_versions import ApiVersionsRequest
+from headrace.protocol.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    UserName,
+)
+from headrace.protocol.messages.metadata import MetadataRequest
+from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from headrace.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from headrace.security.plain import PlainClient
+from headrace.security.principal import ANONYMOUS, Principal
+from headrace.security.scram import ScramClient, ScramMechanism
+from tests.fixtures.broker_harness import BrokerHarness
+
+SALT = b"0123456789abcdef"
+GENERIC = "Authentication failed: invalid credentials with SASL mechanism {}"
+
+
+def upsertion(user, password, mechanism=ScramMechanism.SHA_256, iterations=4096, **other):
+    return ScramCredentialUpsertion(
+        **{
+            "name": user,
+            "mechanism": mechanism,
+            "iterations": iterations,
+            "salt": SALT,
+            "salted_password": ScramMechanism(mechanism).salted(password, SALT, 4096),
+        }
+        | other
+    )
+
+
+def options_of(settings):
+    config = parse_broker_config(settings)
+    return {field.name: getattr(config, field.name) for field in fields(config)}
+
+
+def harness_with(**settings) -> BrokerHarness:
+    names = {
+        name if "." in name else name.replace("_", "."): value for name, value in settings.items()
+    }
+    names.setdefault("sasl.enabled.mechanisms", "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512")
+    harness = BrokerHarness(**options_of(names))
+    request = AlterUserScramCredentialsRequest(
+        deletions=[],
+        upsertions=[
+            upsertion("alice", "secret"),
+            upsertion("alice", "secret", ScramMechanism.SHA_512),
+            upsertion("bob", "hunter2"),
+        ],
+    )
+    response = harness.call(request, 0)
+    assert {result.error_code for result in response.results} == {0}
+    return harness
+
+
+class Connection:
+    """A client's connection on a listener with SASL."""
+
+    def __init__(self, harness, host="127.0.0.1", protocol=SecurityProtocol.SASL_PLAINTEXT) -> None:
+        self.harness = harness
+        self.session = Session(listener=protocol.value, protocol=protocol, client_host=host)
+
+    def send(self, request, version):
+        return self.harness.send(request, version, session=self.session)
+
+    def call(self, request, version):
+        pending = self.send(request, version)
+        if not pending.done:
+            self.harness.advance(100)
+        return pending.response
+
+    def handshake(self, mechanism, version=1):
+        return self.call(SaslHandshakeRequest(mechanism=mechanism), version)
+
+    def token(self, token, version=2):
+        return self.call(SaslAuthenticateRequest(auth_bytes=token), version)
+
+    def run(self, client, version=2):
+        """Authenticate as a whole; returns the last response."""
+        assert self.handshake(client.mechanism).error_code == 0
+        response = self.token(client.first(), version)
+        while response.error_code == 0:
+            message = client.step(bytes(response.auth_bytes))
+            if message is None:
+                break
+            response = self.token(message, version)
+        return response
+
+
+def scram(user="alice", password="secret", mechanism=ScramMechanism.SHA_256):
+    return ScramClient(mechanism, user, password, "nonce")
+
+
+@pytest.fixture
+def harness():
+    return harness_with()
+
+
+@pytest.fixture
+def connection(harness):
+    return Connection(harness)
+
+
+@pytest.mark.parametrize(
+    "client",
+    [
+        scram,
+        lambda: scram(mechanism=ScramMechanism.SHA_512),
+        lambda: PlainClient("alice", "secret"),
+    ],
+)
+def test_whoever_knows_the_password_is_let_in(connection, client):
+    assert connection.session.principal == ANONYMOUS
+    side = client()
+    response = connection.run(side)
+    assert response.error_code == 0
+    assert response.session_lifetime_ms == 0
+    assert side.done
+    assert connection.session.principal == Principal("alice")
+    assert connection.session.authenticated
+    assert connection.session.valid_until_ms == NEVER_MS
+    assert connection.call(MetadataRequest(topics=[]), 12).cluster_id
+
+
+@pytest.mark.parametrize("name", ["alice", "nobody"])
+@pytest.mark.parametrize("kind", ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"])
+def test_nobody_learns_whether_there_is_such_a_user(connection, name, kind):
+    side = (
+        PlainClient(name, "wrong")
+        if kind == "PLAIN"
+        else scram(name, "wrong", ScramMechanism.named(kind))
+    )
+    connection.handshake(kind)
+    message = side.first()
+    if kind != "PLAIN":
+        first = connection.token(message)
+        assert first.error_code == 0
+        message = side.step(bytes(first.auth_bytes))
+    pending = connection.send(SaslAuthenticateRequest(auth_bytes=message), 2)
+    assert not pending.done
+    connection.harness.advance(99)
+    assert not pending.done
+    assert not connection.session.authenticated
+    connection.harness.advance(1)
+    assert pending.response.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    assert pending.response.error_message == GENERIC.format(kind)
+    assert bytes(pending.response.auth_bytes) == b""
+    assert connection.session.ended
+    assert connection.session.principal == ANONYMOUS
+
+
+def test_an_unknown_user_has_the_same_salt_for_ever():
+    harness = harness_with()
+
+    def challenge() -> bytes:
+        connection = Connection(harness)
+        connection.handshake("SCRAM-SHA-256")
+        message = bytes(connection.token(scram("nobody").first()).auth_bytes)
+        return message.partition(b",")[2]
+
+    first = challenge()
+    assert first.endswith(b",i=4096")
+    assert challenge() == first
+    harness.restart()
+    assert challenge() == first
+
+
+class TestBeforeAuthentication:
+    def test_other_requests_close_the_connection(self, connection):
+        with pytest.raises(CloseConnection, match="authenticate first"):
+            connection.send(MetadataRequest(topics=[]), 12)
+        connection.handshake("PLAIN")
+        with pytest.raises(CloseConnection, match="authenticate first"):
+            connection.send(MetadataRequest(topics=[]), 12)
+
+    def test_versions_are_told(self, connection):
+        request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
+        assert connection.call(request, 3).error_code == 0
+
+    def test_tokens_before_the_handshake(self, connection):
+        response = connection.token(b"\0alice\0secret")
+        assert response.error_code == ErrorCode.ILLEGAL_SASL_STATE
+        assert connection.session.ended
+
+    def test_a_second_handshake(self, connection):
+        connection.handshake("PLAIN")
+        assert connection.handshake("PLAIN").error_code == ErrorCode.ILLEGAL_SASL_STATE
+        assert connection.session.ended
+
+    def test_an_unknown_mechanism(self, connection):
+        response = connection.handshake("GSSAPI")
+        assert response.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
+        assert response.mechanisms == ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+        assert connection.session.ended
+
+    def test_garbage(self, connection):
+        connection.handshake("SCRAM-SHA-256")
+        assert connection.token(b"\xff").error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert connection.session.ended
+
+    def test_a_token_that_is_too_large(self):
+        connection = Connection(harness_with(sasl_server_max_receive_size="2048"))
+        connection.handshake("PLAIN")
+        response = connection.token(b"\0alice\0" + b"x" * 2048)
+        assert response.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+class TestPasswordsOnTheWire:
+    @pytest.mark.parametrize(
+        ("host", "protocol", "offered"),
+        [
+            ("127.0.0.1", SecurityProtocol.SASL_PLAINTEXT, True),
+            ("::1", SecurityProtocol.SASL_PLAINTEXT, True),
+            ("::ffff:127.0.0.1", SecurityProtocol.SASL_PLAINTEXT, True),
+            ("10.0.0.1", SecurityProtocol.SASL_PLAINTEXT, False),
+            ("::ffff:10.0.0.1", SecurityProtocol.SASL_PLAINTEXT, False),
+            ("?", SecurityProtocol.SASL_PLAINTEXT, False),
+            ("10.0.0.1", SecurityProtocol.SASL_SSL, True),
+        ],
+    )
+    def test_are_not_for_others_to_read(self, harness, host, protocol, offered):
+        response = Connection(harness, host, protocol).handshake("PLAIN")
+        assert (response.error_code == 0) is offered
+        assert ("PLAIN" in response.mechanisms) is offered
+
+    def test_unless_the_operator_insists(self):
+        harness = harness_with(headrace_sasl_plain_allow_plaintext="true")
+        assert Connection(harness, "10.0.0.1").handshake("PLAIN").error_code == 0
+
+
+def test_a_listener_can_have_mechanisms_of_its_own():
+    harness = harness_with(
+        **{"listener.name.sasl_ssl.sasl.enabled.mechanisms": "SCRAM-SHA-512"},
+    )
+    ours = Connection(harness, protocol=SecurityProtocol.SASL_SSL)
+    assert ours.handshake("PLAIN").mechanisms == ["SCRAM-SHA-512"]
+    assert Connection(harness).handshake("PLAIN").error_code == 0
+
+
+@pytest.mark.parametrize("session", [LOCAL, Session()])
+def test_where_there_is_no_sasl(harness, session):
+    answer = harness.send(SaslHandshakeRequest(mechanism="PLAIN"), 1, session=session).response
+    assert answer.error_code == ErrorCode.ILLEGAL_SASL_STATE
+    assert answer.mechanisms == []
+    answer = harness.send(SaslAuthenticateRequest(auth_bytes=b""), 2, session=session).response
+    assert answer.error_code == ErrorCode.ILLEGAL_SASL_STATE
+    assert not session.ended
+
+
+def test_a_password_that_is_checked_in_a_thread(connection):
+    work = []
+    connection.harness.broker.authenticator.run_aside = lambda run, done: work.append((run, done))
+    connection.handshake("PLAIN")
+    pending = connection.send(SaslAuthenticateRequest(auth_bytes=b"\0alice\0secret"), 2)
+    assert not pending.done
+    second = connection.send(SaslAuthenticateRequest(auth_bytes=b"\0bob\0hunter2"), 2)
+    ((run, done),) = work
+    done(run())
+    assert pending.response.error_code == 0
+    connection.harness.advance(100)
+    assert second.response.error_code == ErrorCode.ILLEGAL_SASL_STATE
+
+
+class TestReauthentication:
+    @pytest.fixture
+    def harness(self):
+        return harness_with(connections_max_reauth_ms="60000")
+
+    def test_a_session_has_an_end(self, harness, connection):
+        assert connection.run(scram()).session_lifetime_ms == 60_000
+        harness.advance(59_999)
+        connection.call(MetadataRequest(topics=[]), 12)
+        harness.advance(1)
+        with pytest.raises(CloseConnection, match="expired"):
+            connection.send(MetadataRequest(topics=[]), 12)
+
+    def test_and_can_be_renewed(self, harness, connection):
+        connection.run(scram())
+        for _ in range(3):
+            harness.advance(59_999)
+            assert connection.run(scram()).session_lifetime_ms == 60_000
+        connection.call(MetadataRequest(topics=[]), 12)
+
+    def test_even_when_it_is_over(self, harness, connection):
+        connection.run(scram())
+        harness.advance(100_000)
+        assert connection.run(scram()).error_code == 0
+        connection.call(MetadataRequest(topics=[]), 12)
+
+    def test_not_as_somebody_else(self, harness, connection):
+        connection.run(scram())
+        harness.advance(30_000)
+        response = connection.run(scram("bob", "hunter2"))
+        assert response.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert connection.session.ended
+        assert connection.session.principal == Principal("alice")
+
+    def test_not_by_another_mechanism(self, harness, connection):
+        connection.run(scram())
+        harness.advance(30_000)
+        response = connection.run(scram(mechanism=ScramMechanism.SHA_512))
+        assert response.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert connection.session.ended
+
+    def test_not_with_a_wrong_password(self, harness, connection):
+        connection.run(scram())
+        harness.advance(30_000)
+        response = connection.run(scram(password="wrong"))
+        assert response.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert connection.session.ended
+
+    def test_not_at_once_again(self, harness, connection):
+        connection.run(scram())
+        assert connection.handshake("SCRAM-SHA-256").error_code == ErrorCode.ILLEGAL_SASL_STATE
+        assert not connection.session.ended
+
+    def test_other_requests_go_on_meanwhile(self, harness, connection):
+        connection.run(scram())
+        harness.advance(30_000)
+        connection.handshake("SCRAM-SHA-256")
+        connection.call(MetadataRequest(topics=[]), 12)
+
+
+class TestTokensAsBareFrames:
+    """SaslHandshake version 0; the frames themselves are the server's business."""
+
+    def test_are_announced(self, connection):
+        changes = []
+        connection.session.on_change = lambda: changes.append(connection.session.raw_tokens)
+        connection.handshake("PLAIN", 0)
+        assert connection.token(b"\0alice\0secret", 0).error_code == 0
+        assert changes == [True, False]
+
+
+class TestOAuthNeedsKeys:
+    """CVE-2026-110985, CVE-2026-33557: no broker starts that would take any token."""
+
+    @pytest.mark.parametrize(
+        "settings",
+        [
+            {"sasl.enabled.mechanisms": "OAUTHBEARER"},
+            {"sasl.enabled.mechanisms": "SCRAM-SHA-256,OAUTHBEARER"},
+            {"listener.name.outside.sasl.enabled.mechanisms": "OAUTHBEARER"},
+            {
+                "sasl.enabled.mechanisms": "OAUTHBEARER",
+                "sasl.oauthbearer.jwks.endpoint.url": "http://localhost/keys",
+            },
+            {
+                "sasl.enabled.mechanisms": "OAUTHBEARER",
+                "sasl.oauthbearer.jwks.endpoint.url": "ftp://localhost/keys",
+            },
+        ],
+    )
+    def test_or_the_broker_does_not_start(self, settings):
+        with pytest.raises(ConfigError, match=r"sasl\.oauthbearer\.jwks\.endpoint\.url"):
+            BrokerHarness(**options_of(settings))
+
+    def test_and_the_library(self, monkeypatch):
+        monkeypatch.setitem(__import__("sys").modules, "jwt", None)
+        with pytest.raises(ConfigError, match="pip install"):
+            BrokerHarness(
+                sasl_enabled_mechanisms="OAUTHBEARER",
+                sasl_oauthbearer_jwks_endpoint_url="file:///keys.json",
+            )
+
+
+class TestCredentials:
+    def alter(self, harness, deletions=(), upsertions=()):
+        request = AlterUserScramCredentialsRequest(
+            deletions=[ScramCredentialDeletion(name=n, mechanism=m) for n, m in deletions],
+            upsertions=list(upsertions),
+        )
+        answer = harness.call(request, 0)
+        return {result.user: ErrorCode(result.error_code) for result in answer.results}
+
+    def describe(self, harness, *users):
+        names = [UserName(name=user) for user in users] or None
+        answer = harness.call(DescribeUserScramCredentialsRequest(users=names), 0)
+        assert answer.error_code == 0
+        return {
+            result.user: [(info.mechanism, info.iterations) for info in result.credential_infos]
+            or ErrorCode(result.error_code)
+            for result in answer.results
+        }
+
+    def test_are_described_without_keys(self, harness):
+        everything = {"alice": [(1, 4096), (2, 4096)], "bob": [(1, 4096)]}
+        assert self.describe(harness) == everything
+        harness.restart()
+        assert self.describe(harness) == everything
+        assert self.describe(harness, "bob", "zoe", "bob", "alice", "") == {
+            "bob": ErrorCode.DUPLICATE_RESOURCE,
+            "zoe": ErrorCode.RESOURCE_NOT_FOUND,
+            "alice": [(1, 4096), (2, 4096)],
+            "": ErrorCode.INVALID_REQUEST,
+        }
+
+    def test_count_from_the_next_authentication_on(self, harness):
+        connection = Connection(harness)
+        connection.run(scram())
+        assert self.alter(harness, upsertions=[upsertion("alice", "new")]) == {"alice": 0}
+        assert Connection(harness).run(scram()).error_code != 0
+        assert Connection(harness).run(scram(password="new")).error_code == 0
+        assert self.alter(harness, [("alice", 1), ("alice", 2)]) == {"alice": 0}
+        assert Connection(harness).run(scram(password="new")).error_code != 0
+        connection.call(MetadataRequest(topics=[]), 12)
+        assert self.describe(harness) == {"bob": [(1, 4096)]}
+
+    @pytest.mark.parametrize(
+        ("change", "code"),
+        [
+            ({"iterations": 4095}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
+            ({"iterations": 16385}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
+            ({"name": ""}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
+            ({"name": "x" * 451}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
+            ({"salt": b""}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
+            ({"salted_password": b"x"}, ErrorCode.UNACCEPTABLE_CREDENTIAL),
+        ],
+    )
+    def test_have_bounds(self, harness, change, code):
+        wrong = upsertion("carol", "secret", **change)
+        assert self.alter(harness, upsertions=[wrong]) == {wrong.name: code}
+        assert self.describe(harness, "carol") == {"carol": ErrorCode.RESOURCE_NOT_FOUND}
+
+    def test_are_refused_user_by_user(self, harness):
+        unknown = upsertion("dora", "x")
+        unknown.mechanism = 3
+        answer = self.alter(
+            harness,
+            [("alice", 1), ("zoe", 1)],
+            [upsertion("alice", "new"), upsertion("carol", "x"), unknown],
+        )
+        assert answer == {
+            "alice": ErrorCode.DUPLICATE_RESOURCE,
+            "zoe": ErrorCode.RESOURCE_NOT_FOUND,
+            "carol": 0,
+            "dora": ErrorCode.UNSUPPORTED_SASL_MECHANISM,
+        }
+        assert Connection(harness).run(scram()).error_code == 0
+
+    def test_a_user_is_changed_wholly_or_not(self, harness):
+        answer = self.alter(harness, [("bob", 2)], [upsertion("bob", "new")])
+        assert answer == {"bob": ErrorCode.RESOURCE_NOT_FOUND}
+        assert Connection(harness).run(scram("bob", "hunter2")).error_code == 0
+
+    def test_show_nothing_of_the_password(self, harness):
+        stored = harness.metadata.list("scram/")
+        assert [entry.key for entry in stored] == [
+            "scram/SCRAM-SHA-256/alice",
+            "scram/SCRAM-SHA-256/bob",
+            "scram/SCRAM-SHA-512/alice",
+        ]
+        salted = ScramMechanism.SHA_256.salted("secret", SALT, 4096)
+        assert all(salted.hex().encode() not in entry.value for entry in stored)
+        assert all(b"secret" not in entry.value for entry in stored)
+        assert not any("secret" in repr(line) for line in harness.journal.lines)
+
+
+def test_the_audit_log_tells_who_and_why(harness):
+    Connection(harness).run(scram())
+    Connection(harness, "10.1.2.3").run(scram(password="wrong"))
+    lines = [SimpleNamespace(event=event, **fields) for _, event, fields in harness.journal.lines]
+    good = next(line for line in lines if line.event == "audit_authentication_succeeded")
+    assert (good.principal, good.mechanism) == ("User:alice", "SCRAM-SHA-256")
+    bad = next(line for line in lines if line.event == "audit_authentication_failed")
+    assert (bad.user, bad.host) == ("alice", "10.1.2.3")
+    assert bad.reason == "unknown user or wrong password"
