@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from headrace.broker.authorizer import authorize_configs
+from headrace.broker.context import RequestContext
 from headrace.broker.group_settings import check_group_name, parse_settings
 from headrace.broker.resources import ResourceType
 from headrace.broker.topic_names import check_topic_name
@@ -26,6 +28,7 @@ from headrace.errors import (
     InvalidConfigError,
     InvalidRequestError,
 )
+from headrace.security import acls
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -62,11 +65,11 @@ class Resource(NamedTuple):
 
 def alter_all(
     broker: Broker,
+    context: RequestContext,
     resources: Sequence[Resource],
     respond: Callable[[Resource, ErrorCode, str | None], T],
     *,
     validate_only: bool,
-    now_ms: int,
 ) -> list[T]:
     """Change every resource for itself, and return the responses in the same order."""
     mentions = Counter((resource.type, resource.name) for resource in resources)
@@ -75,7 +78,10 @@ def alter_all(
         code, message = ErrorCode.NONE, None
         try:
             _check_request(broker, number, mentions[resource.type, resource.name])
-            _alter(broker, resource, validate_only=validate_only, now_ms=now_ms)
+            authorize_configs(
+                broker, context, acls.Operation.ALTER_CONFIGS, resource.type, resource.name
+            )
+            _alter(broker, resource, validate_only=validate_only, now_ms=context.now_ms)
         except ApiError as error:
             code, message = error.code, error.message
         responses.append(respond(resource, code, message))

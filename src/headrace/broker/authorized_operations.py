@@ -1,4 +1,4 @@
-"""What a client may do, where it asks: everything, since this broker does not restrict anybody.
+"""What a client may do, where it asks.
 
 Each number is a set of operations, one bit each at the place that Kafka's `AclOperation` gives it. Tools hide what is
 not in the set, and an empty or unknown one hides everything.
@@ -6,23 +6,53 @@ not in the set, and an empty or unknown one hides everything.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-_READ: Final = 1 << 3
-_WRITE: Final = 1 << 4
-_CREATE: Final = 1 << 5
-_DELETE: Final = 1 << 6
-_ALTER: Final = 1 << 7
-_DESCRIBE: Final = 1 << 8
-_CLUSTER_ACTION: Final = 1 << 9
-_DESCRIBE_CONFIGS: Final = 1 << 10
-_ALTER_CONFIGS: Final = 1 << 11
-_IDEMPOTENT_WRITE: Final = 1 << 12
-_CONFIGS: Final = _DESCRIBE_CONFIGS | _ALTER_CONFIGS
+from headrace.broker.authorizer import allows
+from headrace.broker.context import RequestContext
+from headrace.security.acls import CLUSTER_NAME, Operation, ResourceType
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
 
 NOT_ASKED: Final = -(1 << 31)
-TOPIC_OPERATIONS: Final = _READ | _WRITE | _CREATE | _DELETE | _ALTER | _DESCRIBE | _CONFIGS
-GROUP_OPERATIONS: Final = _READ | _DELETE | _DESCRIBE | _CONFIGS
-CLUSTER_OPERATIONS: Final = (
-    _CREATE | _ALTER | _DESCRIBE | _CLUSTER_ACTION | _CONFIGS | _IDEMPOTENT_WRITE
-)
+_CONFIGS: Final = (Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS)
+_OPERATIONS: Final = {
+    ResourceType.TOPIC: (
+        Operation.READ,
+        Operation.WRITE,
+        Operation.CREATE,
+        Operation.DELETE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        *_CONFIGS,
+    ),
+    ResourceType.GROUP: (Operation.READ, Operation.DELETE, Operation.DESCRIBE, *_CONFIGS),
+    ResourceType.CLUSTER: (
+        Operation.CREATE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.CLUSTER_ACTION,
+        Operation.IDEMPOTENT_WRITE,
+        *_CONFIGS,
+    ),
+}
+"""The operations that a type of resource has."""
+
+
+def authorized_operations(
+    broker: Broker, context: RequestContext, resource_type: ResourceType, name: str
+) -> int:
+    """Return the set of what the client may do to a resource."""
+    return sum(
+        1 << operation
+        for operation in _OPERATIONS[resource_type]
+        if allows(broker, context, operation, resource_type, name, quietly=True)
+    )
+
+
+def cluster_operations(broker: Broker, context: RequestContext) -> int:
+    """Return the set of what the client may do to the cluster: the empty one if it may not describe it."""
+    if not allows(broker, context, Operation.DESCRIBE, ResourceType.CLUSTER):
+        return 0
+    return authorized_operations(broker, context, ResourceType.CLUSTER, CLUSTER_NAME)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.broker.context import RequestContext
 from headrace.broker.metadata_records import ACLS, AclRecord, decode, encode
 from headrace.broker.metadata_writer import MetadataWriter
+from headrace.broker.resources import ResourceType as ConfigResource
 from headrace.config.authorization import parse_super_users
 from headrace.config.broker import BrokerConfig
 from headrace.errors import ApiError, ErrorCode, InvalidRequestError, StorageError
@@ -47,6 +48,13 @@ CHANGES_PER_COMMIT: Final = 90
 DECISIONS_LIMIT: Final = 10_000
 _REMEMBERED_NAME_LIMIT: Final = 256
 """Names are the client's to choose: decisions about longer ones are made each time."""
+
+_REFUSALS: Final = {
+    ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ResourceType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
 
 Outcome = ApiError | None
 _Question = tuple[Principal, str, Operation, ResourceType, str]
@@ -93,6 +101,48 @@ def allows_any(
         return True
     session = context.session
     return authorizer.allows_any(session.principal, session.client_host, operation, resource_type)
+
+
+def authorize(
+    broker: Broker,
+    context: RequestContext,
+    operation: Operation,
+    resource_type: ResourceType,
+    name: str = CLUSTER_NAME,
+) -> None:
+    """Refuse what `allows` does not allow.
+
+    Raises:
+        ApiError: With the code that goes with the type of the resource.
+    """
+    if not allows(broker, context, operation, resource_type, name):
+        raise ApiError.for_code(_REFUSALS[resource_type])
+
+
+def authorize_creation(broker: Broker, context: RequestContext, topic: str) -> None:
+    """Refuse the creation of a topic, unless the client may create any, or this one.
+
+    Raises:
+        ApiError: TOPIC_AUTHORIZATION_FAILED.
+    """
+    if not allows(broker, context, Operation.CREATE, ResourceType.CLUSTER, quietly=True):
+        authorize(broker, context, Operation.CREATE, ResourceType.TOPIC, topic)
+
+
+def authorize_configs(
+    broker: Broker, context: RequestContext, operation: Operation, resource_type: int, name: str
+) -> None:
+    """Refuse to show or change the configuration of a resource; all but topics and groups is the cluster's.
+
+    Raises:
+        ApiError: With the code that goes with the type of the resource.
+    """
+    if resource_type == ConfigResource.TOPIC:
+        authorize(broker, context, operation, ResourceType.TOPIC, name)
+    elif resource_type == ConfigResource.GROUP:
+        authorize(broker, context, operation, ResourceType.GROUP, name)
+    else:
+        authorize(broker, context, operation, ResourceType.CLUSTER)
 
 
 class Authorizer:

@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from headrace.broker.client_quotas import (
-    ANONYMOUS,
     CONSUMER_BYTE_RATE,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
@@ -43,6 +42,18 @@ class Throttled(NamedTuple):
     pause_ms: int
 
 
+class Client(NamedTuple):
+    """Whose rates a request counts for."""
+
+    user: str
+    """The name of the principal: ANONYMOUS where nobody has authenticated."""
+    client_id: str
+
+
+def _client_of(context: RequestContext) -> Client:
+    return Client(context.session.principal.name, context.header.client_id or "")
+
+
 class Throttling:
     """The rates of all clients against their quotas."""
 
@@ -57,9 +68,9 @@ class Throttling:
         self.now_ms = 0
         """The latest time that the broker was told, for answers that are made later than their request came."""
 
-    def charge(self, name: str, client_id: str, amount: float, now_ms: int) -> int:
+    def charge(self, name: str, client: Client, amount: float, now_ms: int) -> int:
         """Add to a client's rate; returns for how long it is to pause, 0 if it need not."""
-        quota = self._quotas.find(name, ANONYMOUS, client_id)
+        quota = self._quotas.find(name, client.user, client.client_id)
         if quota is None:
             return 0
         rate = self._rates.of((name, quota.user, quota.client_id))
@@ -76,13 +87,13 @@ class Throttling:
         used_us: int,
     ) -> Throttled:
         """Charge a request that was handled, and say in its reply how long the client is to pause."""
-        client_id, now_ms = context.header.client_id or "", context.now_ms
+        client, now_ms = _client_of(context), context.now_ms
         pause_ms = 0
         if request.API_KEY == ApiKey.PRODUCE:
-            pause_ms = self.charge(PRODUCER_BYTE_RATE, client_id, request_bytes, now_ms)
+            pause_ms = self.charge(PRODUCER_BYTE_RATE, client, request_bytes, now_ms)
         if reply is not None:
             share = used_us * _PERCENT_SECONDS_PER_US
-            by_time_ms = self.charge(REQUEST_PERCENTAGE, client_id, share, now_ms)
+            by_time_ms = self.charge(REQUEST_PERCENTAGE, client, share, now_ms)
             pause_ms = max(pause_ms, min(by_time_ms, self._windows.size_ms))
         if isinstance(reply, Deferred):
             return Throttled(reply.map(partial(_say, pause_ms)) if pause_ms else reply, pause_ms)
@@ -92,14 +103,14 @@ class Throttling:
 
     def limit_fetch(self, context: RequestContext, request: FetchRequest, fetch: Fetch) -> Fetch:
         """Return a fetch that is put off when it goes over the quota; it asks for no more than is allowed at once."""
-        client_id = context.header.client_id or ""
-        quota = self._quotas.find(CONSUMER_BYTE_RATE, ANONYMOUS, client_id)
+        client = _client_of(context)
+        quota = self._quotas.find(CONSUMER_BYTE_RATE, client.user, client.client_id)
         if quota is None:
             return fetch
         number, size_ms = self._windows
         request.max_bytes = int(min(request.max_bytes, quota.limit * (number - 1) * size_ms / 1000))
         request.min_bytes = min(request.min_bytes, request.max_bytes)
-        return _LimitedFetch(self, client_id, fetch)
+        return _LimitedFetch(self, client, fetch)
 
 
 def pause_in(response: Message) -> int:
@@ -117,11 +128,11 @@ def _say(pause_ms: int, response: Message) -> Message:
 class _LimitedFetch:
     """A fetch of a client that has a quota."""
 
-    __slots__ = ("_client_id", "_fetch", "_throttling", "topics")
+    __slots__ = ("_client", "_fetch", "_throttling", "topics")
 
-    def __init__(self, throttling: Throttling, client_id: str, fetch: Fetch) -> None:
+    def __init__(self, throttling: Throttling, client: Client, fetch: Fetch) -> None:
         self._throttling = throttling
-        self._client_id = client_id
+        self._client = client
         self._fetch = fetch
         self.topics: Sequence[FetchTopic] = fetch.topics
 
@@ -129,10 +140,10 @@ class _LimitedFetch:
         """Answer as without a quota if that is within it, else nothing."""
         charge, now_ms = self._throttling.charge, self._throttling.now_ms
         size = _records_bytes(response)
-        pause_ms = charge(CONSUMER_BYTE_RATE, self._client_id, size, now_ms)
+        pause_ms = charge(CONSUMER_BYTE_RATE, self._client, size, now_ms)
         if not pause_ms:
             return self._fetch.finish(response)
-        charge(CONSUMER_BYTE_RATE, self._client_id, -size, now_ms)
+        charge(CONSUMER_BYTE_RATE, self._client, -size, now_ms)
         put_off = self.put_off()
         put_off.throttle_time_ms = pause_ms
         return put_off

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.authorizer import authorize
 from headrace.broker.client_quotas import check_quota, entity_of
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.errors import ApiError, ErrorCode, InvalidRequestError
@@ -26,6 +27,7 @@ from headrace.protocol.messages.alter_client_quotas import (
     AlterClientQuotasResponseEntryData,
     OpData,
 )
+from headrace.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -36,7 +38,7 @@ VERSIONS: Final = VersionRange(0, 1)
 
 def handle(
     broker: Broker,
-    context: RequestContext,  # noqa: ARG001 - every handler has the same three arguments
+    context: RequestContext,
     request: AlterClientQuotasRequest,
 ) -> AlterClientQuotasResponse:
     """Change the quotas of every entity."""
@@ -44,6 +46,7 @@ def handle(
     for number, wanted in enumerate(request.entries):
         code, message = ErrorCode.NONE, None
         try:
+            authorize(broker, context, Operation.ALTER_CONFIGS, ResourceType.CLUSTER)
             _check_request(broker, number)
             _alter(broker, wanted, validate_only=request.validate_only)
         except ApiError as error:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.authorizer import authorize
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.errors import ApiError, ErrorCode, InvalidRequestError, InvalidTopicError
 from headrace.protocol.api_keys import ApiKey
@@ -22,6 +23,7 @@ from headrace.protocol.messages.create_partitions import (
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
+from headrace.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -57,6 +59,7 @@ def _check_request(broker: Broker, number: int, mentions: int) -> None:
 def _grow(
     broker: Broker, context: RequestContext, wanted: CreatePartitionsTopic, *, validate_only: bool
 ) -> None:
+    authorize(broker, context, Operation.ALTER, ResourceType.TOPIC, wanted.name)
     topic = broker.topics.require(wanted.name)
     if topic.is_internal:
         raise InvalidTopicError("internal topics cannot be given more partitions")

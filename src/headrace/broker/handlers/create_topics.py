@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.authorizer import allows, authorize_creation
 from headrace.broker.config_entries import topic_entries
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.topic_names import INTERNAL_TOPICS
@@ -33,6 +34,7 @@ from headrace.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from headrace.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -59,6 +61,7 @@ def handle(
         names[wanted.name] = 0
         try:
             _check_request(broker, request, mentions)
+            authorize_creation(broker, context, wanted.name)
             results.append(_create(broker, context, wanted, validate_only=request.validate_only))
         except ApiError as error:
             results.append(
@@ -88,13 +91,19 @@ def _create(
     if not validate_only:
         topic = broker.topics.create(wanted.name, count, settings, now_ms=context.now_ms)
         topic_id, config = topic.topic_id, topic.config
-    result = CreatableTopicResult(
-        name=wanted.name,
-        error_message=None,
-        num_partitions=count,
-        replication_factor=1,
-        configs=_configs(broker, config, settings),
-    )
+    result = CreatableTopicResult(name=wanted.name, error_message=None)
+    if allows(
+        broker,
+        context,
+        Operation.DESCRIBE_CONFIGS,
+        ResourceType.TOPIC,
+        wanted.name,
+        quietly=True,
+    ):
+        result.num_partitions, result.replication_factor = count, 1
+        result.configs = _configs(broker, config, settings)
+    else:
+        result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     if topic_id is not None:
         result.topic_id = topic_id
     return result

@@ -8,8 +8,10 @@ Versions: v2 flexible.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.core.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode
@@ -19,6 +21,7 @@ from headrace.protocol.messages.delete_groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
 )
+from headrace.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -31,12 +34,20 @@ def handle(
     broker: Broker, context: RequestContext, request: DeleteGroupsRequest
 ) -> DeleteGroupsResponse | Deferred[DeleteGroupsResponse]:
     """Delete groups by id."""
-    group_ids = list(dict.fromkeys(request.groups_names))
-    reply = broker.groups.delete_groups(group_ids, context.now_ms)
+    group_ids = dict.fromkeys(request.groups_names)
+    may = partial(allows, broker, context, Operation.DELETE, ResourceType.GROUP)
+    allowed = {group_id: may(group_id) for group_id in group_ids}
+    deletable = [group_id for group_id, is_allowed in allowed.items() if is_allowed]
+    reply = broker.groups.delete_groups(deletable, context.now_ms)
 
     def response(results: list[DeletableGroupResult]) -> DeleteGroupsResponse:
         for result in results:
             result.error_code = _forget_settings(broker, result)
+        results += [
+            DeletableGroupResult(group_id=group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            for group_id, is_allowed in allowed.items()
+            if not is_allowed
+        ]
         return DeleteGroupsResponse(results=results)
 
     return reply.map(response) if isinstance(reply, Deferred) else response(reply)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.authorizer import authorize
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.partition import Partition
 from headrace.errors import (
@@ -28,6 +29,7 @@ from headrace.protocol.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
+from headrace.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -43,7 +45,7 @@ def handle(
     broker: Broker, context: RequestContext, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:
     """Delete the records below an offset in every partition."""
-    deletion = _Deletion(broker)
+    deletion = _Deletion(broker, context)
     response = DeleteRecordsResponse(
         topics=[
             DeleteRecordsTopicResult(
@@ -60,10 +62,11 @@ def handle(
 class _Deletion:
     """The partitions of one request: all are looked at first, so that one write makes all of them durable."""
 
-    __slots__ = ("_broker", "_offsets", "_results")
+    __slots__ = ("_broker", "_context", "_offsets", "_results")
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, context: RequestContext) -> None:
         self._broker = broker
+        self._context = context
         self._offsets: dict[Partition, int] = {}
         self._results: list[tuple[Partition, DeleteRecordsPartitionResult]] = []
 
@@ -85,6 +88,7 @@ class _Deletion:
         return result
 
     def _find(self, name: str, wanted: DeleteRecordsPartition) -> Partition:
+        authorize(self._broker, self._context, Operation.DELETE, ResourceType.TOPIC, name)
         topic = self._broker.topics.require(name)
         partition = topic.partition(wanted.partition_index)
         if topic.is_internal:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.topics import Topic
 from headrace.errors import (
@@ -29,6 +30,7 @@ from headrace.protocol.messages.delete_topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
+from headrace.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -50,7 +52,7 @@ def handle(
         if version >= TOPIC_IDS_VERSION
         else [DeleteTopicState(name=name) for name in request.topic_names]
     )
-    known = [_find_if_known(broker, state) for state in wanted]
+    known = [_find_if_known(broker, context, state) for state in wanted]
     mentions = Counter(topic.name for topic in known if topic is not None)
     results = []
     for state, topic in zip(wanted, known, strict=True):
@@ -62,10 +64,31 @@ def handle(
     return DeleteTopicsResponse(responses=results)
 
 
-def _find_if_known(broker: Broker, wanted: DeleteTopicState) -> Topic | None:
+def _find_if_known(
+    broker: Broker, context: RequestContext, wanted: DeleteTopicState
+) -> Topic | None:
+    """Return a topic whose name and id the client may know to be the same."""
     if wanted.name is None:
-        return broker.topics.by_id(bytes(wanted.topic_id))
-    return broker.topics.get(wanted.name)
+        topic = broker.topics.by_id(bytes(wanted.topic_id))
+    else:
+        topic = broker.topics.get(wanted.name)
+    if topic is None or not _may(broker, context, Operation.DESCRIBE, topic.name, quietly=True):
+        return None
+    return topic
+
+
+def _may(
+    broker: Broker,
+    context: RequestContext,
+    operation: Operation,
+    name: str,
+    *,
+    quietly: bool = False,
+) -> bool:
+    """Return whether the client may do something to a topic; whoever may delete the cluster may do all."""
+    return allows(broker, context, Operation.DELETE, ResourceType.CLUSTER, quietly=True) or allows(
+        broker, context, operation, ResourceType.TOPIC, name, quietly=quietly
+    )
 
 
 def _named_twice(name: str) -> DeletableTopicResult:
@@ -82,11 +105,12 @@ def _delete(
     result = DeletableTopicResult(name=wanted.name, topic_id=wanted.topic_id)
     try:
         _check_enabled(broker, context)
-        topic = _find(broker, wanted)
+        topic = _find(broker, context, wanted)
         result.name, result.topic_id = topic.name, topic.topic_id
         broker.delete_topic(topic, context.now_ms)
     except ApiError as error:
         result.error_code, result.error_message = error.code, error.message
+        result.name = result.name or wanted.name
     return result
 
 
@@ -100,15 +124,26 @@ def _check_enabled(broker: Broker, context: RequestContext) -> None:
     )
 
 
-def _find(broker: Broker, wanted: DeleteTopicState) -> Topic:
+def _find(broker: Broker, context: RequestContext, wanted: DeleteTopicState) -> Topic:
     topic_id = bytes(wanted.topic_id)
     if (wanted.name is None) == (topic_id == ZERO_UUID):
         raise InvalidRequestError("a topic is named either by its name or by its id")
-    topic = (
-        broker.topics.by_id(topic_id) if wanted.name is None else broker.topics.require(wanted.name)
-    )
-    if topic is None:
-        raise UnknownTopicIdError
+    if wanted.name is None:
+        topic = broker.topics.by_id(topic_id)
+        if topic is None:
+            raise UnknownTopicIdError
+    else:
+        if not _may(broker, context, Operation.DESCRIBE, wanted.name):
+            raise ApiError.for_code(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        topic = broker.topics.require(wanted.name)
+    if not _may(broker, context, Operation.DELETE, topic.name):
+        if wanted.name is None and _may(
+            broker, context, Operation.DESCRIBE, topic.name, quietly=True
+        ):
+            wanted.name = (
+                topic.name
+            )  # it may be told, while other ids keep their names to themselves
+        raise ApiError.for_code(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     if topic.is_internal:
         raise InvalidTopicError("internal topics cannot be deleted")
     return topic

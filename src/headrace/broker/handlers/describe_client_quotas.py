@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.authorizer import authorize
 from headrace.broker.client_quotas import CLIENT_ID, IP, USER, Entity
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.errors import ApiError, ErrorCode, InvalidRequestError
@@ -24,6 +25,7 @@ from headrace.protocol.messages.describe_client_quotas import (
     EntryData,
     ValueData,
 )
+from headrace.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -42,11 +44,12 @@ class MatchType(IntEnum):
 
 def handle(
     broker: Broker,
-    context: RequestContext,  # noqa: ARG001 - every handler has the same three arguments
+    context: RequestContext,
     request: DescribeClientQuotasRequest,
 ) -> DescribeClientQuotasResponse:
     """Return the entities that match."""
     try:
+        authorize(broker, context, Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER)
         matches = _filter(request.components, strict=request.strict)
     except ApiError as error:
         return DescribeClientQuotasResponse(

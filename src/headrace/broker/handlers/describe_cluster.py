@@ -1,7 +1,7 @@
 """DescribeCluster (API key 60), versions 0-1.
 
 Behaviour: one broker, which is the controller, at the address that Metadata tells too.
-Authorized operations, where asked for, are all: nobody is restricted.
+Authorized operations, where asked for, are those of the client, none if it may not describe the cluster.
 Not implemented: controller endpoints.
 Versions: v1 endpoint type (KIP-919).
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED
+from headrace.broker.authorized_operations import NOT_ASKED, cluster_operations
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
@@ -54,6 +54,8 @@ def handle(
             DescribeClusterBroker(broker_id=broker_id, host=endpoint.host, port=endpoint.port)
         ],
         cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+            cluster_operations(broker, context)
+            if request.include_cluster_authorized_operations
+            else NOT_ASKED
         ),
     )

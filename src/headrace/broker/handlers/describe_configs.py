@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.authorizer import authorize_configs
 from headrace.broker.config_entries import (
     ConfigEntry,
     broker_entries,
@@ -34,6 +35,7 @@ from headrace.protocol.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
+from headrace.security.acls import Operation
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -44,7 +46,7 @@ VERSIONS: Final = VersionRange(1, 4)
 
 def handle(
     broker: Broker,
-    context: RequestContext,  # noqa: ARG001 - every handler has the same three arguments
+    context: RequestContext,
     request: DescribeConfigsRequest,
 ) -> DescribeConfigsResponse:
     """Describe the configurations of every resource."""
@@ -56,6 +58,13 @@ def handle(
             error_message=None,
         )
         try:
+            authorize_configs(
+                broker,
+                context,
+                Operation.DESCRIBE_CONFIGS,
+                resource.resource_type,
+                resource.resource_name,
+            )
             entries = _entries(broker, resource, number)
             result.configs = [_result(entry, request) for entry in _wanted(resource, entries)]
         except ApiError as error:

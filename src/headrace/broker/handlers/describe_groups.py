@@ -1,16 +1,18 @@
 """DescribeGroups (API key 15), versions 0-5.
 
 Behaviour: a group that does not exist has the state "Dead" and no error; one that has only a configuration is "Empty".
-Metadata of members is shown in Stable only. Authorized operations, where asked for, are all: nobody is restricted.
+Metadata of members is shown in Stable only. Authorized operations, where asked for, are those of the client.
 Not implemented: GROUP_ID_NOT_FOUND of v6.
 Versions: v3 authorized operations; v4 group instance ids; v5 flexible.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from headrace.broker.authorized_operations import GROUP_OPERATIONS
+from headrace.broker.authorized_operations import authorized_operations
+from headrace.broker.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.core.coordinator.group.classic import CONSUMER_PROTOCOL_TYPE
 from headrace.core.coordinator.group.states import GroupState
@@ -22,6 +24,7 @@ from headrace.protocol.messages.describe_groups import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
+from headrace.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -34,7 +37,12 @@ def handle(
     broker: Broker, context: RequestContext, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse | Deferred[DescribeGroupsResponse]:
     """Describe groups by id."""
-    reply = broker.groups.describe_groups(request.groups, context.now_ms)
+    may = partial(allows, broker, context, Operation.DESCRIBE, ResourceType.GROUP)
+    allowed: list[str] = []
+    refused: list[str] = []
+    for group_id in request.groups:
+        (allowed if may(group_id) else refused).append(group_id)
+    reply = broker.groups.describe_groups(allowed, context.now_ms)
 
     def response(groups: list[DescribedGroup]) -> DescribeGroupsResponse:
         for group in groups:
@@ -47,7 +55,13 @@ def handle(
         if request.include_authorized_operations:
             for group in groups:
                 if group.error_code == ErrorCode.NONE:
-                    group.authorized_operations = GROUP_OPERATIONS
-        return DescribeGroupsResponse(groups=groups)
+                    group.authorized_operations = authorized_operations(
+                        broker, context, ResourceType.GROUP, group.group_id
+                    )
+        denials = [
+            DescribedGroup(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED, group_id=group_id)
+            for group_id in refused
+        ]
+        return DescribeGroupsResponse(groups=[*denials, *groups])
 
     return reply.map(response) if isinstance(reply, Deferred) else response(reply)

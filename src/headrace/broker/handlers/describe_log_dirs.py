@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.log_dir import LogDir
 from headrace.broker.partition import Partition
@@ -23,6 +24,7 @@ from headrace.protocol.messages.describe_log_dirs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
+from headrace.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -33,10 +35,12 @@ VERSIONS: Final = VersionRange(1, 4)
 
 def handle(
     broker: Broker,
-    context: RequestContext,  # noqa: ARG001 - every handler has the same three arguments
+    context: RequestContext,
     request: DescribeLogDirsRequest,
 ) -> DescribeLogDirsResponse:
     """Describe the log directories."""
+    if not allows(broker, context, Operation.DESCRIBE, ResourceType.CLUSTER):
+        return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     partitions = list(_wanted(broker, request))
     return DescribeLogDirsResponse(
         results=[

@@ -4,7 +4,8 @@ Behaviour: like Metadata for topics, in the order of their names, page by page: 
 partitions as the request and the broker (2,000) allow, and a cursor where the next page begins. No topics asked for
 means all. A topic is never created by asking. Topics are told apart by name; one that does not exist is
 UNKNOWN_TOPIC_OR_PARTITION, unless all are asked for.
-Authorized operations are all: nobody is restricted.
+Topics that the client may not describe are left out of all, and TOPIC_AUTHORIZATION_FAILED where they are named.
+Authorized operations are those of the client.
 Not implemented: eligible leader replicas are empty, there is one replica.
 """
 
@@ -13,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from headrace.broker.authorized_operations import TOPIC_OPERATIONS
+from headrace.broker.authorized_operations import authorized_operations
+from headrace.broker.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.partition import Partition
 from headrace.broker.topic_names import check_topic_name
@@ -27,6 +29,7 @@ from headrace.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
+from headrace.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -40,36 +43,41 @@ PARTITIONS_LIMIT: Final = 2000
 
 def handle(
     broker: Broker,
-    context: RequestContext,  # noqa: ARG001 - every handler has the same three arguments
+    context: RequestContext,
     request: DescribeTopicPartitionsRequest,
 ) -> DescribeTopicPartitionsResponse:
     """Describe one page of topics."""
     asked = sorted({topic.name for topic in request.topics})
     cursor = request.cursor
     if cursor is None:
-        pages = _Pages(broker, request.response_partition_limit)
+        pages = _Pages(broker, context, request.response_partition_limit)
         return pages.describe(asked, 0)
     if cursor.partition_index < 0 or (asked and cursor.topic_name not in asked):
         error = ErrorCode.INVALID_REQUEST
         return DescribeTopicPartitionsResponse(topics=[_failed(name, error) for name in asked])
-    pages = _Pages(broker, request.response_partition_limit, cursor.topic_name)
+    pages = _Pages(broker, context, request.response_partition_limit, cursor.topic_name)
     return pages.describe(asked, cursor.partition_index)
 
 
 class _Pages:
     """Fills one page, from a topic of this name on."""
 
-    __slots__ = ("_broker", "_remaining", "_response", "_start")
+    __slots__ = ("_broker", "_context", "_remaining", "_response", "_start")
 
-    def __init__(self, broker: Broker, limit: int, start: str = "") -> None:
+    def __init__(
+        self, broker: Broker, context: RequestContext, limit: int, start: str = ""
+    ) -> None:
         self._broker = broker
+        self._context = context
         self._start = start
         self._remaining = max(1, min(limit, PARTITIONS_LIMIT))
         self._response = DescribeTopicPartitionsResponse()
 
     def describe(self, asked: list[str], first: int) -> DescribeTopicPartitionsResponse:
         """Return the page: the topics asked for or all, the topic of the cursor from its partition `first` on."""
-        names: Iterable[str] = asked or [topic.name for topic in self._broker.topics]
+        names: Iterable[str] = asked or [
+            topic.name for topic in self._broker.topics if self._sees(topic.name, quietly=True)
+        ]
         for name in names:
             if name < self._start:
                 continue
@@ -77,12 +85,29 @@ class _Pages:
                 # The topics before this one are complete.
                 self._continue_at(name, 0)
                 break
+            if asked and not self._sees(name):
+                refusal = _failed(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                self._response.topics.append(refusal)
+                continue
             topic = self._broker.topics.get(name)
             if topic is None:
-                self._response.topics.append(_unknown(name))
+                self._response.topics.append(_unknown(name, self._operations(name)))
             elif not self._add(topic, first if name == self._start else 0):
                 break
         return self._response
+
+    def _sees(self, name: str, *, quietly: bool = False) -> bool:
+        return allows(
+            self._broker,
+            self._context,
+            Operation.DESCRIBE,
+            ResourceType.TOPIC,
+            name,
+            quietly=quietly,
+        )
+
+    def _operations(self, name: str) -> int:
+        return authorized_operations(self._broker, self._context, ResourceType.TOPIC, name)
 
     def _add(self, topic: Topic, first: int) -> bool:
         """Add as much of a topic as fits; tell whether that was all."""
@@ -97,7 +122,7 @@ class _Pages:
                     _described(index, topic.partitions[index], broker_id)
                     for index in range(first, end)
                 ],
-                topic_authorized_operations=TOPIC_OPERATIONS,
+                topic_authorized_operations=self._operations(topic.name),
             )
         )
         if end < len(topic.partitions):
@@ -129,14 +154,14 @@ def _described(
     )
 
 
-def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
+def _unknown(name: str, operations: int) -> DescribeTopicPartitionsResponseTopic:
     try:
         check_topic_name(name)
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     except ApiError as error:
         code = error.code
     topic = _failed(name, code)
-    topic.topic_authorized_operations = TOPIC_OPERATIONS
+    topic.topic_authorized_operations = operations
     return topic
 
 

@@ -7,7 +7,7 @@ waits for `max_wait_ms`, woken by the high watermark. The answer to a full fetch
 for, in order. Sessions (KIP-227): up to max.incremental.fetch.session.cache.slots are remembered; their fetches name
 and are answered what is new, see `headrace.broker.fetch_sessions`. When there is no room the answer carries session
 id 0 and the client goes on with full fetches. Leader epochs are checked (KIP-320). Fetches of followers are refused
-with NOT_LEADER_OR_FOLLOWER. A client above its quota gets nothing, and the time for which it is to pause.
+with NOT_LEADER_OR_FOLLOWER, whoever may not CLUSTER_ACTION with TOPIC_AUTHORIZATION_FAILED. A client above its quota gets nothing, and the time for which it is to pause.
 Not implemented: aborted transactions (there are none), racks.
 Versions: v5 log start offset; v7 sessions; v9 leader epochs; v10 zstd; v11 rack; v12 flexible, last fetched epoch.
 """
@@ -18,6 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.delayed import DelayedFetch
 from headrace.broker.fetch_sessions import Fetch, WithoutSession
@@ -32,8 +33,10 @@ from headrace.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
+    FetchTopic,
     PartitionData,
 )
+from headrace.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -60,7 +63,7 @@ def handle(
             return FetchResponse(error_code=error.code)
         if broker.quotas.active:
             fetch = broker.throttling.limit_fetch(context, request, fetch)
-    read = _Read(broker, request, fetch)
+    read = _Read(broker, context, request, fetch)
     response = read.run()
     if read.failed or read.size >= request.min_bytes or request.max_wait_ms <= 0:
         return fetch.finish(response)
@@ -70,10 +73,22 @@ def handle(
 class _Read:
     """One pass over the partitions of a request."""
 
-    __slots__ = ("_broker", "_remaining", "failed", "fetch", "request", "size", "sizes")
+    __slots__ = (
+        "_broker",
+        "_context",
+        "_remaining",
+        "failed",
+        "fetch",
+        "request",
+        "size",
+        "sizes",
+    )
 
-    def __init__(self, broker: Broker, request: FetchRequest, fetch: Fetch) -> None:
+    def __init__(
+        self, broker: Broker, context: RequestContext, request: FetchRequest, fetch: Fetch
+    ) -> None:
         self._broker = broker
+        self._context = context
         self.request = request
         self.fetch = fetch
         self._remaining = min(max(0, request.max_bytes), broker.config.fetch_max_bytes)
@@ -84,22 +99,35 @@ class _Read:
 
     def run(self) -> FetchResponse:
         """Return what there is of every partition."""
-        return FetchResponse(
-            responses=[
-                FetchableTopicResponse(
-                    topic=topic.topic,
-                    partitions=[
-                        self._partition(topic.topic, wanted) for wanted in topic.partitions
-                    ],
-                )
-                for topic in self.fetch.topics
-            ]
+        if self.request.replica_id >= 0:
+            refusal = self._refusal_of_follower()
+            return FetchResponse(
+                responses=[self._refused(topic, refusal) for topic in self.fetch.topics]
+            )
+        return FetchResponse(responses=[self._topic(topic) for topic in self.fetch.topics])
+
+    def _refusal_of_follower(self) -> ErrorCode:
+        if allows(self._broker, self._context, Operation.CLUSTER_ACTION, ResourceType.CLUSTER):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+    def _topic(self, topic: FetchTopic) -> FetchableTopicResponse:
+        # Asked each time, also by the same session, and again at the end of a wait: rights may be gone.
+        if not allows(self._broker, self._context, Operation.READ, ResourceType.TOPIC, topic.topic):
+            return self._refused(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        return FetchableTopicResponse(
+            topic=topic.topic,
+            partitions=[self._partition(topic.topic, wanted) for wanted in topic.partitions],
+        )
+
+    def _refused(self, topic: FetchTopic, error: ErrorCode) -> FetchableTopicResponse:
+        return FetchableTopicResponse(
+            topic=topic.topic,
+            partitions=[self._failed(wanted, error) for wanted in topic.partitions],
         )
 
     def _partition(self, topic: str, wanted: FetchPartition) -> PartitionData:
         try:
-            if self.request.replica_id >= 0:
-                return self._failed(wanted, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             partition = find_partition(
                 self._broker, topic, wanted.partition, wanted.current_leader_epoch
             )
@@ -170,7 +198,7 @@ def _wait(
 ) -> FetchResponse | Deferred[FetchResponse]:
     request, fetch = first.request, first.fetch
     delayed = DelayedFetch(
-        lambda: fetch.finish(_Read(broker, request, fetch).run()),
+        lambda: fetch.finish(_Read(broker, context, request, fetch).run()),
         request.min_bytes,
         broker.purgatory,
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.authorizer import authorize
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
@@ -18,6 +19,7 @@ from headrace.protocol.messages.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from headrace.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -27,6 +29,8 @@ VERSIONS: Final = VersionRange(0, 4)
 
 _KEY_LIST_VERSION: Final = 4
 _GROUP_KEY_TYPE: Final = 0
+_RESOURCES: Final = {0: ResourceType.GROUP, 1: ResourceType.TRANSACTIONAL_ID}
+"""What a key names, by its type."""
 _NO_NODE: Final = -1
 
 
@@ -34,8 +38,8 @@ def handle(
     broker: Broker, context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
     """Name the broker that coordinates a group."""
-    found = _find(broker, context, request.key_type)
     if context.header.api_version < _KEY_LIST_VERSION:
+        found = _find(broker, context, request.key_type, request.key)
         return FindCoordinatorResponse(
             error_code=found.error_code,
             error_message=found.error_message,
@@ -45,20 +49,24 @@ def handle(
         )
     return FindCoordinatorResponse(
         coordinators=[
-            Coordinator(
-                key=key,
-                node_id=found.node_id,
-                host=found.host,
-                port=found.port,
-                error_code=found.error_code,
-                error_message=found.error_message,
-            )
-            for key in request.coordinator_keys
+            _find(broker, context, request.key_type, key) for key in request.coordinator_keys
         ]
     )
 
 
-def _find(broker: Broker, context: RequestContext, key_type: int) -> Coordinator:
+def _find(broker: Broker, context: RequestContext, key_type: int, key: str) -> Coordinator:
+    found = _permitted(broker, context, key_type, key)
+    found.key = key
+    return found
+
+
+def _permitted(broker: Broker, context: RequestContext, key_type: int, key: str) -> Coordinator:
+    resource = _RESOURCES.get(key_type)
+    if resource is not None:
+        try:
+            authorize(broker, context, Operation.DESCRIBE, resource, key)
+        except ApiError as error:
+            return _failed(error.code, error.message)
     if key_type != _GROUP_KEY_TYPE:
         message = f"this broker has no coordinators for keys of type {key_type}"
         return _failed(ErrorCode.INVALID_REQUEST, message)

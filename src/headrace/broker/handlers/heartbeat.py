@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.core.deferred import Deferred
+from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from headrace.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -25,4 +28,6 @@ def handle(
     broker: Broker, context: RequestContext, request: HeartbeatRequest
 ) -> HeartbeatResponse | Deferred[HeartbeatResponse]:
     """Keep a member alive."""
+    if not allows(broker, context, Operation.READ, ResourceType.GROUP, request.group_id):
+        return HeartbeatResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     return broker.groups.heartbeat(request, context.now_ms)

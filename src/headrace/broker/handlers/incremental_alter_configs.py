@@ -50,10 +50,10 @@ def handle(
     return IncrementalAlterConfigsResponse(
         responses=alter_all(
             broker,
+            context,
             resources,
             _response,
             validate_only=request.validate_only,
-            now_ms=context.now_ms,
         )
     )
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.authorizer import allows, allows_any
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
@@ -19,6 +20,7 @@ from headrace.protocol.messages.init_producer_id import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
+from headrace.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -31,10 +33,13 @@ _NONE: Final = -1
 
 def handle(
     broker: Broker,
-    context: RequestContext,  # noqa: ARG001 - every handler has the same three arguments
+    context: RequestContext,
     request: InitProducerIdRequest,
 ) -> InitProducerIdResponse:
     """Give the producer an identity."""
+    refusal = _refusal(broker, context, request)
+    if refusal is not None:
+        return _failed(refusal)
     if request.transactional_id is not None:
         code = (
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -51,6 +56,22 @@ def handle(
     except ApiError as error:
         return _failed(error.code)
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+
+def _refusal(
+    broker: Broker, context: RequestContext, request: InitProducerIdRequest
+) -> ErrorCode | None:
+    if request.transactional_id is not None:
+        resource = ResourceType.TRANSACTIONAL_ID
+        if allows(broker, context, Operation.WRITE, resource, request.transactional_id):
+            return None
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    # Whoever may write to any topic may do so idempotently (KIP-679).
+    if allows(
+        broker, context, Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, quietly=True
+    ) or allows_any(broker, context, Operation.WRITE, ResourceType.TOPIC):
+        return None
+    return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 def _failed(error: ErrorCode) -> InitProducerIdResponse:

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.group_requests import origin_of
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from headrace.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -33,7 +35,11 @@ def handle(
     broker: Broker, context: RequestContext, request: JoinGroupRequest
 ) -> JoinGroupResponse | Deferred[JoinGroupResponse]:
     """Join a group."""
-    reply = broker.groups.join_group(origin_of(context), request, context.now_ms)
+    reply: JoinGroupResponse | Deferred[JoinGroupResponse]
+    if allows(broker, context, Operation.READ, ResourceType.GROUP, request.group_id):
+        reply = broker.groups.join_group(origin_of(context), request, context.now_ms)
+    else:
+        reply = JoinGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if context.header.api_version < _NO_PROTOCOL_VERSION:
         return reply
     return reply.map(_without_protocol) if isinstance(reply, Deferred) else _without_protocol(reply)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.resources import ResourceType
 from headrace.errors import ErrorCode
@@ -20,6 +21,8 @@ from headrace.protocol.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from headrace.security import acls
+from headrace.security.acls import Operation
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -35,6 +38,8 @@ def handle(
     broker: Broker, context: RequestContext, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
     """List the resources that have a configuration."""
+    if not allows(broker, context, Operation.DESCRIBE_CONFIGS, acls.ResourceType.CLUSTER):
+        return ListConfigResourcesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if context.header.api_version < TYPES_VERSION:
         return ListConfigResourcesResponse()
     wanted = frozenset(request.resource_types)

@@ -9,8 +9,10 @@ filters match in any case, all groups are of type "classic".
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.core.coordinator.group.classic import CONSUMER_PROTOCOL_TYPE
 from headrace.core.coordinator.group.describe import CLASSIC_TYPE
@@ -22,6 +24,7 @@ from headrace.protocol.messages.list_groups import (
     ListGroupsRequest,
     ListGroupsResponse,
 )
+from headrace.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -40,9 +43,19 @@ def handle(
         error, groups = listed
         if error is ErrorCode.NONE:
             groups = sorted([*groups, *_configured(broker, request)], key=lambda g: g.group_id)
+            groups = _visible(broker, context, groups)
         return ListGroupsResponse(error_code=error, groups=groups)
 
     return reply.map(response) if isinstance(reply, Deferred) else response(reply)
+
+
+def _visible(
+    broker: Broker, context: RequestContext, groups: list[ListedGroup]
+) -> list[ListedGroup]:
+    may = partial(allows, broker, context, Operation.DESCRIBE, quietly=True)
+    if may(ResourceType.CLUSTER):
+        return groups
+    return [group for group in groups if may(ResourceType.GROUP, group.group_id)]
 
 
 def _configured(broker: Broker, request: ListGroupsRequest) -> Iterator[ListedGroup]:

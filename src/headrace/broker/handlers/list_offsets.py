@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.lookup import find_partition
 from headrace.broker.partition import Partition
@@ -27,6 +28,7 @@ from headrace.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from headrace.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -58,6 +60,11 @@ def handle(
                     _partition(broker, request, topic.name, wanted, version)
                     if _is_new(seen, topic.name, wanted.partition_index)
                     else _failed(wanted, ErrorCode.INVALID_REQUEST)
+                    for wanted in topic.partitions
+                ]
+                if allows(broker, context, Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
+                else [
+                    _failed(wanted, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                     for wanted in topic.partitions
                 ],
             )

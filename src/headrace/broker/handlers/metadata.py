@@ -5,7 +5,8 @@ one that the client connected to. No topics asked (null) means all; an empty lis
 topic that does not exist is created at once, with the broker's defaults, where the client and the broker allow it,
 and is in the answer: no client has to retry. Errors are per topic. Unknown names are UNKNOWN_TOPIC_OR_PARTITION,
 unknown ids UNKNOWN_TOPIC_ID.
-Authorized operations, where asked for, are all: nobody is restricted.
+Topics that the client may not describe are left out of all, and TOPIC_AUTHORIZATION_FAILED where they are named,
+whether or not they exist. Authorized operations, where asked for, are those of the client.
 Not implemented: racks, topics by id before version 12 (INVALID_REQUEST).
 Versions: v1 controller, internal flag; v2 cluster id; v4 allow_auto_topic_creation; v7 leader epochs; v9 flexible;
 v10 topic ids in answers; v12 topics by id.
@@ -17,10 +18,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.authorized_operations import (
-    CLUSTER_OPERATIONS,
     NOT_ASKED,
-    TOPIC_OPERATIONS,
+    authorized_operations,
+    cluster_operations,
 )
+from headrace.broker.authorizer import allows, authorize_creation
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.partition import Partition
 from headrace.broker.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC, check_topic_name
@@ -36,6 +38,7 @@ from headrace.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from headrace.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -56,14 +59,18 @@ def handle(broker: Broker, context: RequestContext, request: MetadataRequest) ->
     if request.include_topic_authorized_operations:
         for topic in topics:
             if topic.error_code == ErrorCode.NONE:
-                topic.topic_authorized_operations = TOPIC_OPERATIONS
+                topic.topic_authorized_operations = authorized_operations(
+                    broker, context, ResourceType.TOPIC, topic.name or ""
+                )
     return MetadataResponse(
         brokers=[MetadataResponseBroker(node_id=broker_id, host=endpoint.host, port=endpoint.port)],
         cluster_id=broker.cluster_id,
         controller_id=broker_id,
         topics=topics,
         cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+            cluster_operations(broker, context)
+            if request.include_cluster_authorized_operations
+            else NOT_ASKED
         ),
     )
 
@@ -74,7 +81,8 @@ def _topics(
     version = context.header.api_version
     if request.topics is None or (version == 0 and not request.topics):
         for topic in broker.topics:
-            yield _describe(broker, topic)
+            if _sees(broker, context, topic.name, quietly=True):
+                yield _describe(broker, topic)
         return
     existing = len(broker.topics)
     may_create = request.allow_auto_topic_creation and broker.config.auto_create_topics_enable
@@ -94,26 +102,42 @@ def _find(
     if topic_id != ZERO_UUID or name is None:
         if context.header.api_version < TOPIC_IDS_VERSION:
             return _failed(ErrorCode.INVALID_REQUEST, name or "", ZERO_UUID)
-        topic = broker.topics.by_id(topic_id)
-        if topic is None:
-            return _failed(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)
-        return _describe(broker, topic)
+        return _find_by_id(broker, context, topic_id)
+    if not _sees(broker, context, name):
+        # Whether it exists is nobody's business, nor whether it would be internal.
+        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return MetadataResponseTopic(error_code=code, name=name, topic_id=ZERO_UUID)
     try:
         topic = broker.topics.get(name)
         if topic is None:
-            topic = _create(broker, name, context.now_ms, may_create=creations_left > 0)
+            topic = _create(broker, context, name, may_create=creations_left > 0)
     except ApiError as error:
         return _failed(error.code, name, ZERO_UUID)
     return _describe(broker, topic)
 
 
-def _create(broker: Broker, name: str, now_ms: int, *, may_create: bool) -> Topic:
+def _find_by_id(broker: Broker, context: RequestContext, topic_id: bytes) -> MetadataResponseTopic:
+    topic = broker.topics.by_id(topic_id)
+    if topic is None:
+        return _failed(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)
+    if not _sees(broker, context, topic.name):
+        return _failed(ErrorCode.TOPIC_AUTHORIZATION_FAILED, None, topic_id)
+    return _describe(broker, topic)
+
+
+def _sees(broker: Broker, context: RequestContext, name: str, *, quietly: bool = False) -> bool:
+    return allows(broker, context, Operation.DESCRIBE, ResourceType.TOPIC, name, quietly=quietly)
+
+
+def _create(broker: Broker, context: RequestContext, name: str, *, may_create: bool) -> Topic:
+    if may_create:
+        authorize_creation(broker, context, name)
     check_topic_name(name)
     if not may_create or name in INTERNAL_TOPICS - {OFFSETS_TOPIC}:
         raise UnknownTopicOrPartitionError
     if name == OFFSETS_TOPIC:
-        return broker.ensure_offsets_topic(now_ms)
-    return broker.topics.create(name, now_ms=now_ms)
+        return broker.ensure_offsets_topic(context.now_ms)
+    return broker.topics.create(name, now_ms=context.now_ms)
 
 
 def _failed(error: ErrorCode, name: str | None, topic_id: bytes) -> MetadataResponseTopic:

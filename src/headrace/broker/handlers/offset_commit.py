@@ -9,8 +9,10 @@ Versions: v6 leader epochs; v7 group instance ids (KIP-345); v8 flexible.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
@@ -22,6 +24,7 @@ from headrace.protocol.messages.offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
+from headrace.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -35,16 +38,24 @@ def handle(
 ) -> OffsetCommitResponse | Deferred[OffsetCommitResponse]:
     """Commit offsets."""
     wanted = request.topics
-    known = [_existing(broker, topic) for topic in wanted]
+    if not allows(broker, context, Operation.READ, ResourceType.GROUP, request.group_id):
+        return _failed(wanted, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    allowed = [
+        topic
+        for topic in wanted
+        if allows(broker, context, Operation.READ, ResourceType.TOPIC, topic.name)
+    ]
+    known = [_existing(broker, topic) for topic in allowed]
     if [topic.partitions for topic in known] == [topic.partitions for topic in wanted]:
         return broker.groups.commit_offsets(request, context.now_ms)
     request.topics = [topic for topic in known if topic.partitions]
+    permitted = frozenset(topic.name for topic in allowed)
     if not request.topics:
-        return _complete(wanted, OffsetCommitResponse())
+        return _complete(wanted, permitted, OffsetCommitResponse())
     reply = broker.groups.commit_offsets(request, context.now_ms)
     if isinstance(reply, Deferred):
-        return reply.map(lambda response: _complete(wanted, response))
-    return _complete(wanted, reply)
+        return reply.map(lambda response: _complete(wanted, permitted, response))
+    return _complete(wanted, permitted, reply)
 
 
 def _existing(broker: Broker, wanted: OffsetCommitRequestTopic) -> OffsetCommitRequestTopic:
@@ -55,15 +66,32 @@ def _existing(broker: Broker, wanted: OffsetCommitRequestTopic) -> OffsetCommitR
 
 
 def _complete(
-    wanted: list[OffsetCommitRequestTopic], response: OffsetCommitResponse
+    wanted: list[OffsetCommitRequestTopic],
+    permitted: Collection[str],
+    response: OffsetCommitResponse,
 ) -> OffsetCommitResponse:
-    """Return the response for everything that was asked: what was not tried does not exist."""
+    """Return the response for everything that was asked: what was not tried does not exist, or is not permitted."""
     codes = {
         (topic.name, partition.partition_index): partition.error_code
         for topic in response.topics
         for partition in topic.partitions
     }
-    missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def code(topic: str, index: int) -> int:
+        if topic not in permitted:
+            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return codes.get((topic, index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    return _response(wanted, code)
+
+
+def _failed(wanted: list[OffsetCommitRequestTopic], error: ErrorCode) -> OffsetCommitResponse:
+    return _response(wanted, lambda _topic, _index: error)
+
+
+def _response(
+    wanted: list[OffsetCommitRequestTopic], code: Callable[[str, int], int]
+) -> OffsetCommitResponse:
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
@@ -71,7 +99,7 @@ def _complete(
                 partitions=[
                     OffsetCommitResponsePartition(
                         partition_index=partition.partition_index,
-                        error_code=codes.get((topic.name, partition.partition_index), missing),
+                        error_code=code(topic.name, partition.partition_index),
                     )
                     for partition in topic.partitions
                 ],

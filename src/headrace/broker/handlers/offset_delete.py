@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
@@ -21,6 +22,7 @@ from headrace.protocol.messages.offset_delete import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
+from headrace.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -33,36 +35,40 @@ def handle(
     broker: Broker, context: RequestContext, request: OffsetDeleteRequest
 ) -> OffsetDeleteResponse | Deferred[OffsetDeleteResponse]:
     """Delete committed offsets."""
+    if not allows(broker, context, Operation.DELETE, ResourceType.GROUP, request.group_id):
+        return OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if not request.group_id:
         return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
-    unknown = [
+    refusals = [
         OffsetDeleteResponseTopic(name=topic.name, partitions=refused)
         for topic in request.topics
-        if (refused := _take_unknown(broker, topic))
+        if (refused := _take_refused(broker, context, topic))
     ]
     request.topics = [topic for topic in request.topics if topic.partitions]
 
     def complete(response: OffsetDeleteResponse) -> OffsetDeleteResponse:
         if not response.error_code:
-            response.topics = _merged([*response.topics, *unknown])
+            response.topics = _merged([*response.topics, *refusals])
         return response
 
     reply = broker.groups.delete_offsets(request, context.now_ms)
     return reply.map(complete) if isinstance(reply, Deferred) else complete(reply)
 
 
-def _take_unknown(
-    broker: Broker, topic: OffsetDeleteRequestTopic
+def _take_refused(
+    broker: Broker, context: RequestContext, topic: OffsetDeleteRequestTopic
 ) -> list[OffsetDeleteResponsePartition]:
-    """Take the partitions that do not exist out of a request, and return the answers to them."""
-    known = broker.topics.get(topic.name)
-    count = 0 if known is None else len(known.partitions)
+    """Take the partitions that do not exist, or are not permitted, out of a request, and return the answers to them."""
+    if allows(broker, context, Operation.READ, ResourceType.TOPIC, topic.name):
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        known = broker.topics.get(topic.name)
+        count = 0 if known is None else len(known.partitions)
+    else:
+        code, count = ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0
     asked = [partition.partition_index for partition in topic.partitions]
     topic.partitions = [p for p in topic.partitions if 0 <= p.partition_index < count]
     return [
-        OffsetDeleteResponsePartition(
-            partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        )
+        OffsetDeleteResponsePartition(partition_index=index, error_code=code)
         for index in asked
         if not 0 <= index < count
     ]

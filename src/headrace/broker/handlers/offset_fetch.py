@@ -10,10 +10,14 @@ v8 several groups.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.core.deferred import Deferred
+from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -22,8 +26,11 @@ from headrace.protocol.messages.offset_fetch import (
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
     OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
 )
+from headrace.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -50,8 +57,68 @@ def handle(
             else _of_one_group(version, groups[0], fetched[0])
         )
 
-    reply = broker.groups.fetch_offsets(groups, context.now_ms)
-    return reply.map(shape) if isinstance(reply, Deferred) else shape(reply)
+    guarded = [_Guarded(broker, context, group) for group in groups]
+    allowed = [guard.allowed for guard in guarded if guard.allowed is not None]
+
+    def complete(fetched: list[OffsetFetchResponseGroup]) -> OffsetFetchResponse:
+        answers = iter(fetched)
+        return shape([guard.complete(answers) for guard in guarded])
+
+    reply = broker.groups.fetch_offsets(allowed, context.now_ms)
+    return reply.map(complete) if isinstance(reply, Deferred) else complete(reply)
+
+
+class _Guarded:
+    """A group that was asked for: what the client may see of it, and what it is told of the rest."""
+
+    __slots__ = ("_denied", "_group_id", "_sees", "allowed")
+
+    def __init__(
+        self, broker: Broker, context: RequestContext, wanted: OffsetFetchRequestGroup
+    ) -> None:
+        self._group_id = wanted.group_id
+        self._denied: list[OffsetFetchRequestTopics] = []
+        self._sees = partial(
+            allows, broker, context, Operation.DESCRIBE, ResourceType.TOPIC, quietly=True
+        )
+        self.allowed: OffsetFetchRequestGroup | None = None
+        """What is to be fetched, if anything may be."""
+        if not allows(broker, context, Operation.DESCRIBE, ResourceType.GROUP, wanted.group_id):
+            return
+        self.allowed = wanted
+        if wanted.topics is not None:
+            named, wanted.topics = wanted.topics, []
+            may = partial(allows, broker, context, Operation.DESCRIBE, ResourceType.TOPIC)
+            for topic in named:
+                (wanted.topics if may(topic.name) else self._denied).append(topic)
+
+    def complete(self, answers: Iterator[OffsetFetchResponseGroup]) -> OffsetFetchResponseGroup:
+        """Take the group's answer, if it was asked for one, and add what is missing."""
+        if self.allowed is None:
+            return OffsetFetchResponseGroup(
+                group_id=self._group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED
+            )
+        answer = next(answers)
+        if answer.error_code:
+            return answer
+        if self.allowed.topics is None:
+            answer.topics = [topic for topic in answer.topics if self._sees(name=topic.name)]
+        answer.topics += [
+            OffsetFetchResponseTopics(
+                name=topic.name,
+                partitions=[
+                    OffsetFetchResponsePartitions(
+                        partition_index=index,
+                        committed_offset=-1,
+                        metadata="",
+                        error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                    )
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic in self._denied
+        ]
+        return answer
 
 
 def _only_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:

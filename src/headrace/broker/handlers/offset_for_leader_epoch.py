@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.lookup import find_partition
-from headrace.errors import ApiError
+from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -21,6 +22,7 @@ from headrace.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
+from headrace.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -31,18 +33,29 @@ VERSIONS: Final = VersionRange(2, 4)
 
 def handle(
     broker: Broker,
-    context: RequestContext,  # noqa: ARG001 - every handler has the same three arguments
+    context: RequestContext,
     request: OffsetForLeaderEpochRequest,
 ) -> OffsetForLeaderEpochResponse:
     """Find the end of an epoch in every partition."""
-    return OffsetForLeaderEpochResponse(
-        topics=[
-            OffsetForLeaderTopicResult(
-                topic=topic.topic,
-                partitions=[_partition(broker, topic.topic, wanted) for wanted in topic.partitions],
-            )
-            for topic in request.topics
+    is_replica = allows(
+        broker, context, Operation.CLUSTER_ACTION, ResourceType.CLUSTER, quietly=True
+    )
+    topics = []
+    for topic in request.topics:
+        visible = is_replica or allows(
+            broker, context, Operation.DESCRIBE, ResourceType.TOPIC, topic.topic
+        )
+        partitions = [
+            _partition(broker, topic.topic, wanted) if visible else _refused(wanted)
+            for wanted in topic.partitions
         ]
+        topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=partitions))
+    return OffsetForLeaderEpochResponse(topics=topics)
+
+
+def _refused(wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+    return EpochEndOffset(
+        partition=wanted.partition, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED
     )
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.authorizer import authorize
 from headrace.broker.context import CloseConnection, RequestContext, VersionRange
 from headrace.broker.delayed import DelayedProduce
 from headrace.broker.partition import Partition
@@ -28,10 +29,12 @@ from headrace.protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
+    TopicProduceData,
     TopicProduceResponse,
 )
 from headrace.records.batch import COMPRESSION_MASK, HEADER_SIZE, unpack_header
 from headrace.records.compression import Compression
+from headrace.security.acls import Operation, ResourceType
 from headrace.types import Buffer, FileRange
 
 if TYPE_CHECKING:
@@ -60,9 +63,7 @@ def handle(
         responses=[
             TopicProduceResponse(
                 name=topic.name,
-                partition_responses=[
-                    appender.append(topic.name, data) for data in topic.partition_data
-                ],
+                partition_responses=appender.append_all(topic),
             )
             for topic in request.topic_data
         ]
@@ -76,19 +77,29 @@ def handle(
 class _Appender:
     """Appends the partitions of one request."""
 
-    __slots__ = ("_broker", "_context", "_refusal", "_request", "appended")
+    __slots__ = ("_broker", "_context", "_refusal", "appended")
 
     def __init__(self, broker: Broker, context: RequestContext, request: ProduceRequest) -> None:
         self._broker = broker
         self._context = context
-        self._request = request
-        self._refusal = _refusal(request)
+        self._refusal = _refusal(broker, context, request)
         self.appended: list[Appended] = []
 
-    def append(self, topic_name: str, data: PartitionProduceData) -> PartitionProduceResponse:
-        """Append to one partition, or say why not."""
-        if self._refusal is not None:
-            return _failed(data.index, self._refusal)
+    def append_all(self, topic: TopicProduceData) -> list[PartitionProduceResponse]:
+        """Append to the partitions of one topic, or say why not."""
+        refusal = self._refusal
+        if refusal is None:
+            try:
+                authorize(
+                    self._broker, self._context, Operation.WRITE, ResourceType.TOPIC, topic.name
+                )
+            except ApiError as error:
+                refusal = error
+        if refusal is not None:
+            return [_failed(data.index, refusal) for data in topic.partition_data]
+        return [self._append(topic.name, data) for data in topic.partition_data]
+
+    def _append(self, topic_name: str, data: PartitionProduceData) -> PartitionProduceResponse:
         try:
             topic = self._broker.topics.require(topic_name)
             if topic.is_internal:
@@ -109,10 +120,15 @@ class _Appender:
         return part
 
 
-def _refusal(request: ProduceRequest) -> ApiError | None:
+def _refusal(broker: Broker, context: RequestContext, request: ProduceRequest) -> ApiError | None:
     if request.acks not in _ACKS:
         return ApiError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}")
     if request.transactional_id is not None:
+        resource = ResourceType.TRANSACTIONAL_ID
+        try:
+            authorize(broker, context, Operation.WRITE, resource, request.transactional_id)
+        except ApiError as error:
+            return error
         return ApiError(
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
             "transactions are not implemented; unset transactional.id",

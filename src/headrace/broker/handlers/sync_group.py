@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from headrace.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -32,4 +34,6 @@ def handle(
     names_protocol = request.protocol_type is not None and request.protocol_name is not None
     if context.header.api_version >= _PROTOCOL_REQUIRED_VERSION and not names_protocol:
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    if not allows(broker, context, Operation.READ, ResourceType.GROUP, request.group_id):
+        return SyncGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     return broker.groups.sync_group(request, context.now_ms)
