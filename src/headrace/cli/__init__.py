@@ -26,6 +26,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("headrace.cli.run:run", "Run the workers of an app."),
     "dlq": ("headrace.cli.dlq:dlq", "Look at dead letters, send them back, delete them."),
     "quota": ("headrace.cli.quota:quota", "Show and change the quotas of clients."),
+    "user": ("headrace.cli.user:user", "Create, list, change and delete users with passwords."),
+    "acl": ("headrace.cli.acl:acl", "Allow and deny: who may do what to which topics and groups."),
     "demo": (
         "headrace.cli.demo:demo",
         "Stream real flights through a broker and a Spark pipeline.",

@@ -82,6 +82,14 @@ def client_options(command: Callable[..., Any], role: str = "client") -> Callabl
     return run
 
 
+data_option = click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Work on the data directory of a broker that does not run, in place of asking a broker.",
+)
+
+
 def preformatted(text: str) -> str:
     """Mark the paragraphs of a help text so that click keeps their lines."""
     return "\n\n".join("\b\n" + paragraph for paragraph in text.strip().split("\n\n"))

@@ -23,7 +23,9 @@ def print_json(value: object) -> None:
     click.echo(json.dumps(value, ensure_ascii=False, separators=(", ", ": ")))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, to_stderr: bool = False
+) -> None:
     """Write rows under headings, numbers to the right, nothing that depends on a terminal."""
     cells = [["-" if cell is None else printable(str(cell)) for cell in row] for row in rows]
     widths = [
@@ -39,7 +41,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
             cell.rjust(width) if right else cell.ljust(width)
             for cell, width, right in zip(row, widths, numeric, strict=True)
         )
-        click.echo(line.rstrip())
+        click.echo(line.rstrip(), err=to_stderr)
 
 
 def _is_number(text: str) -> bool:

@@ -15,7 +15,7 @@ from headrace.errors import ConfigError, StorageError
 from headrace.ports import FileSystem, MetadataStore, OpenStorage
 from headrace.storage.registry import storages
 
-_METADATA_FILE: Final = "metadata.sqlite"
+METADATA_FILE: Final = "metadata.sqlite"
 _LOCK_FILE: Final = ".lock"
 
 
@@ -70,7 +70,7 @@ def open_stores(data: Sequence[Path]) -> Stores:
     except OSError as error:
         raise StorageError(f"cannot use the data directory {first}: {error}") from error
     further = [_open_further(path) for path in others]
-    metadata = SqliteMetadataStore(first / _METADATA_FILE)
+    metadata = SqliteMetadataStore(first / METADATA_FILE)
     return Stores(files, further, metadata, storages(in_memory=False))
 
 
@@ -81,11 +81,11 @@ def _check_names(data: Sequence[Path]) -> None:
         if other is not path:
             raise ConfigError(f"{path} is named twice as a data directory")
     first, *others = data
-    if not (first / _METADATA_FILE).exists():
+    if not (first / METADATA_FILE).exists():
         for path in others:
             if (path / META_FILE).exists():
                 raise StorageError(
-                    f"the first data directory, {first}, has no {_METADATA_FILE}, though {path} is in use by a "
+                    f"the first data directory, {first}, has no {METADATA_FILE}, though {path} is in use by a "
                     "broker already: name the directory with the metadata first, and see that its disk is mounted"
                 )
 
