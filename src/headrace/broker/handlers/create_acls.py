@@ -1,0 +1,62 @@
+"""CreateAcls (API key 30), versions 1-3.
+
+Behaviour: every ACL is added or refused for itself; one that is there already is no error. They are durable and in
+force when the answer leaves, the denials never after the permissions of the same request. SECURITY_DISABLED with the
+authorizer off. INVALID_REQUEST: a principal without a type, an empty resource name, another name for the cluster than
+kafka-cluster, or numbers that nothing has. POLICY_VIOLATION: there are 10,000 already.
+Versions: v1 pattern types (KIP-290); v2 flexible; v3 the resource type USER.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.acl_requests import check_is_on
+from headrace.broker.authorizer import authorize
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.errors import ApiError
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.create_acls import (
+    AclCreation,
+    AclCreationResult,
+    CreateAclsRequest,
+    CreateAclsResponse,
+)
+from headrace.security.acls import AclBinding, Operation, PatternType, Permission, ResourceType
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.CREATE_ACLS
+VERSIONS: Final = VersionRange(1, 3)
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: CreateAclsRequest
+) -> CreateAclsResponse:
+    """Add ACLs."""
+    try:
+        authorize(broker, context, Operation.ALTER, ResourceType.CLUSTER)
+        check_is_on(broker)
+    except ApiError as error:
+        return CreateAclsResponse(results=[_result(error) for _ in request.creations])
+    outcomes = broker.authorizer.create([_binding(creation) for creation in request.creations])
+    return CreateAclsResponse(results=[_result(outcome) for outcome in outcomes])
+
+
+def _binding(creation: AclCreation) -> AclBinding:
+    return AclBinding(
+        ResourceType(creation.resource_type),
+        creation.resource_name,
+        PatternType(creation.resource_pattern_type),
+        creation.principal,
+        creation.host,
+        Operation(creation.operation),
+        Permission(creation.permission_type),
+    )
+
+
+def _result(error: ApiError | None) -> AclCreationResult:
+    if error is None:
+        return AclCreationResult(error_message=None)
+    return AclCreationResult(error_code=error.code, error_message=error.message)

@@ -1,0 +1,78 @@
+"""DeleteAcls (API key 31), versions 1-3.
+
+Behaviour: takes away the ACLs that the filters mean, and names them; one that two filters mean is named by both. They
+are gone for good when the answer leaves, the permissions never after the denials of the same request.
+SECURITY_DISABLED with the authorizer off, INVALID_REQUEST for a filter with numbers that nothing has.
+Versions: v1 pattern types (KIP-290); v2 flexible; v3 the resource type USER.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.acl_requests import check_is_on, filter_of
+from headrace.broker.authorizer import authorize
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.errors import ApiError
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.delete_acls import (
+    DeleteAclsFilter,
+    DeleteAclsFilterResult,
+    DeleteAclsMatchingAcl,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+)
+from headrace.security.acls import AclBinding, Operation, ResourceType
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.DELETE_ACLS
+VERSIONS: Final = VersionRange(1, 3)
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: DeleteAclsRequest
+) -> DeleteAclsResponse:
+    """Take ACLs away."""
+    found: list[list[AclBinding] | ApiError]
+    try:
+        authorize(broker, context, Operation.ALTER, ResourceType.CLUSTER)
+        check_is_on(broker)
+        found = [_find(broker, wanted) for wanted in request.filters]
+    except ApiError as error:
+        found = [error for _ in request.filters]
+    outcomes = broker.authorizer.delete(
+        acl for acls in found if not isinstance(acls, ApiError) for acl in acls
+    )
+    return DeleteAclsResponse(
+        filter_results=[
+            DeleteAclsFilterResult(error_code=acls.code, error_message=acls.message)
+            if isinstance(acls, ApiError)
+            else DeleteAclsFilterResult(
+                error_message=None, matching_acls=[_gone(acl, outcomes[acl]) for acl in acls]
+            )
+            for acls in found
+        ]
+    )
+
+
+def _find(broker: Broker, wanted: DeleteAclsFilter) -> list[AclBinding] | ApiError:
+    try:
+        return sorted(broker.authorizer.find(filter_of(wanted)))
+    except ApiError as error:
+        return error
+
+
+def _gone(acl: AclBinding, error: ApiError | None) -> DeleteAclsMatchingAcl:
+    return DeleteAclsMatchingAcl(
+        error_code=0 if error is None else error.code,
+        error_message=None if error is None else error.message,
+        resource_type=acl.resource_type,
+        resource_name=acl.resource_name,
+        pattern_type=acl.pattern_type,
+        principal=acl.principal,
+        host=acl.host,
+        operation=acl.operation,
+        permission_type=acl.permission,
+    )

@@ -1,0 +1,61 @@
+"""DescribeAcls (API key 29), versions 1-3.
+
+Behaviour: the ACLs that a filter means, those of one resource together. A filter with the pattern type MATCH finds all
+that count for a resource of that name: its own, those of prefixes, and those of `*`. SECURITY_DISABLED with the
+authorizer off, INVALID_REQUEST for a filter with numbers that nothing has.
+Versions: v1 pattern types (KIP-290); v2 flexible; v3 the resource type USER.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.acl_requests import check_is_on, filter_of
+from headrace.broker.authorizer import authorize
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.errors import ApiError
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.describe_acls import (
+    AclDescription,
+    DescribeAclsRequest,
+    DescribeAclsResource,
+    DescribeAclsResponse,
+)
+from headrace.security.acls import Operation, ResourceType
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.DESCRIBE_ACLS
+VERSIONS: Final = VersionRange(1, 3)
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: DescribeAclsRequest
+) -> DescribeAclsResponse:
+    """Return the ACLs that match."""
+    try:
+        authorize(broker, context, Operation.DESCRIBE, ResourceType.CLUSTER)
+        check_is_on(broker)
+        found = broker.authorizer.find(filter_of(request))
+    except ApiError as error:
+        return DescribeAclsResponse(error_code=error.code, error_message=error.message)
+    resources: dict[tuple[int, str, int], DescribeAclsResource] = {}
+    for acl in sorted(found):
+        resource = resources.setdefault(
+            (acl.resource_type, acl.resource_name, acl.pattern_type),
+            DescribeAclsResource(
+                resource_type=acl.resource_type,
+                resource_name=acl.resource_name,
+                pattern_type=acl.pattern_type,
+            ),
+        )
+        resource.acls.append(
+            AclDescription(
+                principal=acl.principal,
+                host=acl.host,
+                operation=acl.operation,
+                permission_type=acl.permission,
+            )
+        )
+    return DescribeAclsResponse(error_message=None, resources=list(resources.values()))
