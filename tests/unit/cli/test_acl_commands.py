@@ -1,0 +1,246 @@
+"""`headrace acl` on a data directory: what its options create, find and delete."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from headrace.cli import main
+from headrace.cli._acl_options import OPERATIONS, word
+from headrace.security.acls import Operation
+from headrace.server.stores import open_stores
+
+ALICE = ("--allow-principal", "User:alice")
+
+
+class Data:
+    """A data directory and the commands that work on it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def run(self, *arguments: str, code: int = 0):
+        result = CliRunner().invoke(main, ("acl", *arguments, "--data", str(self.path)))
+        assert result.exit_code == code, result.output
+        return result
+
+    def entries(self, *arguments: str) -> set[str]:
+        """`Topic orders Read`, or with what is unusual about it."""
+        found = json.loads(self.run(*(arguments or ("list",)), "--format", "json").stdout)
+        return {
+            " ".join(
+                filter(
+                    None,
+                    (
+                        each["resource"].lower(),
+                        each["name"] + "*" * (each["pattern"] == "PREFIXED"),
+                        each["operation"],
+                        each["principal"].removeprefix("User:"),
+                        each["host"].replace("*", ""),
+                        each["permission"].replace("ALLOW", "").lower(),
+                    ),
+                )
+            )
+            for each in found
+        }
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Data:
+    return Data(tmp_path / "data")
+
+
+def test_everybody_gets_every_operation_on_everything_that_is_named(data: Data) -> None:
+    data.run(
+        *("create", *ALICE, "--deny-principal", "User:bob", "-o", "read", "-o", "DESCRIBE"),
+        *("--topic", "t", "--group", "g", "--host", "10.0.0.1"),
+    )
+    assert data.entries() == {
+        f"{resource} {operation} {who}"
+        for resource in ("topic t", "group g")
+        for operation in ("Read", "Describe")
+        for who in ("alice 10.0.0.1", "bob 10.0.0.1 deny")
+    }
+
+
+def test_a_producer_gets_what_it_needs(data: Data) -> None:
+    data.run(
+        "create", *ALICE, "--producer", "--topic", "t", "--transactional-id", "x", "--prefixed"
+    )
+    assert data.entries() == {
+        "topic t* Write alice",
+        "topic t* Describe alice",
+        "topic t* Create alice",
+        "transactional_id x* Write alice",
+        "transactional_id x* Describe alice",
+    }
+
+
+def test_a_consumer_gets_what_it_needs(data: Data) -> None:
+    data.run("create", *ALICE, "--consumer", "--topic", "t", "--group", "g")
+    assert data.entries() == {"topic t Read alice", "topic t Describe alice", "group g Read alice"}
+
+
+def test_who_does_both_gets_both_and_more(data: Data) -> None:
+    data.run(
+        *("create", *ALICE, "--producer", "--consumer", "--topic", "t", "--group", "g"),
+        *("-o", "describe"),
+    )
+    assert data.entries() == {
+        *(f"topic t {operation} alice" for operation in ("Write", "Describe", "Create", "Read")),
+        "group g Read alice",
+        "group g Describe alice",
+    }
+
+
+def test_a_prefix_is_none_of_the_cluster(data: Data) -> None:
+    data.run("create", *ALICE, "-o", "create", "--cluster", "--topic", "t", "--prefixed")
+    assert data.entries() == {"cluster kafka-cluster Create alice", "topic t* Create alice"}
+
+
+def test_each_row_has_an_outcome_and_again_is_no_error(data: Data) -> None:
+    for _ in range(2):
+        table = data.run("create", *ALICE, "-o", "all", "--topic", "*").stdout.splitlines()
+        assert [line.split() for line in table] == [
+            [
+                "RESOURCE",
+                "NAME",
+                "PATTERN",
+                "PRINCIPAL",
+                "HOST",
+                "OPERATION",
+                "PERMISSION",
+                "STATUS",
+            ],
+            ["TOPIC", "*", "LITERAL", "User:alice", "*", "All", "ALLOW", "created"],
+        ]
+    assert data.entries() == {"topic * All alice"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("-o", "read", "--topic", "t"), "who: --allow-principal"),
+        ((*ALICE, "-o", "read"), "what: --topic"),
+        ((*ALICE, "--topic", "t"), "to do what"),
+        (("--allow-principal", "alice", "-o", "read", "--topic", "t"), "write User:name"),
+        ((*ALICE, "-o", "reed", "--topic", "t"), "is not one of All, Read, Write"),
+        ((*ALICE, "-o", "read", "--cluster"), "there are Create, Alter, Describe"),
+        ((*ALICE, "-o", "write", "--group", "g"), "Write is not done to --group"),
+        ((*ALICE, "--consumer", "--topic", "t"), "--consumer wants --group"),
+        ((*ALICE, "--producer", "--group", "g"), "--producer wants --topic"),
+        ((*ALICE, "--producer", "--topic", "t", "--group", "g"), "--group g: to do what?"),
+        ((*ALICE, "-o", "read", "--topic", ""), "the resource name is empty"),
+    ],
+)
+def test_what_is_missing_is_told(data: Data, arguments: tuple[str, ...], text: str) -> None:
+    assert text in data.run("create", *arguments, code=2).stderr
+    assert not data.path.exists()
+
+
+def test_each_operation_has_a_word_that_is_understood(data: Data) -> None:
+    for operations in OPERATIONS.values():
+        for operation in operations:
+            for text in (word(operation), operation.name, operation.name.lower().replace("_", "-")):
+                found = data.run("create", *ALICE, "-o", text, code=2).stderr
+                assert "what: --topic" in found
+    assert word(Operation.DESCRIBE_CONFIGS) == "DescribeConfigs"
+
+
+@pytest.fixture
+def several(data: Data) -> Data:
+    data.run("create", *ALICE, "-o", "read", "-o", "write", "--topic", "orders")
+    data.run("create", *ALICE, "-o", "read", "--topic", "ord", "--prefixed")
+    data.run("create", "--deny-principal", "User:*", "-o", "delete", "--topic", "*")
+    data.run(
+        "create", "--allow-principal", "User:bob", "-o", "read", "--group", "g", "--host", "::1"
+    )
+    return data
+
+
+@pytest.mark.parametrize(
+    ("arguments", "entries"),
+    [
+        (("--topic", "orders"), {"R", "W", "P", "D"}),
+        (("--topic", "ordinary"), {"P", "D"}),
+        (("--topic", "ord", "--prefixed"), {"P"}),
+        (("--topic", "orders", "--group", "g", "-o", "read"), {"R", "P", "G"}),
+        (("--deny-principal", "User:*"), {"D"}),
+        (("--deny-principal", "User:alice"), set()),
+        (ALICE, {"R", "W", "P"}),
+        (("--host", "::1"), {"G"}),
+        (("--prefixed",), {"P"}),
+        (("--producer", *ALICE, "--topic", "orders"), {"W"}),
+    ],
+)
+def test_a_list_has_what_counts(
+    several: Data, arguments: tuple[str, ...], entries: set[str]
+) -> None:
+    names = {
+        "R": "topic orders Read alice",
+        "W": "topic orders Write alice",
+        "P": "topic ord* Read alice",
+        "D": "topic * Delete * deny",
+        "G": "group g Read bob ::1",
+    }
+    assert several.entries("list", *arguments) == {names[each] for each in entries}
+
+
+def test_delete_takes_what_create_made_and_no_more(several: Data) -> None:
+    before = several.entries()
+    gone = several.entries("delete", "--topic", "orders", "-y")
+    assert gone == {"topic orders Read alice", "topic orders Write alice"}
+    assert several.entries() == before - gone
+    gone_too = several.entries("delete", "--topic", "ord", "--prefixed", "-y")
+    assert gone_too == {"topic ord* Read alice"}
+    assert several.entries() == before - gone - gone_too
+
+
+def test_a_dry_run_shows_and_deletes_nothing(several: Data) -> None:
+    before = several.entries()
+    assert several.entries("delete", *ALICE, "--dry-run") == {e for e in before if "alice" in e}
+    assert several.entries() == before
+
+
+def test_nothing_is_deleted_without_a_word_or_a_yes(several: Data) -> None:
+    before = several.entries()
+    assert "which ones" in several.run("delete", "-y", code=2).stderr
+    assert "--yes" in several.run("delete", *ALICE, code=2).stderr
+    assert several.entries() == before
+
+
+def test_a_terminal_is_shown_the_entries_and_asked(
+    several: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = several.entries()
+    monkeypatch.setattr("headrace.cli.acl.sys", _Terminal)
+    shown = CliRunner().invoke(
+        main, ("acl", "delete", *ALICE, "--data", str(several.path)), input="n\n"
+    )
+    assert shown.exit_code == 1
+    assert "Delete 3 entries?" in shown.stderr
+    assert shown.stderr.count("User:alice") == 3
+    assert several.entries() == before
+
+
+class _Terminal:
+    class stdin:  # noqa: N801 - the name that `sys` has
+        @staticmethod
+        def isatty() -> bool:
+            return True
+
+
+def test_what_is_not_there_is_not_deleted(several: Data) -> None:
+    assert several.entries("delete", "--topic", "other", "-y") == set()
+
+
+def test_a_broker_that_runs_is_to_be_asked(data: Data) -> None:
+    stores = open_stores([data.path])
+    try:
+        told = data.run("list", code=1).stderr
+    finally:
+        stores.close()
+    assert "-b HOST:PORT" in told
