@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 from types import ModuleType
 
+from headrace.broker.authorization_rules import RULES
 from headrace.broker.handlers import REGISTRY
 from headrace.protocol.api_keys import ApiKey
 
@@ -24,6 +25,17 @@ connection, except that ApiVersions of any version is answered.
 
 | key | API | advertised | served |
 |---|---|---|---|
+"""
+
+
+RIGHTS = """\
+## Who may do what
+
+With an authorizer (`authorizer.class.name`) each API asks whether the client has these rights. A row that begins with
+"or" counts where the one before it is missing.
+
+| API | operation | resource | which | without it |
+|---|---|---|---|---|
 """
 
 
@@ -52,6 +64,22 @@ def paragraph(label: str, text: str) -> str:
     return textwrap.fill(f"**{label}.** {text[:1].upper()}{text[1:]}", WIDTH)
 
 
+def rights() -> str:
+    """Return the table of what each API asks for."""
+    rows = []
+    for module in REGISTRY:
+        name = api_name(module)
+        for rule in RULES[module.API_KEY]:
+            which = rule.which or "the cluster"
+            rows.append(
+                f"| {name} | {rule.operation.name} | {rule.resource_type.name} | {which} | {rule.refusal} |"
+            )
+            name = ""
+        if not RULES[module.API_KEY]:
+            rows.append(f"| {name} | | | for everybody | |")
+    return RIGHTS + "\n".join(rows)
+
+
 def document() -> str:
     """Return the whole document."""
     rows = []
@@ -67,7 +95,7 @@ def document() -> str:
         for label, text in sections_of(module).items():
             paragraphs.append(paragraph(label, text))
         chapters.append("\n\n".join(paragraphs))
-    return HEAD + "\n".join(rows) + "\n\n" + "\n\n".join(chapters) + "\n"
+    return HEAD + "\n".join(rows) + "\n\n" + "\n\n".join([*chapters, rights()]) + "\n"
 
 
 def main() -> int:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.authorizer import authorize
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.credentials import USERS_LIMIT, Credential, user_name_fits
 from headrace.errors import ApiError, ErrorCode
@@ -25,6 +26,7 @@ from headrace.protocol.messages.alter_user_scram_credentials import (
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
+from headrace.security.acls import Operation, ResourceType
 from headrace.security.scram import (
     MAX_ITERATIONS,
     MIN_ITERATIONS,
@@ -45,7 +47,7 @@ _Change = ScramCredentialDeletion | ScramCredentialUpsertion
 
 def handle(
     broker: Broker,
-    context: RequestContext,  # noqa: ARG001 - every handler has the same three arguments
+    context: RequestContext,
     request: AlterUserScramCredentialsRequest,
 ) -> AlterUserScramCredentialsResponse:
     """Change the credentials of every user."""
@@ -57,6 +59,7 @@ def handle(
     for number, (user, wanted) in enumerate(by_user.items()):
         code, message = ErrorCode.NONE, None
         try:
+            authorize(broker, context, Operation.ALTER, ResourceType.CLUSTER)
             _check_request(broker, number)
             _alter(broker, user, wanted)
         except ApiError as error:

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.authorizer import authorize
 from headrace.broker.context import RequestContext, VersionRange
-from headrace.errors import ErrorCode
+from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.describe_user_scram_credentials import (
     CredentialInfo,
@@ -20,6 +21,7 @@ from headrace.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsResponse,
     DescribeUserScramCredentialsResult,
 )
+from headrace.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -30,10 +32,16 @@ VERSIONS: Final = VersionRange(0, 0)
 
 def handle(
     broker: Broker,
-    context: RequestContext,  # noqa: ARG001 - every handler has the same three arguments
+    context: RequestContext,
     request: DescribeUserScramCredentialsRequest,
 ) -> DescribeUserScramCredentialsResponse:
     """Tell which credentials users have."""
+    try:
+        authorize(broker, context, Operation.DESCRIBE, ResourceType.CLUSTER)
+    except ApiError as error:
+        return DescribeUserScramCredentialsResponse(
+            error_code=error.code, error_message=error.message
+        )
     found: dict[str, list[CredentialInfo]] = {}
     for (user, mechanism), credential in broker.credentials:
         info = CredentialInfo(mechanism=mechanism, iterations=credential.iterations)

@@ -1,0 +1,161 @@
+"""Which rights each API asks for: the one table.
+
+The handlers ask (`headrace.broker.authorizer.allows`); this says what they ask. A test drives every handler and holds
+it against this table, docs/protocol-support.md shows it, and an API of the registry without a row here fails the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from headrace.protocol.api_keys import ApiKey
+from headrace.security.acls import Operation, ResourceType
+
+_TOPIC: Final = "TOPIC_AUTHORIZATION_FAILED for the topic"
+_PARTITIONS: Final = "TOPIC_AUTHORIZATION_FAILED for each partition"
+_GROUP: Final = "GROUP_AUTHORIZATION_FAILED"
+_CLUSTER: Final = "CLUSTER_AUTHORIZATION_FAILED"
+_TRANSACTION: Final = "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
+
+
+class Rule(NamedTuple):
+    """One right that an API asks for."""
+
+    operation: Operation
+    resource_type: ResourceType
+    which: str
+    """Which resources of that type, or when it is asked for."""
+    refusal: str
+    """What the client is answered without it."""
+
+
+def _topic(operation: Operation, which: str = "every topic named", refusal: str = _TOPIC) -> Rule:
+    return Rule(operation, ResourceType.TOPIC, which, refusal)
+
+
+def _group(operation: Operation, which: str = "the group", refusal: str = _GROUP) -> Rule:
+    return Rule(operation, ResourceType.GROUP, which, refusal)
+
+
+def _cluster(operation: Operation, which: str = "", refusal: str = _CLUSTER) -> Rule:
+    return Rule(operation, ResourceType.CLUSTER, which, refusal)
+
+
+def _transaction(operation: Operation) -> Rule:
+    return Rule(
+        operation,
+        ResourceType.TRANSACTIONAL_ID,
+        "the transactional id, if one is named",
+        _TRANSACTION,
+    )
+
+
+_MEMBER: Final = (_group(Operation.READ),)
+
+
+def _configs(operation: Operation) -> tuple[Rule, ...]:
+    return (
+        _topic(operation, "a topic"),
+        _group(operation, "a group"),
+        _cluster(operation, "a broker, or all brokers"),
+    )
+
+
+RULES: Final[Mapping[ApiKey, tuple[Rule, ...]]] = {
+    ApiKey.PRODUCE: (
+        _transaction(Operation.WRITE),
+        _topic(Operation.WRITE, refusal=_PARTITIONS),
+    ),
+    ApiKey.FETCH: (
+        _topic(Operation.READ, "every topic read, also by a session", _PARTITIONS),
+        _cluster(Operation.CLUSTER_ACTION, "to fetch as a replica, in place of READ", _PARTITIONS),
+    ),
+    ApiKey.LIST_OFFSETS: (_topic(Operation.DESCRIBE, refusal=_PARTITIONS),),
+    ApiKey.METADATA: (
+        _topic(Operation.DESCRIBE, "every topic", f"{_TOPIC}; not listed where all are"),
+        _cluster(Operation.CREATE, "to create a topic by asking for it", "see the next row"),
+        _topic(Operation.CREATE, "or the topic created"),
+        _cluster(Operation.DESCRIBE, "to see its authorized operations", "an empty set"),
+    ),
+    ApiKey.OFFSET_COMMIT: (
+        _group(Operation.READ, refusal=f"{_GROUP} for each partition"),
+        _topic(Operation.READ, refusal=_PARTITIONS),
+    ),
+    ApiKey.OFFSET_FETCH: (
+        _group(Operation.DESCRIBE, "every group named", f"{_GROUP} for the group"),
+        _topic(Operation.DESCRIBE, "every topic", f"{_PARTITIONS}; not listed where all are"),
+    ),
+    ApiKey.FIND_COORDINATOR: (
+        _group(Operation.DESCRIBE, "every group named", f"{_GROUP} for the key"),
+        _transaction(Operation.DESCRIBE),
+    ),
+    ApiKey.JOIN_GROUP: _MEMBER,
+    ApiKey.HEARTBEAT: _MEMBER,
+    ApiKey.LEAVE_GROUP: _MEMBER,
+    ApiKey.SYNC_GROUP: _MEMBER,
+    ApiKey.DESCRIBE_GROUPS: (
+        _group(Operation.DESCRIBE, "every group named", f"{_GROUP} for the group"),
+    ),
+    ApiKey.LIST_GROUPS: (
+        _cluster(Operation.DESCRIBE, "to see all groups", "see the next row"),
+        _group(Operation.DESCRIBE, "or every group listed", "not listed"),
+    ),
+    ApiKey.SASL_HANDSHAKE: (),
+    ApiKey.API_VERSIONS: (),
+    ApiKey.CREATE_TOPICS: (
+        _cluster(Operation.CREATE, "to create any topic", "see the next row"),
+        _topic(Operation.CREATE, "or every topic named"),
+        _topic(
+            Operation.DESCRIBE_CONFIGS,
+            "to be told its configuration",
+            "created, with TOPIC_AUTHORIZATION_FAILED in the place of the configuration",
+        ),
+    ),
+    ApiKey.DELETE_TOPICS: (
+        _cluster(Operation.DELETE, "to delete any topic", "see the next rows"),
+        _topic(Operation.DESCRIBE, "or every topic, to know of it", f"{_TOPIC}, without its name"),
+        _topic(Operation.DELETE, "and to delete it"),
+    ),
+    ApiKey.DELETE_RECORDS: (_topic(Operation.DELETE, refusal=_PARTITIONS),),
+    ApiKey.INIT_PRODUCER_ID: (
+        _transaction(Operation.WRITE),
+        _cluster(Operation.IDEMPOTENT_WRITE, "without a transactional id", "see the next row"),
+        _topic(Operation.WRITE, "or at least one topic", _CLUSTER),
+    ),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: (
+        _cluster(Operation.CLUSTER_ACTION, "as a replica", "see the next row"),
+        _topic(Operation.DESCRIBE, "or every topic named", _PARTITIONS),
+    ),
+    ApiKey.DESCRIBE_ACLS: (_cluster(Operation.DESCRIBE),),
+    ApiKey.CREATE_ACLS: (_cluster(Operation.ALTER),),
+    ApiKey.DELETE_ACLS: (_cluster(Operation.ALTER),),
+    ApiKey.DESCRIBE_CONFIGS: _configs(Operation.DESCRIBE_CONFIGS),
+    ApiKey.ALTER_CONFIGS: _configs(Operation.ALTER_CONFIGS),
+    ApiKey.DESCRIBE_LOG_DIRS: (_cluster(Operation.DESCRIBE),),
+    ApiKey.SASL_AUTHENTICATE: (),
+    ApiKey.CREATE_PARTITIONS: (_topic(Operation.ALTER),),
+    ApiKey.DELETE_GROUPS: (
+        _group(Operation.DELETE, "every group named", f"{_GROUP} for the group"),
+    ),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _configs(Operation.ALTER_CONFIGS),
+    ApiKey.OFFSET_DELETE: (
+        _group(Operation.DELETE),
+        _topic(Operation.READ, refusal=_PARTITIONS),
+    ),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: (_cluster(Operation.DESCRIBE_CONFIGS),),
+    ApiKey.ALTER_CLIENT_QUOTAS: (_cluster(Operation.ALTER_CONFIGS),),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (_cluster(Operation.DESCRIBE),),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: (
+        _cluster(Operation.ALTER, refusal=f"{_CLUSTER} for each user"),
+    ),
+    ApiKey.DESCRIBE_CLUSTER: (
+        _cluster(Operation.DESCRIBE, "to see its authorized operations", "an empty set"),
+    ),
+    ApiKey.LIST_CONFIG_RESOURCES: (_cluster(Operation.DESCRIBE_CONFIGS),),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: (
+        _topic(Operation.DESCRIBE, "every topic", f"{_TOPIC}; not listed where all are"),
+    ),
+}
+"""By API, in the order in which they are asked for. Those without a rule are for everybody: they come before anybody is
+known, and tell nothing of what is stored."""
