@@ -240,6 +240,9 @@ class Transports:
             distrusted = distrust(link.peer, error)
             if distrusted is not None:
                 self._driver.pool.denied(link, distrusted)
+            elif isinstance(error, ConnectionError) and not error.errno:
+                # asyncio's own word for a connection that ends while TLS shakes hands.
+                self._driver.pool.lost(link, "closed the connection")
             else:
                 self._driver.pool.refused(link, refusal(error))
             self._driver.arm()

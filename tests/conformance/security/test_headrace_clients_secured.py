@@ -1,0 +1,194 @@
+"""Our clients, blocking and on asyncio, log in to Apache Kafka and to Headrace by each mechanism, and are refused."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import headrace
+import headrace.aio
+from headrace.errors import AuthenticationError, HeadraceError
+from tests.fixtures.certificates import Certificates
+from tests.fixtures.secured_kafka import PASSWORD, PLAIN_PASSWORD, USER, identity
+
+TWINS = ("blocking", "asyncio")
+
+
+def unsecured_token(lifetime_s: float = 3600) -> str:
+    """A token that nobody signed, which Kafka's default validator takes."""
+
+    def part(content: dict[str, Any]) -> str:
+        return base64.urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=")
+
+    now_s = time.time()
+    claims = {"sub": USER, "iat": now_s - 1, "exp": now_s + lifetime_s}
+    return f"{part({'alg': 'none'})}.{part(claims)}."
+
+
+def credentials(mechanism: str) -> dict[str, Any]:
+    if mechanism == "OAUTHBEARER":
+        return {"sasl.mechanism": mechanism, "sasl.oauthbearer.token": unsecured_token}
+    password = PLAIN_PASSWORD if mechanism == "PLAIN" else PASSWORD
+    return {"sasl.mechanism": mechanism, "sasl.username": USER, "sasl.password": password}
+
+
+def round_trip(twin: str, bootstrap: str, topic: str, properties: dict[str, Any]) -> list[bytes]:
+    """Write two records and read them, with a client of its own for each."""
+    if twin == "asyncio":
+        return asyncio.run(round_trip_aio(bootstrap, topic, properties))
+    with headrace.Admin(bootstrap, **properties) as admin:
+        admin.create_topic(topic, 1)
+    with headrace.Producer(bootstrap, **properties) as producer:
+        for value in (b"one", b"x" * 300_000):
+            producer.send(topic, value)
+    reading = {"auto_offset_reset": "earliest", "group": f"g-{topic}", **properties}
+    with headrace.Consumer(bootstrap, **reading) as consumer:
+        consumer.subscribe([topic])
+        found: list[bytes] = []
+        while len(found) < 2:
+            found += [record.value for record in consumer.poll(10)]
+        return found
+
+
+async def round_trip_aio(bootstrap: str, topic: str, properties: dict[str, Any]) -> list[bytes]:
+    async with headrace.aio.Admin(bootstrap, **properties) as admin:
+        await admin.create_topic(topic, 1)
+    async with headrace.aio.Producer(bootstrap, **properties) as producer:
+        for value in (b"one", b"x" * 300_000):
+            await producer.send(topic, value)
+    reading = {"auto_offset_reset": "earliest", "group": f"g-{topic}", **properties}
+    async with headrace.aio.Consumer(bootstrap, **reading) as consumer:
+        await consumer.subscribe([topic])
+        found: list[bytes] = []
+        while len(found) < 2:
+            found += [record.value for record in await consumer.poll(10)]
+        return found
+
+
+def refusal(twin: str, bootstrap: str, properties: dict[str, Any]) -> tuple[HeadraceError, float]:
+    """What a client is told that cannot come in, and after how many seconds."""
+
+    async def list_topics() -> None:
+        async with headrace.aio.Admin(bootstrap, **properties) as admin:
+            await admin.topics()
+
+    began = time.monotonic()
+    with pytest.raises(HeadraceError) as caught:
+        if twin == "asyncio":
+            asyncio.run(list_topics())
+        else:
+            with headrace.Admin(bootstrap, **properties) as admin:
+                admin.topics()
+    return caught.value, time.monotonic() - began
+
+
+@pytest.fixture(params=["kafka"])
+def server(request: pytest.FixtureRequest) -> Iterator[Any]:
+    yield request.getfixturevalue(f"secured_{request.param}")
+
+
+@pytest.fixture
+def trust(certificates: Certificates) -> dict[str, Any]:
+    return {"ssl.ca.location": str(certificates.authority)}
+
+
+@pytest.mark.parametrize("twin", TWINS)
+def test_records_go_round_under_tls(server: Any, trust: dict[str, Any], twin: str) -> None:
+    properties = {"security.protocol": "SSL", **trust}
+    values = round_trip(twin, server.bootstraps["SSL"], f"tls-{twin}", properties)
+    assert values == [b"one", b"x" * 300_000]
+
+
+@pytest.mark.parametrize("twin", TWINS)
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"])
+@pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
+def test_records_go_round_for_a_user(
+    server: Any, trust: dict[str, Any], twin: str, mechanism: str, protocol: str
+) -> None:
+    properties = {"security.protocol": protocol, **credentials(mechanism)}
+    if protocol == "SASL_SSL":
+        properties |= trust
+    topic = f"{protocol}-{mechanism}-{twin}"
+    values = round_trip(twin, server.bootstraps[protocol], topic, properties)
+    assert values == [b"one", b"x" * 300_000]
+
+
+@pytest.mark.parametrize("twin", TWINS)
+def test_a_certificate_lets_a_client_in(
+    server: Any, certificates: Certificates, trust: dict[str, Any], twin: str
+) -> None:
+    properties = {"security.protocol": "SSL", **trust, **identity(certificates.client)}
+    values = round_trip(twin, server.bootstraps["MUTUAL"], f"mutual-{twin}", properties)
+    assert values == [b"one", b"x" * 300_000]
+
+
+@pytest.mark.parametrize("twin", TWINS)
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+@pytest.mark.parametrize(
+    "wrong", [{"sasl.password": "wrong"}, {"sasl.username": "mallory"}], ids=["password", "user"]
+)
+def test_wrong_credentials_are_refused_at_once_in_the_brokers_words(
+    server: Any, trust: dict[str, Any], twin: str, mechanism: str, wrong: dict[str, str]
+) -> None:
+    properties = {
+        "security.protocol": "SASL_SSL", **trust, **credentials(mechanism), **wrong
+    }  # fmt: skip
+    error, took_s = refusal(twin, server.bootstraps["SASL_SSL"], properties)
+    assert isinstance(error, AuthenticationError), repr(error)
+    assert "refuses to log us in: Authentication failed" in str(error)
+    assert "wrong" not in str(error)
+    assert took_s < 5
+
+
+@pytest.mark.parametrize("twin", TWINS)
+def test_an_expired_token_is_refused(server: Any, trust: dict[str, Any], twin: str) -> None:
+    properties = {
+        "security.protocol": "SASL_SSL", **trust,
+        "sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token": lambda: unsecured_token(-100),
+    }  # fmt: skip
+    error, _ = refusal(twin, server.bootstraps["SASL_SSL"], properties)
+    assert isinstance(error, AuthenticationError), repr(error)
+
+
+MISTAKES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "no authority": ("SSL", {"security.protocol": "SSL"}, "set ssl.ca.location"),
+    "TLS to plaintext": ("PLAINTEXT", {"security.protocol": "SSL"}, "PLAINTEXT"),
+    "plaintext to TLS": ("SSL", {}, "SSL or SASL_SSL"),
+    "no login": ("SASL_PLAINTEXT", {}, "should security.protocol be SASL_PLAINTEXT"),
+    "login to plaintext": (
+        "PLAINTEXT",
+        {"security.protocol": "SASL_PLAINTEXT", **credentials("PLAIN")},
+        "wants no SASL here",
+    ),
+    "no certificate": ("MUTUAL", {"security.protocol": "SSL", "trusts": True}, "certificate"),
+}
+
+
+@pytest.mark.parametrize("twin", TWINS)
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_what_is_set_wrong_is_named(
+    server: Any, trust: dict[str, Any], twin: str, mistake: str
+) -> None:
+    listener, given, text = MISTAKES[mistake]
+    properties = {key: value for key, value in given.items() if key != "trusts"}
+    if "trusts" in given:
+        properties |= trust
+    properties["request.timeout.ms"] = 3000
+    error, _ = refusal(twin, server.bootstraps[listener], properties)
+    assert text in str(error)
+
+
+@pytest.mark.parametrize("twin", TWINS)
+def test_a_strangers_certificate_is_refused(
+    server: Any, certificates: Certificates, trust: dict[str, Any], twin: str
+) -> None:
+    properties = {"security.protocol": "SSL", **trust, **identity(certificates.unknown_client)}
+    error, _ = refusal(twin, server.bootstraps["MUTUAL"], properties)
+    assert isinstance(error, AuthenticationError), repr(error)
+    assert "refuses the TLS handshake" in str(error)
