@@ -12,10 +12,11 @@ from headrace.clients.config import ClientConfig
 from headrace.clients.drivers import Driver, open_blocking_driver
 from headrace.clients.flows.effects import ClientState, Flow
 from headrace.clients.flows.topic_settings import topic_settings
+from headrace.clock import SteadyClock
 from headrace.config.broker import parse_broker_config
 from headrace.serdes.serde import Serde, resolve_serde
 from headrace.server.entropy import OsEntropy
-from headrace.server.log import LoggingJournal
+from headrace.server.log import LoggingJournal, RateLimited
 from headrace.server.stores import open_stores
 from headrace.streams.clock import Clock
 from headrace.streams.world import World
@@ -82,7 +83,7 @@ class Broker(World):
             metadata=self._stores.metadata,
             storages=self._stores.storages,
             entropy=OsEntropy(),
-            journal=LoggingJournal(),
+            journal=RateLimited(LoggingJournal(), SteadyClock().now_ms),
         )
         super().__init__(core, clock)
         try:
