@@ -383,7 +383,7 @@ class Admin:
 
         Raises:
             SaslError: Mechanism, iterations or password are none that brokers take.
-            ApiError: The broker refuses: CLUSTER_AUTHORIZATION_FAILED, UNACCEPTABLE_CREDENTIAL.
+            ApiError: The broker refuses: CLUSTER_AUTHORIZATION_FAILED, or what is wrong with the name.
         """
         self._driver.run(self._core.set_user(name, password, mechanisms, iterations, os.urandom))
 
