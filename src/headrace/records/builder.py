@@ -8,6 +8,7 @@ from typing import Final
 
 from crc32c import crc32c
 
+from headrace.records.accel import Writer, kernels
 from headrace.records.batch import (
     CONTROL_FLAG,
     CRC_POSITION,
@@ -20,7 +21,7 @@ from headrace.records.batch import (
 )
 from headrace.records.compression import Compression, compress
 from headrace.records.varint import SMALL_VARINTS, encode_varint
-from headrace.types import NO_PARTITION_LEADER_EPOCH, NO_PRODUCER_ID, Buffer
+from headrace.types import NO_PARTITION_LEADER_EPOCH, NO_PRODUCER_ID
 
 Headers = Sequence[tuple[str, bytes | None]]
 RecordFields = tuple[bytes | None, bytes | None, Headers, int]
@@ -30,56 +31,25 @@ _UINT32: Final = struct.Struct(">I")
 _NULL: Final = encode_varint(-1)
 _SMALL: Final = SMALL_VARINTS
 _SMALL_COUNT: Final = len(SMALL_VARINTS)
+_FastWriter = None if kernels is None else kernels.RecordWriter
 
 
-class BatchBuilder:
-    """Collects records and encodes them as one batch.
+class RecordWriter:
+    """Collects the encoded records of one batch; the accelerator has the same in C.
 
-    `max_bytes` bounds the uncompressed batch; the first record is always taken, so that the limit that refuses it is
-    the receiver's. The base offset of a built batch is 0, as a producer sends it.
+    `max_bytes` bounds the batch, its header included; the first record is always taken.
     """
 
-    __slots__ = (
-        "_base_timestamp",
-        "_compression",
-        "_count",
-        "_flags",
-        "_level",
-        "_max_bytes",
-        "_max_timestamp",
-        "_parts",
-        "_size",
-    )
+    __slots__ = ("_max_bytes", "_parts", "base_timestamp", "count", "max_timestamp", "size")
 
-    def __init__(
-        self,
-        compression: Compression = Compression.NONE,
-        *,
-        level: int | None = None,
-        max_bytes: int = 1 << 20,
-        transactional: bool = False,
-        control: bool = False,
-    ) -> None:
-        self._compression = compression
-        self._level = level
+    def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._flags = (TRANSACTIONAL_FLAG if transactional else 0) | (
-            CONTROL_FLAG if control else 0
-        )
         self._parts: list[bytes] = []
         """What the records consist of, joined once at the end: no byte is copied twice."""
-        self._size = HEADER_SIZE
-        self._count = 0
-        self._base_timestamp = 0
-        self._max_timestamp = -1
-
-    def __len__(self) -> int:
-        return self._count
-
-    @property
-    def size(self) -> int:
-        """Bytes of the batch so far, before compression."""
-        return self._size
+        self.size = HEADER_SIZE
+        self.count = 0
+        self.base_timestamp = 0
+        self.max_timestamp = -1
 
     def append(
         self,
@@ -88,16 +58,20 @@ class BatchBuilder:
         headers: Headers = (),
         timestamp_ms: int = 0,
     ) -> bool:
-        """Add a record; false, and nothing added, when it does not fit any more."""
+        """Add a record; false, and nothing added, when it does not fit any more.
+
+        Raises:
+            ValueError: The timestamp, or its distance from the first, has more than 64 bits.
+        """
         # One method without calls, since it runs for each record; lengths are nearly always in the table.
-        count = self._count
+        count = self.count
         key_size = -1 if key is None else len(key)
         value_size = -1 if value is None else len(value)
-        tail = _encode_headers(headers) if headers else b"\x00"
-        if not count:
-            self._base_timestamp = timestamp_ms
-        delta = timestamp_ms - self._base_timestamp
-        delta_code = _SMALL[delta] if 0 <= delta < _SMALL_COUNT else encode_varint(delta)
+        tail = encode_headers(headers) if headers else b"\x00"
+        delta = timestamp_ms - self.base_timestamp if count else 0
+        delta_code = (
+            _SMALL[delta] if count and 0 <= delta < _SMALL_COUNT else _delta(delta, timestamp_ms)
+        )
         offset_code = _SMALL[count] if count < _SMALL_COUNT else encode_varint(count)
         key_code = _SMALL[key_size] if 0 <= key_size < _SMALL_COUNT else encode_varint(key_size)
         value_code = (
@@ -110,14 +84,70 @@ class BatchBuilder:
         if value:
             size += value_size
         size_code = _SMALL[size] if size < _SMALL_COUNT else encode_varint(size)
-        if count and self._size + len(size_code) + size > self._max_bytes:
+        if count and self.size + len(size_code) + size > self._max_bytes:
             return False
         self._parts += (size_code, head, key or b"", value_code, value or b"", tail)
-        self._size += len(size_code) + size
-        self._count = count + 1
-        if timestamp_ms > self._max_timestamp:  # noqa: PLR1730 - a call of max() takes as long as all lengths together
-            self._max_timestamp = timestamp_ms
+        self.size += len(size_code) + size
+        if not count:
+            self.base_timestamp = timestamp_ms
+        self.count = count + 1
+        if timestamp_ms > self.max_timestamp:  # noqa: PLR1730 - a call of max() takes as long as all lengths together
+            self.max_timestamp = timestamp_ms
         return True
+
+    def extend(self, values: list[bytes | None], start: int, timestamp_ms: int) -> int:
+        """Add `values[start:]` without keys and headers, as many as fit; return how many that were."""
+        before = self.count
+        for value in values[start:]:
+            if not self.append(None, value, (), timestamp_ms):
+                break
+        return self.count - before
+
+    def join(self) -> bytes:
+        """Return the bytes of the records."""
+        return b"".join(self._parts)
+
+
+class BatchBuilder:
+    """Collects records and encodes them as one batch.
+
+    `max_bytes` bounds the uncompressed batch; the first record is always taken, so that the limit that refuses it is
+    the receiver's. The base offset of a built batch is 0, as a producer sends it.
+    """
+
+    __slots__ = ("_compression", "_flags", "_level", "_writer", "append", "extend")
+
+    def __init__(
+        self,
+        compression: Compression = Compression.NONE,
+        *,
+        level: int | None = None,
+        max_bytes: int = 1 << 20,
+        transactional: bool = False,
+        control: bool = False,
+    ) -> None:
+        self._compression = compression
+        self._level = level
+        self._flags = (TRANSACTIONAL_FLAG if transactional else 0) | (
+            CONTROL_FLAG if control else 0
+        )
+        self._writer: Writer = (
+            RecordWriter(max_bytes)
+            if _FastWriter is None
+            else _FastWriter(max_bytes, encode_headers)
+        )
+        self.append = self._writer.append
+        """Add a record; false when it does not fit (the writer's own method, for it runs for each record)."""
+        self.extend = self._writer.extend
+        """Add a list of values; return how many fitted."""
+
+    def __len__(self) -> int:
+        return self._writer.count
+
+    @property
+    def size(self) -> int:
+        """Bytes of the batch so far, before compression."""
+        return self._writer.size
 
     def build(
         self,
@@ -129,10 +159,11 @@ class BatchBuilder:
         partition_leader_epoch: int = NO_PARTITION_LEADER_EPOCH,
     ) -> bytes:
         """Encode the batch; the builder keeps its records."""
-        records: Buffer = b"".join(self._parts)
+        writer = self._writer
+        records = writer.join()
         if self._compression != Compression.NONE:
             records = compress(self._compression, records, self._level)
-        batch = bytearray(
+        header = bytearray(
             HEADER.pack(
                 base_offset,
                 HEADER_SIZE - LOG_OVERHEAD + len(records),
@@ -140,18 +171,17 @@ class BatchBuilder:
                 MAGIC,
                 0,
                 self._compression | self._flags,
-                max(self._count - 1, 0),
-                self._base_timestamp,
-                self._max_timestamp,
+                max(writer.count - 1, 0),
+                writer.base_timestamp,
+                writer.max_timestamp,
                 producer_id,
                 producer_epoch,
                 base_sequence,
-                self._count,
+                writer.count,
             )
         )
-        batch += records
-        _UINT32.pack_into(batch, CRC_POSITION, crc32c(memoryview(batch)[CRC_START:]))
-        return bytes(batch)
+        _UINT32.pack_into(header, CRC_POSITION, crc32c(records, crc32c(header[CRC_START:])))
+        return b"".join((header, records))
 
 
 def build_batch(
@@ -187,10 +217,18 @@ def build_batch(
     )
 
 
-def _encode_headers(headers: Headers) -> bytes:
+def encode_headers(headers: Headers) -> bytes:
+    """Encode a record's headers, their number first."""
     parts = [encode_varint(len(headers))]
     for name, content in headers:
         encoded = name.encode("utf-8", "surrogateescape")
         parts += (encode_varint(len(encoded)), encoded)
         parts += (_NULL,) if content is None else (encode_varint(len(content)), content)
     return b"".join(parts)
+
+
+def _delta(delta: int, timestamp_ms: int) -> bytes:
+    for number in (delta, timestamp_ms):
+        if not -(1 << 63) <= number < 1 << 63:
+            raise ValueError(f"timestamp {timestamp_ms} has more than 64 bits")
+    return encode_varint(delta)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from headrace.clients.consumer.records import FetchedBatches
+from headrace.clients.consumer.records import ConsumerRecord, FetchedBatches
 from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.errors import CorruptRecordError
-from headrace.records.reader import Record
 from headrace.types import TopicPartition
 
 
@@ -53,8 +52,8 @@ class Cursor:
         self.quiet_until_ms = 0
         """Until then nothing new is expected: it had nothing when it was asked last."""
         self.fetched: FetchedBatches | None = None
-        self.records: list[Record] = []
-        """Records of one batch; those before `next_record` are handed out."""
+        self.records: list[ConsumerRecord] = []
+        """Records of one batch, keys and values still as bytes; those before `next_record` are handed out."""
         self.next_record = 0
         self.batch_end = 0
         self.batch_epoch = -1

@@ -141,7 +141,8 @@ class Fetcher:
         else:
             cursor.high_watermark = data.high_watermark
             if len(data.records):
-                cursor.fetched = FetchedBatches(data, check_crcs=self._config.check_crcs)
+                checked = self._config.check_crcs
+                cursor.fetched = FetchedBatches(cursor.name, data, check_crcs=checked)
             else:
                 cursor.quiet_until_ms = self._engine.now_ms + ASK_AGAIN_MS
 

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from headrace.clients.consumer.cursor import Cursor
 from headrace.clients.consumer.decoding import Decode, Decoders
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.errors import SerializationError
-from headrace.records.reader import Record
 from headrace.types import TopicPartition
-
-_new = partial(tuple.__new__, ConsumerRecord)
-"""Half the cost of calling the class."""
 
 
 class HandOut:
@@ -92,24 +86,19 @@ class HandOut:
         decoders = self._decoders.of(cursor.name.topic)
         assert decoders is not None, "checked by the caller"
         decode_key, decode_value = decoders
-        topic, partition = cursor.name
         while len(taken) < limit:
             if not cursor.pending and not self._decode(cursor, taken):
                 return cursor.empty
             first = cursor.next_record
             chunk = cursor.records[first : first + limit - len(taken)]
-            epoch = cursor.batch_epoch
             if decode_key is None and decode_value is None:
-                taken += [
-                    _new((topic, partition, offset, timestamp, key, value, headers, epoch))
-                    for offset, timestamp, key, value, headers in chunk
-                ]
+                taken += chunk
                 cursor.advance(len(chunk))
                 continue
             good = 0
             for record in chunk:
                 try:
-                    taken.append(_made(cursor, record, decode_key, decode_value))
+                    taken.append(_made(record, decode_key, decode_value))
                 except SerializationError:
                     if good:
                         cursor.advance(good)
@@ -131,9 +120,9 @@ class HandOut:
 
 
 def _made(
-    cursor: Cursor, record: Record, decode_key: Decode | None, decode_value: Decode | None
+    record: ConsumerRecord, decode_key: Decode | None, decode_value: Decode | None
 ) -> ConsumerRecord:
-    offset, timestamp, key, value, headers = record
+    topic, partition, offset, timestamp_ms, key, value, headers, epoch = record
     what = "key"
     try:
         if key is not None and decode_key is not None:
@@ -142,21 +131,11 @@ def _made(
         if value is not None and decode_value is not None:
             value = decode_value(value)
     except Exception as error:
-        topic, partition = cursor.name
         raise SerializationError(
-            f"the {what} of the record at offset {offset} of {cursor.name} does not decode: {error!r}; seek to "
-            f"{offset + 1} to skip it",
+            f"the {what} of the record at offset {offset} of {TopicPartition(topic, partition)} does not decode: "
+            f"{error!r}; seek to {offset + 1} to skip it",
             topic=topic,
             partition=partition,
             offset=offset,
         ) from error
-    return ConsumerRecord(
-        cursor.name.topic,
-        cursor.name.partition,
-        offset,
-        timestamp,
-        key,
-        value,
-        headers,
-        cursor.batch_epoch,
-    )
+    return ConsumerRecord(topic, partition, offset, timestamp_ms, key, value, headers, epoch)

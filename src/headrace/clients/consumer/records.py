@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 
 from headrace.clients.flows.fetch import FetchedPartition
 from headrace.records.batch import HEADER_SIZE, BatchHeader, check_batch
-from headrace.records.reader import Record, decode_batch
-from headrace.types import Buffer
+from headrace.records.reader import decode_batch, decode_batch_as
+from headrace.types import Buffer, TopicPartition
 
 ABORT_MARKER: Final = 0
 
@@ -32,9 +32,10 @@ class ConsumerRecord(NamedTuple):
 class FetchedBatches:
     """One partition's part of an answer, decoded batch by batch."""
 
-    __slots__ = ("_aborted", "_active_aborts", "_buffer", "_check_crcs", "_position")
+    __slots__ = ("_aborted", "_active_aborts", "_buffer", "_check_crcs", "_name", "_position")
 
-    def __init__(self, data: FetchedPartition, *, check_crcs: bool) -> None:
+    def __init__(self, name: TopicPartition, data: FetchedPartition, *, check_crcs: bool) -> None:
+        self._name = tuple(name)
         self._buffer: Buffer = data.records
         self._position = 0
         self._check_crcs = check_crcs
@@ -46,7 +47,7 @@ class FetchedBatches:
         """Whether nothing is left that could be a batch."""
         return len(self._buffer) - self._position < HEADER_SIZE
 
-    def next_batch(self) -> tuple[BatchHeader, list[Record]] | None:
+    def next_batch(self) -> tuple[BatchHeader, list[ConsumerRecord]] | None:
         """Return the next whole batch, without records if it is control or aborted; None at the end.
 
         Raises:
@@ -63,11 +64,14 @@ class FetchedBatches:
         start = self._position
         while self._aborted and self._aborted[0][1] <= header.last_offset:
             self._active_aborts.add(self._aborted.popleft()[0])
-        records: list[Record] = []
+        records: list[ConsumerRecord] = []
         if header.is_control:
             self._end_transaction(header, start)
         elif not (header.is_transactional and header.producer_id in self._active_aborts):
-            records = decode_batch(header, self._buffer, start)
+            epoch = (header.partition_leader_epoch,)
+            records = decode_batch_as(
+                ConsumerRecord, header, self._buffer, start, before=self._name, after=epoch
+            )
         self._position = start + header.size
         return header, records
 

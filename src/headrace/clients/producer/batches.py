@@ -17,7 +17,7 @@ from typing import Final
 from crc32c import crc32c
 
 from headrace.clients.flows.produce import ProducerIdentity
-from headrace.clients.producer.delivery import Delivery
+from headrace.clients.producer.delivery import Delivery, Fate
 from headrace.records.batch import CRC_POSITION, CRC_START
 from headrace.records.builder import BatchBuilder, build_batch
 from headrace.records.compression import Compression
@@ -43,6 +43,8 @@ class Batch:
         "deliveries",
         "doubtful",
         "encoded_count",
+        "extend",
+        "fate",
         "topic_partition",
     )
 
@@ -52,10 +54,13 @@ class Batch:
         """Holds the records until the batch is sent."""
         self.append = builder.append
         """Adds a record to an open batch (the builder's own method, for it runs for each record)."""
+        self.extend = builder.extend
+        """Adds many values."""
         self.data = b""
         """The encoded batch, once it is sent."""
         self.encoded_count = 0
         self.created_ms = now_ms
+        self.fate = Fate(topic_partition)
         self.deliveries: list[Delivery] = []
         """What the program was given for each record, in their order."""
         self.base_sequence = -1
@@ -227,4 +232,5 @@ def split(batch: Batch, compression: Compression, identity: ProducerIdentity) ->
         )
         half.deliveries = batch.deliveries[start : start + len(part)]
         halves.append(half)
+    batch.fate.divide([(half.fate, half.deliveries) for half in halves])
     return halves

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,24 +14,20 @@ from headrace.clients.drivers import Target, open_blocking_driver
 from headrace.clients.engine import UNLIMITED_MS
 from headrace.clients.producer.core import ProducerCore
 from headrace.clients.producer.delivery import Delivery, RecordMetadata
+from headrace.clients.producer.many import Many
 from headrace.clients.producer.partitioners import Partitioner
 from headrace.clients.producer.settings import producer_config
 from headrace.errors import HeadraceError
 from headrace.records.builder import Headers
 from headrace.serdes.serde import Serde
-from headrace.types import TopicPartition
 
 
 class DeliveryFuture(Delivery):
     """The fate of one record, to be waited for."""
 
-    __slots__ = ("_producer",)
+    __slots__ = ()
 
-    def __init__(
-        self, producer: Producer, topic_partition: TopicPartition, timestamp_ms: int
-    ) -> None:
-        super().__init__(topic_partition, timestamp_ms)
-        self._producer = producer
+    producer: Producer
 
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
         """Wait for the record's fate, and return where it went.
@@ -43,7 +40,7 @@ class DeliveryFuture(Delivery):
             TransportError: Its fate is not known in time.
         """
         if not self.done():
-            self._producer.wait_for(self, timeout_s)
+            self.producer.wait_for(self, timeout_s)
         return self.metadata()
 
 
@@ -107,7 +104,7 @@ class Producer:
             self._core: ProducerCore[DeliveryFuture] = ProducerCore(
                 self._driver.engine,
                 self.config,
-                delivery=lambda where, timestamp_ms: DeliveryFuture(self, where, timestamp_ms),
+                delivery=partial(DeliveryFuture, self),
                 choose=random.randrange,
                 partitioner=partitioner,
                 serde=serde,
@@ -190,6 +187,57 @@ class Producer:
                 )
             if delivery is not None:
                 return delivery
+            self._driver.start_background()
+            self._driver.run(self._core.prepare(topic, partition), self.config.max_block_ms)
+
+    def send_many(
+        self,
+        topic: str,
+        values: Iterable[Any],
+        *,
+        keys: Iterable[Any] | None = None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+        on_delivery: Callable[[DeliveryFuture], object] | None = None,
+    ) -> list[DeliveryFuture]:
+        """Add many records to their partitions' batches: as `send` for each, at a fraction of the cost.
+
+        All are turned into bytes before the first is added, so that a value that cannot be keeps all of them back.
+
+        Args:
+            topic: Where to.
+            values: The contents, one for each record.
+            keys: As many keys; None is records without a key.
+            headers: Name and value pairs that each record gets.
+            timestamp_ms: The time of all, milliseconds since 1970; None is now.
+            partition: The partition of all, instead of the partitioner's.
+            on_delivery: Called for each record, as `send` does.
+
+        Returns:
+            The records' fates, in their order.
+
+        Raises:
+            ClosedError: The producer is closed.
+            ConfigError: There are not as many keys as values.
+            SerializationError: A key or value cannot be turned into bytes; none was added.
+            ApiError: As for `send`; the records before the one that is refused are on their way.
+            TransportError: As for `send`; likewise.
+        """
+        many: Many[DeliveryFuture] = Many(
+            topic,
+            values,
+            keys,
+            headers=headers,
+            timestamp_ms=timestamp_ms,
+            partition=partition,
+            on_delivery=on_delivery,
+        )
+        while True:
+            with self._driver.enter():
+                whole = self._core.send_many(many)
+            if whole:
+                return many.deliveries
             self._driver.start_background()
             self._driver.run(self._core.prepare(topic, partition), self.config.max_block_ms)
 

@@ -12,10 +12,13 @@ from headrace.clients.flows.cluster import NO_LEADER
 from headrace.clients.flows.effects import Flow, Wait
 from headrace.clients.flows.topic_settings import topic_settings
 from headrace.clients.producer.batches import Batch, PartitionQueue
-from headrace.clients.producer.delivery import Delivery
+from headrace.clients.producer.delivery import Delivery, Fate
+from headrace.clients.producer.many import Many
 from headrace.clients.producer.partitioners import (
+    KeyHash,
     Partitioner,
     PartitionerFactory,
+    Sticky,
     partitioner_factory,
 )
 from headrace.clients.producer.sender import Sender
@@ -43,6 +46,8 @@ def _check_record(headers: object, timestamp_ms: object) -> None:
     """Say what is wrong with a record that could not be written; it is not looked at before, for each would pay."""
     if not isinstance(timestamp_ms, int):
         raise ConfigError(f"timestamp_ms is a whole number of milliseconds, not {timestamp_ms!r}")
+    if not -(1 << 63) <= timestamp_ms < 1 << 63:
+        raise ConfigError(f"timestamp_ms is a number of 64 bits, not {timestamp_ms}")
     pairs = headers if isinstance(headers, list | tuple) else [headers]
     for pair in pairs:
         if (
@@ -93,7 +98,7 @@ class ProducerCore(Generic[D]):
         engine: Engine,
         config: ProducerConfig,
         *,
-        delivery: Callable[[TopicPartition, int], D],
+        delivery: Callable[[Fate, int, int], D],
         choose: Callable[[int], int],
         partitioner: str | type[Any] | Partitioner | None = None,
         serde: str | Serde | None = None,
@@ -105,7 +110,7 @@ class ProducerCore(Generic[D]):
         Args:
             engine: The client's engine.
             config: The producer's configuration.
-            delivery: Makes what the program is given for a record, from its partition and timestamp.
+            delivery: Makes what the program is given for a record, of its batch's fate, its place there and its timestamp.
             choose: Returns a number below its argument, at random.
             partitioner: For all topics; None is what each topic's metadata says, or else `key_hash`.
             serde: For values; None is what each topic's metadata says, or else bytes.
@@ -183,11 +188,103 @@ class ProducerCore(Generic[D]):
         except (AttributeError, TypeError, ValueError):
             _check_record(headers, timestamp_ms)
             raise
-        delivery = self._delivery(batch.topic_partition, timestamp_ms)
-        batch.deliveries.append(delivery)
+        deliveries = batch.deliveries
+        delivery = self._delivery(batch.fate, len(deliveries), timestamp_ms)
+        deliveries.append(delivery)
         if on_delivery is not None:
             delivery.add_done_callback(on_delivery)
         return delivery
+
+    def send_many(self, many: Many[D]) -> bool:
+        """Add records to their partitions' batches; false, with some added or none, when `prepare` has to run first.
+
+        Raises:
+            ClosedError: The producer is closed.
+            SerializationError: A key or value cannot be turned into bytes; no record was added.
+            ApiError: The topic has no such partition, or a record exceeds `max.request.size`; those before it were
+                added.
+        """
+        topic = self._topics.get(many.topic)
+        if topic is None or (
+            many.partition is not None and many.partition not in range(topic.count)
+        ):
+            self._check_open()
+            return False
+        self._serialize(topic, many)
+        values, deliveries = many.values, many.deliveries
+        now_ms = self._engine.now_ms
+        timestamp_ms = now_ms if many.timestamp_ms is None else many.timestamp_ms
+        stays = many.keys is None and (
+            many.partition is not None or type(topic.partitioner) in {KeyHash, Sticky}
+        )
+        while (position := len(deliveries)) < len(values):
+            if self.sender.buffered > self._config.buffer_memory:
+                return False
+            batch = self._append_checked(
+                topic,
+                None if many.keys is None else many.keys[position],
+                values[position],
+                headers=many.headers,
+                timestamp_ms=timestamp_ms,
+                partition=many.partition,
+            )
+            more = 0
+            if stays and not many.headers:  # until the batch is full they all go there
+                more = batch.extend(values, position + 1, timestamp_ms)
+            first = len(batch.deliveries)
+            new = [
+                self._delivery(batch.fate, index, timestamp_ms)
+                for index in range(first, first + 1 + more)
+            ]
+            batch.deliveries += new
+            deliveries += new
+            if many.on_delivery is not None:
+                for delivery in new:
+                    delivery.add_done_callback(many.on_delivery)
+        return True
+
+    def _serialize(self, topic: Topic, many: Many[D]) -> None:
+        """Turn keys and values into bytes, once and all of them before the first record is added."""
+        if many.serialized:
+            return
+        keys, values = many.keys, many.values
+        if keys is not None:
+            key = topic.serialize_key
+            many.keys = [
+                each if each is None else self._serialized(key, each, topic.name, "key")
+                for each in keys
+            ]
+        as_they_are = topic.bytes_as_they_are
+        many.values = [
+            each
+            if each is None or (as_they_are and type(each) is bytes)
+            else self._serialized(topic.serialize_value, each, topic.name, "value")
+            for each in values
+        ]
+        many.serialized = True
+
+    def _append_checked(
+        self,
+        topic: Topic,
+        key: bytes | None,
+        value: bytes | None,
+        *,
+        headers: Headers,
+        timestamp_ms: int,
+        partition: int | None,
+    ) -> Batch:
+        try:
+            return self._append(
+                topic,
+                key,
+                value,
+                headers=headers,
+                timestamp_ms=timestamp_ms,
+                partition=partition,
+            )
+        except (AttributeError, TypeError, ValueError):
+            _check_record(headers, timestamp_ms)
+            raise
 
     def _append(
         self,
@@ -337,14 +434,12 @@ class ProducerCore(Generic[D]):
         for queue in list(self.sender.active):
             self.sender.close_open(queue)
         given = [
-            batch.deliveries
-            for queue in self.sender.active
-            for batch in (*queue.in_flight, *queue.ready)
+            batch.fate for queue in self.sender.active for batch in (*queue.in_flight, *queue.ready)
         ]
         self.sender.work()
-        while given := [part for part in given if not all(record.done() for record in part)]:
+        while given := [fate for fate in given if not fate.done()]:
             if self._engine.now_ms >= until_ms:
-                count = len({record.topic_partition for part in given for record in part})
+                count = len({fate.topic_partition for fate in given})
                 text = f"records for {count} partitions are not delivered after {timeout_ms} ms"
                 raise TransportError(text)
             yield Wait(until_ms)

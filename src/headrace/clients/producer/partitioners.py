@@ -8,6 +8,7 @@ from struct import Struct
 from typing import ClassVar, Final, Protocol, runtime_checkable
 
 from headrace.errors import ConfigError
+from headrace.records.accel import kernels
 
 _SEED: Final = 0x9747B28C
 _FACTOR: Final = 0x5BD1E995
@@ -66,10 +67,16 @@ def murmur2(data: bytes) -> int:
     return result ^ (result >> 15)
 
 
+def _remembered(key: bytes) -> int:
+    return _cached(key) if len(key) <= LONGEST_CACHED_KEY else murmur2(key)
+
+
+_hash = _remembered if kernels is None else kernels.murmur2
+
+
 def partition_for_key(key: bytes, partitions_count: int) -> int:
     """Return the partition that every client of Kafka's Java family gives a key."""
-    digest = _cached(key) if len(key) <= LONGEST_CACHED_KEY else murmur2(key)
-    return (digest & 0x7FFFFFFF) % partitions_count
+    return (_hash(key) & 0x7FFFFFFF) % partitions_count
 
 
 class Sticky:

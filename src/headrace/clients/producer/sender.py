@@ -7,7 +7,6 @@ the engine for. It never waits.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from functools import partial
 from typing import Final
 
 from headrace.clients.config import ProducerConfig
@@ -24,7 +23,7 @@ from headrace.clients.flows.produce import (
 )
 from headrace.clients.flows.routing import partition_error
 from headrace.clients.producer.batches import Batch, PartitionQueue, split
-from headrace.clients.producer.delivery import Delivery, RecordMetadata
+from headrace.clients.producer.delivery import Delivery, Written
 from headrace.errors import ApiError, ErrorCode, HeadraceError, TransportError
 from headrace.records.compression import Compression
 from headrace.types import TopicPartition
@@ -47,8 +46,6 @@ MAYBE_WRITTEN: Final = frozenset(
 )
 TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 REFRESH_TIMEOUT_MS: Final = 2_000
-_metadata = partial(tuple.__new__, RecordMetadata)
-"""Half the cost of calling the class, for each record."""
 
 
 class Sender:
@@ -287,14 +284,8 @@ class Sender:
         self._let_go(queue, batch)
         self.delivered += len(batch.deliveries)
         queue.confirmed = True
-        topic, partition = batch.topic_partition
-        offset, append_time_ms = produced.base_offset, produced.log_append_time_ms
-        due = self._engine.callbacks
-        for index, delivery in enumerate(batch.deliveries):
-            timestamp_ms = delivery.timestamp_ms if append_time_ms < 0 else append_time_ms
-            at = offset + index if offset >= 0 else -1
-            if callbacks := delivery.settle(_metadata((topic, partition, at, timestamp_ms))):
-                due.extend(callbacks)
+        written = Written(produced.base_offset, produced.log_append_time_ms)
+        self._engine.callbacks.extend(batch.fate.settle(written))
 
     def _abandon(self, queue: PartitionQueue, batch: Batch, error: HeadraceError) -> None:
         self._let_go(queue, batch)
@@ -305,7 +296,7 @@ class Sender:
         for delivery in batch.deliveries:
             if not self.failures and not delivery.observed:
                 self.failures.append(delivery)
-            self._engine.callbacks.extend(delivery.settle(error))
+        self._engine.callbacks.extend(batch.fate.settle(error))
 
     def _lose_identity(self, queue: PartitionQueue) -> None:
         """Have a new epoch begin for a queue, unless one is at hand that it has not begun yet."""

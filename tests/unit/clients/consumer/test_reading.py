@@ -46,7 +46,7 @@ def decoded(data: bytes, offset: int = 0, aborted=()) -> tuple[list[tuple[int, b
     """What is handed out of a response, and the position afterwards."""
     cursor = Cursor(T0, offset)
     fetched = FetchedPartition(memoryview(data), aborted_transactions=aborted)
-    cursor.fetched = FetchedBatches(fetched, check_crcs=True)
+    cursor.fetched = FetchedBatches(T0, fetched, check_crcs=True)
     taken = []
     while cursor.decode():
         taken += [(record.offset, record.value) for record in cursor.records]

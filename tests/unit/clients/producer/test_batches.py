@@ -14,7 +14,7 @@ from headrace.clients.producer.batches import (
     precedes,
     split,
 )
-from headrace.clients.producer.delivery import Delivery
+from headrace.clients.producer.delivery import Delivery, Written
 from headrace.records.batch import BatchHeader, check_batch
 from headrace.records.builder import BatchBuilder
 from headrace.records.compression import Compression
@@ -119,7 +119,10 @@ def test_what_may_have_been_written_keeps_its_identity_until_its_fate_is_known()
 
 def test_halves_keep_their_place_in_the_sequence_and_what_the_program_holds() -> None:
     batch = batch_of(b"a", b"b", b"c", b"d", b"e")
-    batch.deliveries = [Delivery(T0, number) for number in range(5)]
+    batch.deliveries = given = [Delivery(None, batch.fate, number, 5) for number in range(5)]
+    told: list[int] = []
+    for delivery in given[:2] + given[3:]:
+        delivery.add_done_callback(lambda each: told.append(given.index(each)))
     batch.encode(IDENTITY, 100)
     first, second = split(batch, Compression.ZSTD, IDENTITY)
     assert [record.value for record in read_records(first.data)] == [b"a", b"b", b"c"]
@@ -127,4 +130,13 @@ def test_halves_keep_their_place_in_the_sequence_and_what_the_program_holds() ->
     assert (first.base_sequence, second.base_sequence) == (100, 103)
     assert first.deliveries + second.deliveries == batch.deliveries
     assert len(first.deliveries) == 3
+    for callback in second.fate.settle(Written(70)):
+        callback()
+    assert [delivery.done() for delivery in given] == [False] * 3 + [True] * 2
+    assert not batch.fate.done()
+    for callback in first.fate.settle(Written(60)):
+        callback()
+    assert batch.fate.done()
+    assert told == [3, 4, 0, 1]
+    assert [delivery.metadata().offset for delivery in given] == [60, 61, 62, 70, 71]
     assert BatchHeader.parse(second.data).compression == Compression.ZSTD

@@ -1,0 +1,13 @@
+"""The C extension; all else is in pyproject.toml."""
+
+from setuptools import Extension, setup
+
+setup(
+    ext_modules=[
+        Extension(
+            "headrace_accel._kernels",
+            ["src/headrace_accel/_kernels.c"],
+            extra_compile_args=["-O3", "-std=c11", "-Wall", "-Wextra"],
+        )
+    ]
+)

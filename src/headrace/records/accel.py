@@ -1,0 +1,90 @@
+"""The optional accelerator: the loops that run once for each record, in C, if `headrace-accel` is installed.
+
+What it does is defined by the functions here that it stands in for; nothing needs it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+API_VERSION: Final = 1
+"""The version of the accelerator's functions that is called here."""
+
+
+class Writer(Protocol):
+    """Collects the encoded records of one batch."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the batch so far, its header included, before compression."""
+
+    @property
+    def count(self) -> int:
+        """Number of records."""
+
+    @property
+    def base_timestamp(self) -> int:
+        """Timestamp of the first record; 0 without any."""
+
+    @property
+    def max_timestamp(self) -> int:
+        """The latest timestamp; -1 without any."""
+
+    def append(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+        timestamp_ms: int = 0,
+    ) -> bool:
+        """Add a record; false, and nothing added, when it does not fit any more."""
+
+    def extend(self, values: list[bytes | None], start: int, timestamp_ms: int, /) -> int:
+        """Add `values[start:]` without keys and headers, as many as fit; return how many that were."""
+
+    def join(self) -> bytes:
+        """Return the bytes of the records."""
+
+
+class Kernels(Protocol):
+    """The functions of the accelerator."""
+
+    RecordWriter: Callable[[int, Callable[[Any], bytes]], Writer]
+
+    def decode_records(  # noqa: PLR0917 - names are for calls that happen less often
+        self,
+        data: bytes | bytearray | memoryview,
+        count: int,
+        base_offset: int,
+        base_timestamp: int,
+        fixed_timestamp: int | None,
+        kind: type[Any],
+        before: tuple[Any, ...],
+        after: tuple[Any, ...],
+        /,
+    ) -> list[Any] | None:
+        """Return the records of a batch; None where they are not well-formed, so that Python's own loop says why."""
+
+    def murmur2(self, data: bytes, /) -> int:
+        """Return the hash of a key."""
+
+
+def _find() -> tuple[Kernels | None, str]:
+    try:
+        package = importlib.import_module("headrace_accel")
+    except ImportError:
+        return None, "not installed"
+    if package.API_VERSION != API_VERSION:
+        return None, (
+            f"headrace-accel {package.VERSION} does not fit this version of Headrace; "
+            "install the one that came with it"
+        )
+    if not package.enabled:
+        return None, "switched off by HEADRACE_ACCEL=0"
+    return package.kernels, f"headrace-accel {package.VERSION}"
+
+
+kernels, state = _find()
+"""The accelerator's functions, or None; and in words what became of it."""
