@@ -37,9 +37,10 @@ crash:  ## power cuts at thousands of points of recorded servers, then many cycl
 	@cat .cache/crash/results.txt
 	HEADRACE_KILL_CYCLES=500 $(PYTEST) tests/conformance/server/test_kill_nine.py --timeout 3600
 
-simulate:  ## a thousand lives of a group of consumers in virtual time; a failure names its seed
+simulate:  ## a thousand lives of consumers, and of workers, in virtual time; a failure names its seed
 	@$(PYTHON) tools/prepare.py test
-	HEADRACE_GROUP_ROUNDS=$(or $(ROUNDS),1000) $(PYTEST) -n 2 tests/property/test_group_rounds.py
+	HEADRACE_GROUP_ROUNDS=$(or $(ROUNDS),1000) HEADRACE_WORKER_ROUNDS=$(or $(ROUNDS),1000) \
+		$(PYTEST) -n 2 tests/property/test_group_rounds.py tests/property/test_worker_rounds.py
 
 fuzz:  ## damaged messages, batches and files for FUZZ_SECONDS (300); a failure says how to repeat it
 	@$(PYTHON) tools/prepare.py test

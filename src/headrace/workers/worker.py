@@ -345,8 +345,8 @@ class Worker:
         """Finish what runs in these partitions, within the bound, and commit: then they may go.
 
         Raises:
-            WorkerFailedError: The commit failed until `request.timeout.ms` was over. The consumer has not told the group
-                that they may go, and does not any more: the worker ends.
+            WorkerFailedError: The commit failed until `request.timeout.ms` was over. The consumer has not told the
+                group that they may go, and does not any more: the worker ends.
         """
         async with self._handing_over:
             if not self._at_most_once:
@@ -364,9 +364,9 @@ class Worker:
         self, partitions: Collection[TopicPartition], error: HeadraceError
     ) -> WorkerFailedError:
         failure = WorkerFailedError(
-            f"the worker {self.settings.name!r} stopped: {', '.join(map(str, partitions))} had to go to other members of "
-            f"the group {self.settings.group!r}, and what was finished there could not be committed: {error}. It is "
-            "handled again. Look to the brokers, and start the worker again"
+            f"the worker {self.settings.name!r} stopped: {', '.join(map(str, partitions))} had to go to other members "
+            f"of the group {self.settings.group!r}, and what was finished there could not be committed: {error}. It "
+            "is handled again. Look to the brokers, and start the worker again"
         )
         failure.__cause__ = error
         return failure
