@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -78,19 +77,22 @@ def refusal(twin: str, bootstrap: str, properties: dict[str, Any]) -> tuple[Head
         async with headrace.aio.Admin(bootstrap, **properties) as admin:
             await admin.topics()
 
-    began = time.monotonic()
-    with pytest.raises(HeadraceError) as caught:
+    def list_topics_by_twin() -> None:
         if twin == "asyncio":
             asyncio.run(list_topics())
-        else:
-            with headrace.Admin(bootstrap, **properties) as admin:
-                admin.topics()
+            return
+        with headrace.Admin(bootstrap, **properties) as admin:
+            admin.topics()
+
+    began = time.monotonic()
+    with pytest.raises(HeadraceError) as caught:
+        list_topics_by_twin()
     return caught.value, time.monotonic() - began
 
 
 @pytest.fixture(params=["kafka"])
-def server(request: pytest.FixtureRequest) -> Iterator[Any]:
-    yield request.getfixturevalue(f"secured_{request.param}")
+def server(request: pytest.FixtureRequest) -> Any:
+    return request.getfixturevalue(f"secured_{request.param}")
 
 
 @pytest.fixture
