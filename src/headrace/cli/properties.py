@@ -17,8 +17,10 @@ _NOT_OURS: Final = re.compile(
     r"""
     num\.(network|io|replica\.fetchers|recovery\.threads.*) (\..*)? | background\.threads
     | socket\.(send|receive)\.buffer\.bytes | queued\.max\.requests
-    | (zookeeper|controller|kafka|metadata|metrics?|process|share|remote|transaction|quota|ssl|sasl|principal)\..*
-    | config\.providers(\..*)? | inter\.broker\..* | listener\.security\.protocol\.map | log\.(cleaner|flush)\..* | replica\..*
+    | (zookeeper|controller|kafka|metadata|metrics?|process|share|remote|transaction|quota|principal)\..*
+    | ssl\.(protocol|provider|engine|endpoint|secure|keymanager|trustmanager|allow)\..* | ssl\.(protocol|provider)
+    | sasl\.(kerberos|login|mechanism)\..* | security\.(inter\.broker\.protocol|providers)
+    | config\.providers(\..*)? | inter\.broker\..* | log\.(cleaner|flush)\..* | replica\..*
     | offsets\.topic\.replication\.factor | transaction\.state\.log\..*
     | group\.(consumer|share|streams|coordinator)\..*
     """,
@@ -40,19 +42,6 @@ def split_assignments(assignments: Iterable[str]) -> dict[str, str]:
             raise ConfigError(f"--config {assignment!r}: expected KEY=VALUE")
         settings[key.strip()] = value.strip()
     return settings
-
-
-def single_listener(listeners: str) -> str:
-    """Return the one listener for clients that Kafka's `listeners` names; a controller's is left out.
-
-    Raises:
-        ConfigError: There are several, or none.
-    """
-    entries = [entry.strip() for entry in listeners.split(",")]
-    ours = [entry for entry in entries if entry and not entry.upper().startswith("CONTROLLER:")]
-    if len(ours) != 1:
-        raise ConfigError(f"listeners {listeners!r}: expected one listener")
-    return ours[0]
 
 
 def read_properties(path: Path, journal: Journal) -> dict[str, str]:

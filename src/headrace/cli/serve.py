@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from headrace.cli.properties import read_properties, resolved, single_listener, split_assignments
+from headrace.cli.properties import read_properties, resolved, split_assignments
 from headrace.errors import ConfigError, HeadraceError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -17,9 +18,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 
-_DEFAULT_LISTEN = "127.0.0.1:9092"
 _OPTIONS = (
-    click.option("--listen", metavar="HOST:PORT", help=f"Where to accept connections.  [default: {_DEFAULT_LISTEN}]"),
+    click.option(
+        "--listen",
+        metavar="[NAME://]HOST:PORT",
+        multiple=True,
+        help="Where to accept connections; repeatable. NAME is a listener's, or PLAINTEXT, SSL, SASL_PLAINTEXT or "
+        "SASL_SSL.  [default: 127.0.0.1:9092]",
+    ),
     click.option(
         "--config",
         "assignments",
@@ -32,7 +38,7 @@ _OPTIONS = (
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         help="Broker settings: a Java properties file (server.properties) or TOML.",
     ),
-    click.option("--insecure", is_flag=True, help="Allow a plaintext listener that other machines can reach."),
+    click.option("--insecure", is_flag=True, help="Allow other machines to reach a listener that does not both encrypt and authenticate."),
     click.option(
         "--log-level",
         type=click.Choice(["debug", "info", "warning", "error"]),
@@ -89,7 +95,7 @@ def serve(data: tuple[Path, ...], durability: str | None, **options: Any) -> Non
 def run_server(
     *,
     data: tuple[Path, ...],
-    listen: str | None,
+    listen: tuple[str, ...],
     assignments: tuple[str, ...],
     config_file: Path | None,
     insecure: bool,
@@ -104,10 +110,10 @@ def run_server(
 
     Args:
         data: the data directories as the user gave them.
-        listen: HOST:PORT as the user gave it, or None.
+        listen: HOST:PORT or NAME://HOST:PORT, as the user gave them.
         assignments: KEY=VALUE settings.
         config_file: a file of settings; flags and assignments win over it.
-        insecure: allow a listener beyond loopback.
+        insecure: allow an unprotected listener beyond loopback.
         log_level: least level of a log line.
         log_format: "text" or "json".
         loop: "auto", "asyncio" or "uvloop".
@@ -118,7 +124,7 @@ def run_server(
     """
     # Imported here: `headrace serve --help` needs none of it.
     from headrace.config.broker import parse_broker_config  # noqa: PLC0415 - see above
-    from headrace.server.listen import check_exposure, parse_listen_address  # noqa: PLC0415 - see above
+    from headrace.server.listen import chosen_listeners  # noqa: PLC0415 - see above
     from headrace.server.log import LoggingJournal, configure_logging  # noqa: PLC0415 - see above
     from headrace.server.process import ServeOptions, run  # noqa: PLC0415 - see above
 
@@ -127,15 +133,14 @@ def run_server(
         journal = LoggingJournal()
         from_file = read_properties(config_file, journal) if config_file else {}
         values = resolved({**from_file, **split_assignments(assignments)}, journal)
-        listeners = values.pop("listeners", _DEFAULT_LISTEN)
         log_dirs = values.pop("log.dirs", values.pop("log.dir", None))
         if not data and default_data is not None:
             data = (default_data,) if log_dirs is None else _directories(log_dirs)
         values["log.dirs"] = ",".join(str(directory.absolute()) for directory in data)
         config = parse_broker_config({**(defaults or {}), **values, **(settings or {})})
-        address = parse_listen_address(listen or single_listener(listeners))
-        check_exposure(address, insecure=insecure)
-        options = ServeOptions(listen=address, data=data, config=config, loop=loop)
+        listeners = chosen_listeners(listen, config, insecure=insecure)
+        config = replace(config, listeners=",".join(map(str, listeners)))
+        options = ServeOptions(listeners=listeners, data=data, config=config, loop=loop)
         sys.exit(run(options))
     except ConfigError as error:
         _leave(error, EXIT_USAGE)

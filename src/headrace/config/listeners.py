@@ -73,6 +73,11 @@ class Listener(NamedTuple):
         return f"{self.name}://{self.address}"
 
 
+ANY_PLAINTEXT: Final = Listener(
+    SecurityProtocol.PLAINTEXT.value, SecurityProtocol.PLAINTEXT, ListenAddress("127.0.0.1", 0)
+)
+
+
 def parse_protocol_map(text: str) -> dict[str, SecurityProtocol]:
     """Read `listener.security.protocol.map`; the four protocols stand for themselves unless it says otherwise.
 

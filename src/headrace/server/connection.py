@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol, cast
 
 from headrace.broker.session import Session
+from headrace.config.listeners import ANY_PLAINTEXT, Listener
 from headrace.ports import Journal
 from headrace.server.budget import MemoryBudget
 from headrace.server.framing import BadFrameError, ReceiveBuffer
@@ -85,9 +86,12 @@ class Hub(Protocol):
 class Connection(asyncio.BufferedProtocol):
     """The protocol object of one accepted socket."""
 
-    def __init__(self, hub: Hub, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, hub: Hub, loop: asyncio.AbstractEventLoop, listener: Listener = ANY_PLAINTEXT
+    ) -> None:
         self._hub = hub
         self._loop = loop
+        self._listener = listener
         self._limits = hub.limits
         self._receive = ReceiveBuffer(hub.limits, hub.budget, self)
         self._slots: deque[Slot] = deque()
@@ -103,6 +107,8 @@ class Connection(asyncio.BufferedProtocol):
         self._received_ms = 0
         self._frame_began_ms = -1
         self._active_ms = 0
+        self._made_ms = 0
+        self._in_flight_limit = hub.limits.max_requests_in_flight
         self._written_ms = 0
         self._written_bytes = 0
         self._transport: asyncio.Transport
@@ -123,14 +129,21 @@ class Connection(asyncio.BufferedProtocol):
         local = transport.get_extra_info("sockname") or ("?", 0)
         self.client_address, self.client = peer[0], f"{peer[0]}:{peer[1]}"
         self.local_host, self.local_port = local[0], local[1]
-        self.session = Session(client_host=self.client_address)
+        self.session = Session(
+            listener=self._listener.name,
+            protocol=self._listener.protocol,
+            client_host=self.client_address,
+        )
+        self.session.on_change = self._session_changed
+        self._session_changed()
         self._hub.begin()
         self._received_ms = self._active_ms = self._written_ms = self._hub.now_ms
+        self._made_ms = self._hub.now_ms
         try:
             accepted = transport.get_extra_info("socket")
             sock = socket.socket(fileno=os.dup(accepted.fileno()))
             sock.settimeout(0)
-            self._writer = SocketWriter(self._loop, sock, self._drained, self._write_failed)
+            self._writer = self._make_writer(sock)
             _set_options(sock, self._limits)
         except OSError as error:  # no descriptor left, or the client has gone already
             self._refuse_new(f"{error}")
@@ -139,6 +152,9 @@ class Connection(asyncio.BufferedProtocol):
         if reason is not None:
             self._writer.close()
             self._refuse_new(reason)
+
+    def _make_writer(self, sock: socket.socket) -> SocketWriter:
+        return SocketWriter(self._loop, sock, self._drained, self._write_failed)
 
     def _refuse_new(self, reason: str) -> None:
         self.lost = True
@@ -175,6 +191,15 @@ class Connection(asyncio.BufferedProtocol):
         self._slots.clear()
         self._hub.closed(self)
 
+    def _session_changed(self) -> None:
+        """Give a client no more room than it needs until it has authenticated."""
+        session, limits = self.session, self._limits
+        known = session.authenticated
+        self._in_flight_limit = limits.max_requests_in_flight if known else 1
+        self._receive.bound(
+            tokens=session.raw_tokens, most=0 if known else limits.max_unauthenticated_bytes
+        )
+
     # -- requests
 
     def _process(self) -> None:
@@ -186,6 +211,8 @@ class Connection(asyncio.BufferedProtocol):
                     break
                 frame = self._receive.next_frame()
                 if frame is None:
+                    if self._receive_more():
+                        continue
                     complete = True
                     break
                 self._accept(self._hub.handle(self, frame))
@@ -202,6 +229,10 @@ class Connection(asyncio.BufferedProtocol):
             self._pause()
             if not self._congested():
                 self._continue_soon()
+
+    def _receive_more(self) -> bool:
+        """Receive what a layer below still holds; returns whether there was anything."""
+        return False
 
     def _accept(self, answer: Sequence[Payload] | Slot | None) -> None:
         """Put a response, or its slot, into the order."""
@@ -225,7 +256,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _congested(self) -> bool:
         return (
-            len(self._slots) >= self._limits.max_requests_in_flight
+            len(self._slots) >= self._in_flight_limit
             or self._writer.queued_bytes > self._limits.max_queued_bytes
             or self._closing_since_ms >= 0
             or self._unmute is not None
@@ -327,7 +358,7 @@ class Connection(asyncio.BufferedProtocol):
     def _drained(self) -> None:
         if self._closing_since_ms >= 0:
             if not self._writer.queued_bytes:
-                self._transport.abort()
+                self._shut()
         elif self._paused:
             self._continue_if_room()
 
@@ -398,7 +429,11 @@ class Connection(asyncio.BufferedProtocol):
             if now_ms - self._closing_since_ms > _CLOSE_TIMEOUT_MS:
                 self._transport.abort()
             return
-        reason = self._stalled_write(now_ms) or self._stalled_frame(now_ms)
+        reason = (
+            self._stalled_write(now_ms)
+            or self._stalled_frame(now_ms)
+            or self._stalled_authentication(now_ms)
+        )
         if reason:
             self._hub.client_log.warning("connection_closed", client=self.client, reason=reason)
             self.abort()
@@ -423,6 +458,12 @@ class Connection(asyncio.BufferedProtocol):
             return ""
         queued = self._writer.queued_bytes
         return f"the client took none of {queued} waiting bytes in {timeout_ms / 1000:g} s"
+
+    def _stalled_authentication(self, now_ms: int) -> str:
+        limit_ms = self._limits.authentication_timeout_ms
+        if self.session.authenticated or self._slots or now_ms - self._made_ms <= limit_ms:
+            return ""
+        return f"the client has not authenticated in {limit_ms / 1000:g} s"
 
     def _stalled_frame(self, now_ms: int) -> str:
         if self._paused or self._frame_began_ms < 0:

@@ -28,7 +28,9 @@ from headrace.protocol.frame import (
     encode_response,
     encode_unsupported_version,
 )
+from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from headrace.server.admission import Admission, longest_list
+from headrace.server.aside import Aside
 from headrace.server.budget import MemoryBudget
 from headrace.server.compactor import Compactor, Step
 from headrace.server.connection import CloseConnectionError, Connection, Slot
@@ -40,6 +42,8 @@ from headrace.types import Payload
 
 _SWEEP_INTERVAL_S: Final = 1.0
 _TICK_RETRY_MS: Final = 1000
+_TOKEN: Final = RequestHeader(ApiKey.SASL_AUTHENTICATE, 0, 0, None)
+"""Stands for the header that a frame does not have after SaslHandshake version 0: it is a token and nothing else."""
 
 
 class ServedBroker(Protocol):
@@ -106,7 +110,7 @@ class _ResponseSlot(Slot):
         if self.connection.lost:
             return
         try:
-            payloads = encode_response(self._header, response)
+            payloads = _encode(self._header, response)
         except Exception as error:  # noqa: BLE001 - our own bug must not stop the other connections
             self._hub.report_bug("response_failed", self.connection, self._header, error)
             self.connection.close("the broker failed", quietly=True)
@@ -114,6 +118,8 @@ class _ResponseSlot(Slot):
         if self._hub.quotas.active:
             self._hub.mute(self.connection, response)
         self.fill(payloads)
+        if self.connection.session.ended:
+            self.connection.close(self.connection.session.ended, quietly=True)
 
 
 class BrokerHub:
@@ -150,12 +156,15 @@ class BrokerHub:
         self._sweep: asyncio.TimerHandle | None = None
         self._timer = BrokerTimer(loop, clock.now_ms, self._next_deadline_ms, self._tick)
         self.syncer = Syncer(loop, broker, clock.now_ms, after=self.end, on_failure=on_failure)
+        self.aside = Aside(loop, self.begin, self.end)
         self.compactor = Compactor(loop, broker, clock.now_ms, after=self.end)
         self.quotas = broker.quotas
         self.limits = limits
         self.client_log: Journal = journal
         self.budget = MemoryBudget(limits.memory_budget_bytes)
         self.now_ms = clock.now_ms()
+        self.sweeps: list[Callable[[], object]] = []
+        """What else is to be called once a second."""
 
     @property
     def connections(self) -> Sequence[Connection]:
@@ -172,6 +181,7 @@ class BrokerHub:
         if self._sweep is not None:
             self._sweep.cancel()
         self._timer.cancel()
+        self.aside.close()
         self.compactor.close()
         self.syncer.close()
 
@@ -184,7 +194,7 @@ class BrokerHub:
     def handle(self, connection: Connection, frame: memoryview) -> Sequence[Payload] | Slot | None:
         """Handle one request; see `headrace.server.connection.Hub`."""
         try:
-            header, request = decode_request(frame)
+            header, request = _decode(connection, frame)
         except UnsupportedVersion as error:
             return self._unsupported_version(error.header)
         except ProtocolError as error:
@@ -213,7 +223,7 @@ class BrokerHub:
                     answer.on_done(slot.resolve)
                     return slot
                 answer = answer.value
-            return None if answer is None else encode_response(header, answer)
+            return None if answer is None else _encode(header, answer)
         except CloseConnection as error:
             raise CloseConnectionError(f"{_api_name(header.api_key)}: {error.reason}") from error
         except Exception as error:
@@ -322,6 +332,8 @@ class BrokerHub:
         self.begin()
         for connection in self.connections:
             connection.check(self.now_ms)
+        for sweep in self.sweeps:
+            sweep()
         self._journal.report()
 
     async def drain(self, timeout_s: float) -> None:
@@ -347,6 +359,22 @@ class BrokerHub:
             connection.abort()
         if self._connections:
             await self._all_closed.wait()
+
+
+def _decode(connection: Connection, frame: memoryview) -> tuple[RequestHeader, Message]:
+    if connection.session.raw_tokens:
+        return _TOKEN, SaslAuthenticateRequest(auth_bytes=frame)
+    return decode_request(frame)
+
+
+def _encode(header: RequestHeader, response: Any) -> Sequence[Payload]:
+    """Encode a response; to a token without a header it is a token without one, or nothing if it was refused."""
+    if header is not _TOKEN:
+        return encode_response(header, response)
+    if response.error_code:
+        return ()
+    token = bytes(response.auth_bytes)
+    return [len(token).to_bytes(4) + token]
 
 
 def _api_name(api_key: int) -> str:

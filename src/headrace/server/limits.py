@@ -16,6 +16,9 @@ class ServerLimits:
     Attributes:
         max_request_bytes: largest Produce request (Kafka's `socket.request.max.bytes`); beyond: closed.
         max_other_request_bytes: largest request of any other API; beyond: closed.
+        max_unauthenticated_bytes: largest request of a client that has to authenticate first; beyond: closed
+            (`sasl.server.max.receive.size`). It has one request in flight.
+        authentication_timeout_ms: a client has not authenticated so long after it connected: closed.
         max_requests_in_flight: unanswered requests of a connection; at it: nothing more is read from it.
         max_queued_bytes: response bytes that a connection has not taken yet; above: nothing more is read
             from it until half of them are gone.
@@ -24,6 +27,7 @@ class ServerLimits:
         initial_buffer_bytes: receive buffer of a fresh or idle connection.
         busy_buffer_bytes: size up to which a connection's buffer grows when it is found full.
         idle_timeout_ms: no request and no answer under way for so long: closed (`connections.max.idle.ms`).
+        handshake_timeout_ms: a TLS handshake takes longer: closed.
         frame_timeout_ms: the rest of a request does not come: closed after so long without a byte, or
             when it comes slower than `min_bytes_per_second` on average.
         min_bytes_per_second: see there.
@@ -41,12 +45,15 @@ class ServerLimits:
 
     max_request_bytes: int = 100 * MIB
     max_other_request_bytes: int = 1 * MIB
+    max_unauthenticated_bytes: int = 512 * KIB
+    authentication_timeout_ms: int = 10_000
     max_requests_in_flight: int = 256
     max_queued_bytes: int = 4 * MIB
     memory_budget_bytes: int = 256 * MIB
     initial_buffer_bytes: int = 16 * KIB
     busy_buffer_bytes: int = 256 * KIB
     idle_timeout_ms: int = 600_000
+    handshake_timeout_ms: int = 10_000
     frame_timeout_ms: int = 10_000
     min_bytes_per_second: int = 1 * KIB
     write_timeout_ms: int = 600_000

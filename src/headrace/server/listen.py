@@ -1,71 +1,79 @@
-"""Addresses to listen on: parsing, the rule about plaintext beyond loopback, binding."""
+"""Where to listen: what was asked for, the rule about listeners that other machines reach, binding."""
 
 from __future__ import annotations
 
 import errno
-import ipaddress
 import os
 import socket
 import sys
-from typing import NamedTuple
+from collections.abc import Sequence
 
+from headrace.config.broker import BrokerConfig
+from headrace.config.listeners import (
+    ListenAddress,
+    Listener,
+    parse_advertised,
+    parse_listeners,
+    parse_protocol_map,
+)
 from headrace.errors import ConfigError
 
 
-class ListenAddress(NamedTuple):
-    """Where to listen; port 0 lets the system choose."""
+def chosen_listeners(
+    texts: Sequence[str], config: BrokerConfig, *, insecure: bool
+) -> tuple[Listener, ...]:
+    """Return the listeners that were asked for.
 
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only programs on this machine can connect."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
-
-
-def parse_listen_address(text: str) -> ListenAddress:
-    """Read `HOST:PORT`, `[IPV6]:PORT` or Kafka's `PLAINTEXT://HOST:PORT` (no host: all addresses).
+    Args:
+        texts: `HOST:PORT` or `NAME://HOST:PORT`; none for those of `listeners`.
+        config: The broker's configuration.
+        insecure: Whether other machines may reach what is not protected.
 
     Raises:
-        ConfigError: It is none of them.
+        ConfigError: One is malformed, exposed, or advertised and not there.
     """
-    scheme, separator, rest = text.strip().rpartition("://")
-    if separator and scheme.upper() != "PLAINTEXT":
-        raise ConfigError(f"listener {text!r}: only PLAINTEXT is supported")
-    host, colon, port = rest.rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
-    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"listener {text!r}: expected HOST:PORT")
-    if ":" in host and not bracketed:
-        raise ConfigError(f"listener {text!r}: an IPv6 address goes in brackets, as in [::1]:9092")
-    if not host and not separator:
-        raise ConfigError(
-            f"listener {text!r}: expected HOST:PORT; for all addresses say 0.0.0.0:{port}"
-        )
-    return ListenAddress(host.strip("[]") or "0.0.0.0", int(port))  # noqa: S104 - what the user wrote
+    protocols = parse_protocol_map(config.listener_security_protocol_map)
+    listeners = parse_listeners(",".join(texts) or config.listeners, protocols)
+    for listener in listeners:
+        check_exposure(listener, config, insecure=insecure)
+    names = [listener.name for listener in listeners]
+    for name in parse_advertised(config.advertised_listeners):
+        if name not in names:
+            raise ConfigError(
+                f"advertised.listeners: there is no listener {name}, but {', '.join(names)}"
+            )
+    return listeners
 
 
-def check_exposure(address: ListenAddress, *, insecure: bool) -> None:
-    """Refuse a plaintext listener that other machines can reach, unless the user insists.
+def check_exposure(listener: Listener, config: BrokerConfig, *, insecure: bool) -> None:
+    """Refuse a listener that other machines can reach and that lacks protection, unless the user insists.
 
     Raises:
-        ConfigError: It is not a loopback address and `insecure` is not set.
+        ConfigError: It is not a loopback address, does not both encrypt and authenticate, and `insecure` is not set.
     """
-    if not address.is_loopback and not insecure:
-        raise ConfigError(
-            f"refusing to listen on {address}: connections there are neither encrypted nor authenticated, and whoever "
-            f"reaches the port can read and delete everything. Listen on 127.0.0.1:{address.port}, or say --insecure "
-            "(insecure=True to `Broker.listen`) if the network is trusted"
+    if listener.address.is_loopback or insecure:
+        return
+    protocol = listener.protocol
+    required = config.for_listener(listener.name).ssl_client_auth == "required"
+    authenticated = protocol.sasl or (protocol.encrypted and required)
+    if protocol.encrypted and authenticated:
+        return
+    if protocol.encrypted:
+        lacking = "clients are not authenticated, and whoever reaches the port can read and delete everything"
+        remedy = "Set ssl.client.auth=required, or give it the protocol SASL_SSL"
+    elif authenticated:
+        lacking = "connections are not encrypted, and whoever sees the network learns what is sent"
+        remedy = "Give it the protocol SASL_SSL"
+    else:
+        lacking = (
+            "connections there are neither encrypted nor authenticated, and whoever reaches the port can read and "
+            "delete everything"
         )
+        remedy = "Give it the protocol SASL_SSL, or SSL with ssl.client.auth=required"
+    raise ConfigError(
+        f"refusing to listen on {listener}: {lacking}. {remedy}; or listen on 127.0.0.1:{listener.address.port}; or say "
+        "--insecure (insecure=True to `Broker.listen`) if the network is trusted"
+    )
 
 
 def bind(address: ListenAddress) -> list[socket.socket]:

@@ -128,9 +128,8 @@ class SocketWriter:
     def _write(self) -> None:
         """Write until the queue is empty, the socket is full, or others should have their turn."""
         turn_bytes = _BYTES_PER_TURN
-        queue = self._queue
         try:
-            while queue and turn_bytes > 0:
+            while self.queued_bytes and turn_bytes > 0:
                 count = self._write_some()
                 turn_bytes -= count
                 self.sent_bytes += count
@@ -144,10 +143,10 @@ class SocketWriter:
         except OSError as error:
             self._fail(error)
             return
-        if queue and not self._waiting:
+        if self.queued_bytes and not self._waiting:
             self._waiting = True
             self._loop.add_writer(self._fd, self._writable)
-        elif not queue and self._waiting:
+        elif not self.queued_bytes and self._waiting:
             self._waiting = False
             self._loop.remove_writer(self._fd)
 

@@ -12,7 +12,6 @@ import contextlib
 import gc
 import os
 import signal
-import socket
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -23,13 +22,13 @@ from headrace import __version__
 from headrace.broker.broker import Broker
 from headrace.clock import SteadyClock
 from headrace.config.broker import BrokerConfig
-from headrace.errors import ConfigError
+from headrace.config.listeners import Listener
 from headrace.ports import Journal, MetadataStore
-from headrace.server.connection import Connection
 from headrace.server.entropy import OsEntropy
 from headrace.server.hub import BrokerHub
+from headrace.server.jwks import KeyReader
 from headrace.server.limits import ServerLimits
-from headrace.server.listen import ListenAddress, bind
+from headrace.server.listeners import BoundListener
 from headrace.server.log import LoggingJournal, RateLimited, describe
 from headrace.server.stores import open_stores
 from headrace.server.syncer import run_in_parallel
@@ -37,7 +36,6 @@ from headrace.server.syncer import run_in_parallel
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 
-_BACKLOG: Final = 1024
 _DRAIN_TIMEOUT_S: Final = 2.5
 _DESCRIPTORS_BESIDE_CONNECTIONS: Final = 512
 _ENOUGH_CONNECTIONS: Final = 1_000
@@ -50,13 +48,13 @@ class ServeOptions:
     """What `headrace serve` and `headrace dev` were told.
 
     Attributes:
-        listen: where to accept connections.
+        listeners: where to accept connections; the first one is named in the ready line.
         data: the data directories, the one with the metadata first; none to keep everything in memory.
         config: the broker's configuration.
         loop: "asyncio", "uvloop", or "auto": uvloop if it is installed.
     """
 
-    listen: ListenAddress
+    listeners: Sequence[Listener]
     data: Sequence[Path]
     config: BrokerConfig
     loop: str = "auto"
@@ -69,12 +67,12 @@ def run(options: ServeOptions) -> int:
         ConfigError: The address cannot be bound, or a data directory is named twice.
         StorageError: A data directory is in use, or what is in it cannot be read.
     """
-    sockets = bind(options.listen)
-    try:
-        return _run_on_loop(options.loop, lambda: _Process(options, sockets).main())
-    finally:
-        for sock in sockets:
-            sock.close()
+    with contextlib.ExitStack() as stack:
+        bound: list[BoundListener] = []
+        for listener in options.listeners:
+            bound.append(BoundListener(listener, options.config, LoggingJournal()))
+            stack.callback(bound[-1].close)
+        return _run_on_loop(options.loop, lambda: _Process(options, bound).main())
 
 
 def _run_on_loop(kind: str, main: Callable[[], Coroutine[Any, Any, int]]) -> int:
@@ -105,6 +103,9 @@ def server_limits(config: BrokerConfig, descriptors: int, partitions: int) -> Se
         max_other_request_bytes=min(
             ServerLimits().max_other_request_bytes, config.socket_request_max_bytes
         ),
+        max_unauthenticated_bytes=config.sasl_server_max_receive_size,
+        authentication_timeout_ms=ServerLimits().authentication_timeout_ms
+        + config.connection_failed_authentication_delay_ms,
         idle_timeout_ms=config.connections_max_idle_ms,
         write_timeout_ms=config.connections_max_idle_ms,
         max_connections=max(16, connections),
@@ -129,9 +130,9 @@ def _descriptor_limit() -> int:
 class _Process:
     """One run of the server on its event loop."""
 
-    def __init__(self, options: ServeOptions, sockets: list[socket.socket]) -> None:
+    def __init__(self, options: ServeOptions, listeners: Sequence[BoundListener]) -> None:
         self._options = options
-        self._sockets = sockets
+        self._listeners = listeners
         self._journal: Journal = LoggingJournal()
         self._clock = SteadyClock()
         self._stop = asyncio.Event()
@@ -144,6 +145,8 @@ class _Process:
         loop.set_exception_handler(self._loop_exception)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
+        if any(listener.tls for listener in self._listeners):
+            loop.add_signal_handler(signal.SIGHUP, self._reload)
         stores = open_stores(self._options.data)
         metadata = stores.metadata
         journal = RateLimited(self._journal, self._clock.now_ms)
@@ -168,9 +171,10 @@ class _Process:
             journal=journal,
             on_failure=self._sync_failed,
         )
-        servers = [
-            await self._listen(loop, lambda: Connection(hub, loop), sock) for sock in self._sockets
-        ]
+        broker.authenticator.run_aside = hub.aside.run
+        keys = KeyReader(loop, broker.authenticator, journal)
+        for listener in self._listeners:
+            await listener.serve(hub, loop)
         hub.start()
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         gc.freeze()  # what was loaded so far stays: the collector need not look at it again
@@ -185,32 +189,21 @@ class _Process:
                 remedy="raise the hard limit on open files (ulimit -Hn, LimitNOFILE)",
             )
         await self._stop.wait()
-        for server in servers:
-            server.close()
+        for listener in self._listeners:
+            listener.stop_serving()
+        keys.close()
         await self._close(hub, broker, metadata)
         return self._exit_code
 
-    async def _listen(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        connection: Callable[[], Connection],
-        sock: socket.socket,
-    ) -> asyncio.AbstractServer:
-        try:
-            return await loop.create_server(connection, sock=sock, backlog=_BACKLOG)
-        except OSError as error:
-            # Linux lets two processes bind a port, as long as neither listens: the other one was faster.
-            raise ConfigError(
-                f"cannot listen on {self._options.listen}: {error.strerror}"
-            ) from error
-
     def _announce(self) -> None:
         """Print the ready line, the only thing that ever goes to standard output."""
-        port = self._sockets[0].getsockname()[1]
-        address = ListenAddress(self._options.listen.host, port)
+        served = [bound.listener for bound in self._listeners]
         data = ",".join(map(str, self._options.data)) or "memory"
+        line = f"ready kafka={served[0].address} data={data} pid={os.getpid()}"
+        if len(served) > 1:
+            line += f" listeners={','.join(map(str, served))}"
         with contextlib.suppress(OSError):  # nobody reads it
-            sys.stdout.write(f"ready kafka={address} data={data} pid={os.getpid()}\n")
+            sys.stdout.write(line + "\n")
             sys.stdout.flush()
 
     def _log_start(self) -> None:
@@ -218,7 +211,7 @@ class _Process:
         self._journal.info(
             "server_started",
             version=__version__,
-            listen=str(self._options.listen),
+            listen=",".join(str(bound.listener) for bound in self._listeners),
             durability=config.durability,
             loop=type(asyncio.get_running_loop()).__module__.partition(".")[0],
         )
@@ -247,6 +240,10 @@ class _Process:
             os._exit(EXIT_FAILED)
         self._journal.info("server_stopping", signal=signal.Signals(number).name)
         self._stop.set()
+
+    def _reload(self) -> None:
+        for listener in self._listeners:
+            listener.reload()
 
     def _sync_failed(self, error: BaseException) -> None:
         """The disk no longer keeps what it is given: no acknowledgement can be true any more."""

@@ -24,29 +24,26 @@ import asyncio
 import sys
 import threading
 from collections import deque
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.context import RequestContext
 from headrace.broker.throttling import Throttled
 from headrace.clock import SteadyClock
+from headrace.config import listeners
 from headrace.config.broker import BrokerConfig
 from headrace.core.deferred import Deferred
 from headrace.errors import ConfigError
 from headrace.ports import Journal
 from headrace.protocol.codec import Message
-from headrace.server.connection import Connection
 from headrace.server.hub import BrokerHub
-from headrace.server.listen import ListenAddress, bind
+from headrace.server.listeners import BoundListener
 from headrace.server.log import RateLimited, describe
 from headrace.server.process import server_limits
 
 if TYPE_CHECKING:
-    import socket
 
     from headrace.streams.world import World
 
-_BACKLOG: Final = 1024
 _DRAIN_TIMEOUT_S: Final = 2.5
 _SYNC_TIMEOUT_S: Final = 30
 _LOOK_INTERVAL_S: Final = 0.01
@@ -81,7 +78,7 @@ class Listener:
         self._hub: BrokerHub
         self._loop: asyncio.AbstractEventLoop
         self._stop: asyncio.Event
-        self._servers: list[asyncio.Server] = []
+        self._bound: list[BoundListener] = []
         self._thread = threading.Thread(target=self._work, name="headrace-listen", daemon=True)
         self._started = threading.Event()
         self._thread.start()
@@ -91,21 +88,19 @@ class Listener:
 
     # For the owner, without the lock
 
-    def open(self, address: ListenAddress) -> ListenAddress:
+    def open(self, listener: listeners.Listener) -> listeners.ListenAddress:
         """Accept connections at an address; returns it with the port that was chosen.
 
         Raises:
-            ConfigError: The address is taken, unknown or not allowed.
+            ConfigError: The address is taken, unknown or not allowed, or the certificate cannot be used.
         """
-        sockets = bind(address)
-        chosen = ListenAddress(address.host, sockets[0].getsockname()[1])
+        bound = BoundListener(listener, self._world.broker.config, self._journal)
         try:
-            asyncio.run_coroutine_threadsafe(self._serve(sockets), self._loop).result()
-        except OSError as error:
-            for sock in sockets:
-                sock.close()
-            raise ConfigError(f"cannot listen on {chosen}: {error.strerror}") from error
-        return chosen
+            asyncio.run_coroutine_threadsafe(self._serve(bound), self._loop).result()
+        except ConfigError:
+            bound.close()
+            raise
+        return bound.listener.address
 
     def close(self) -> None:
         """Stop accepting, answer what only waits for a sync, close the connections, and end the thread."""
@@ -174,7 +169,11 @@ class Listener:
             _SharedBroker(self._world, self),
             clock=self._clock,
             limits=server_limits(self._world.broker.config, _descriptors(), partitions),
-            journal=RateLimited(self._journal, self._clock.now_ms),
+            journal=(
+                self._journal
+                if isinstance(self._journal, RateLimited)
+                else RateLimited(self._journal, self._clock.now_ms)
+            ),
             on_failure=self._sync_failed,
         )
         self._running = True
@@ -183,24 +182,19 @@ class Listener:
         await self._stop.wait()
         await self._end()
 
-    async def _serve(self, sockets: Sequence[socket.socket]) -> None:
-        loop, hub = self._loop, self._hub
-        for sock in sockets:
-            server = await loop.create_server(
-                lambda: Connection(hub, loop), sock=sock, backlog=_BACKLOG
-            )
-            self._servers.append(server)
+    async def _serve(self, bound: BoundListener) -> None:
+        await bound.serve(self._hub, self._loop)
+        self._bound.append(bound)
 
     async def _end(self) -> None:
         # A socket that was accepted just now would be forgotten open by a server that closes at once (an assertion in
         # asyncio): first no more are accepted, then those become connections, then the servers close.
-        for server in self._servers:
-            for sock in server.sockets:
-                self._loop.remove_reader(sock.fileno())
+        for bound in self._bound:
+            bound.stop_accepting(self._loop)
         for _ in range(_ACCEPT_TURNS):
             await asyncio.sleep(0)
-        for server in self._servers:
-            server.close()
+        for bound in self._bound:
+            bound.stop_serving()
         await self._hub.drain(_DRAIN_TIMEOUT_S)
         await self._hub.close_connections()
         waited_s = 0.0

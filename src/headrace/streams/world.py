@@ -20,6 +20,7 @@ from headrace.clients.engine import Outcome
 from headrace.clients.flows.effects import Call
 from headrace.clients.versions import VersionRange, choose_version, version_table
 from headrace.clock import SteadyClock
+from headrace.config.listeners import parse_listener, parse_protocol_map
 from headrace.core.deferred import Deferred
 from headrace.errors import ApiError, ClosedError, ErrorCode, TransportError
 from headrace.protocol.api_keys import ApiKey
@@ -214,8 +215,9 @@ class World:
         May be called again for another address. It ends with `close`.
 
         Args:
-            address: HOST:PORT; port 0 lets the system choose.
-            insecure: Whether other machines may connect: connections are neither encrypted nor authenticated.
+            address: HOST:PORT, or NAME://HOST:PORT for a listener with TLS or SASL, of which the broker's configuration
+                says the rest; port 0 lets the system choose.
+            insecure: Whether other machines may connect though the listener does not both encrypt and authenticate.
 
         Returns:
             HOST:PORT with the port that was chosen.
@@ -224,14 +226,12 @@ class World:
             ConfigError: The address is taken, malformed, or reached by other machines; or the clock is moved by hand.
             ClosedError: The broker is closed.
         """
-        from headrace.server.listen import (  # noqa: PLC0415 - asyncio is slow to import
-            check_exposure,
-            parse_listen_address,
-        )
+        from headrace.server.listen import check_exposure  # noqa: PLC0415 - asyncio is slow to import
         from headrace.streams.listening import Listener  # noqa: PLC0415 - likewise
 
-        wanted = parse_listen_address(address)
-        check_exposure(wanted, insecure=insecure)
+        config = self.broker.config
+        wanted = parse_listener(address, parse_protocol_map(config.listener_security_protocol_map))
+        check_exposure(wanted, config, insecure=insecure)
         with self._listening:
             if self._closed:
                 raise ClosedError("the embedded broker is closed")

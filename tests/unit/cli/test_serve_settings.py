@@ -10,10 +10,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headrace.cli import COMMANDS, main
-from headrace.cli.properties import read_properties, single_listener, split_assignments
+from headrace.cli.properties import read_properties, split_assignments
 from headrace.config.broker import parse_broker_config
 from headrace.errors import ConfigError
 from headrace.server import process
+from headrace.server.listen import chosen_listeners
 from headrace.server.process import ServeOptions
 
 
@@ -70,15 +71,47 @@ def test_a_file_as_kafka_ships_it(tmp_path: Path) -> None:
         "log.retention.hours=168\nlog.segment.bytes=1073741824\nlog.retention.check.interval.ms=300000\n"
     )
     settings = read_properties(path, Journal())
-    assert single_listener(settings.pop("listeners")) == "PLAINTEXT://:9092"
     assert settings.pop("log.dirs") == "/tmp/kafka-logs"
-    assert parse_broker_config(settings).log_retention_ms == 168 * 3_600_000
+    config = parse_broker_config(settings)
+    assert config.log_retention_ms == 168 * 3_600_000
+    (listener,) = chosen_listeners([], config, insecure=True)
+    assert str(listener) == "PLAINTEXT://0.0.0.0:9092"
 
 
-@pytest.mark.parametrize("listeners", ["", "CONTROLLER://:9093", "PLAINTEXT://:1,PLAINTEXT://:2"])
-def test_there_is_one_listener(listeners: str) -> None:
-    with pytest.raises(ConfigError, match="one listener"):
-        single_listener(listeners)
+def test_listeners_come_from_flags_or_from_a_setting(
+    tmp_path: Path, served: list[ServeOptions]
+) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("listeners=INTERNAL://127.0.0.1:1,EXTERNAL://127.0.0.1:2\n"
+                    "listener.security.protocol.map=INTERNAL:PLAINTEXT,EXTERNAL:SSL\n")  # fmt: skip
+    serve()
+    serve("--config-file", str(path))
+    serve("--config-file", str(path), "--listen", "[::1]:3", "--listen", "external://localhost:4")
+    assert [list(map(str, options.listeners)) for options in served] == [
+        ["PLAINTEXT://127.0.0.1:9092"],
+        ["INTERNAL://127.0.0.1:1", "EXTERNAL://127.0.0.1:2"],
+        ["PLAINTEXT://[::1]:3", "EXTERNAL://localhost:4"],
+    ]
+    assert served[-1].config.listeners == "PLAINTEXT://[::1]:3,EXTERNAL://localhost:4"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--config", "listeners="], "at least one listener"),
+        (["--listen", "OTHER://a:1"], "listener.security.protocol.map"),
+        (["--listen", "0.0.0.0:1"], "--insecure"),
+        (["--config", "advertised.listeners=SSL://a:1"], "no listener SSL, but PLAINTEXT"),
+        (["--config", "ssl.client.auht=required"], "did you mean"),
+    ],
+)
+def test_a_wrong_listener_is_wrong_usage(
+    arguments: list[str], said: str, served: list[ServeOptions]
+) -> None:
+    result = serve(*arguments)
+    assert result.exit_code == 2
+    assert said in result.output
+    assert not served
 
 
 def test_a_toml_file_nested_or_flat(tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.clock import SteadyClock
+from headrace.config.listeners import ListenAddress
 from headrace.errors import ConfigError
 from headrace.server.budget import MemoryBudget
-from headrace.server.listen import ListenAddress, bind, check_exposure, parse_listen_address
+from headrace.server.listen import bind
 from headrace.server.log import LoggingJournal, RateLimited, configure_logging
 from headrace.server.timers import BrokerTimer
 from tests.unit.server.fakes import RecordingJournal
@@ -206,38 +207,6 @@ def test_a_flood_that_has_ended_is_counted_too_and_once() -> None:
     limited.report()
     limited.report()
     assert journal.lines[1:] == [("lines_suppressed", {"of": "flood", "count": 1})]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("127.0.0.1:9092", ListenAddress("127.0.0.1", 9092)),
-        ("localhost:0", ListenAddress("localhost", 0)),
-        ("[::1]:9092", ListenAddress("::1", 9092)),
-        ("PLAINTEXT://:9092", ListenAddress("0.0.0.0", 9092)),
-        ("PLAINTEXT://127.0.0.1:9092", ListenAddress("127.0.0.1", 9092)),
-    ],
-)
-def test_listen_addresses(text: str, expected: ListenAddress) -> None:
-    assert parse_listen_address(text) == expected
-    assert parse_listen_address(str(expected)) == expected
-
-
-@pytest.mark.parametrize(
-    "text", ["", "9092", "host", "host:", "host:x", "host:70000", "::1:9092", "SSL://a:1", ":9092"]
-)
-def test_bad_listen_addresses(text: str) -> None:
-    with pytest.raises(ConfigError, match="listener"):
-        parse_listen_address(text)
-
-
-def test_only_loopback_is_listened_on_without_being_told() -> None:
-    for host in ("127.0.0.1", "127.1.2.3", "::1", "localhost"):
-        check_exposure(ListenAddress(host, 1), insecure=False)
-    for host in ("0.0.0.0", "10.0.0.1", "::", "example.org"):
-        with pytest.raises(ConfigError, match="--insecure"):
-            check_exposure(ListenAddress(host, 1), insecure=False)
-        check_exposure(ListenAddress(host, 1), insecure=True)
 
 
 def test_a_taken_port_is_named() -> None:

@@ -1,0 +1,134 @@
+"""`ssl.principal.mapping.rules`: the name of a client from the subject of its certificate.
+
+The rules are the administrator's, the subjects are whatever an authority has signed. A search can take very long on a
+text made for it, so two things are bounded: the length of a subject, and the patterns, in which no repetition
+may hold another one that is as free (that is what makes a search exponential).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from re import _constants, _parser  # type: ignore[attr-defined]  # the only way to see the parts of a pattern
+from typing import Any, Final, NamedTuple
+
+from headrace.errors import ConfigError
+
+SUBJECT_LIMIT: Final = 512
+"""Longest subject that is matched, in characters. Those of the X.520 recommendation are shorter."""
+
+_RULE: Final = re.compile(
+    r"\s*(?:(?P<default>DEFAULT)|RULE:(?P<pattern>(?:\\.|[^\\/])*)/(?P<name>(?:\\.|[^\\/])*)/(?P<case>[LU]?))\s*(?:,|$)"
+)
+_REFERENCE: Final = re.compile(r"\$(\d)|\\(.)")
+_FEW: Final = 16
+"""Repetitions up to so many times do not count as free."""
+
+
+class MappingError(Exception):
+    """No name can be made of a subject."""
+
+
+class _Rule(NamedTuple):
+    pattern: re.Pattern[str]
+    name: str
+    case: str
+
+
+class PrincipalMapping:
+    """The rules, read once."""
+
+    __slots__ = ("_rules",)
+
+    def __init__(self, text: str) -> None:
+        """Read the rules.
+
+        Raises:
+            ConfigError: One is malformed.
+        """
+        self._rules: Sequence[_Rule | None] = [*_read_rules(text)]
+
+    def name_of(self, subject: str) -> str:
+        """Return the name that the first rule makes that matches all of a subject.
+
+        Raises:
+            MappingError: The subject is too long, or no rule matches it.
+        """
+        if len(subject) > SUBJECT_LIMIT:
+            raise MappingError(f"a subject of {len(subject)} characters; allowed: {SUBJECT_LIMIT}")
+        for rule in self._rules:
+            if rule is None:
+                return subject
+            match = rule.pattern.fullmatch(subject)
+            if match is not None:
+                return _name(rule, match)
+        raise MappingError(f"no rule of ssl.principal.mapping.rules matches {subject!r}")
+
+
+def _name(rule: _Rule, match: re.Match[str]) -> str:
+    name = _REFERENCE.sub(lambda found: _expanded(found, match), rule.name)
+    if not name:
+        raise MappingError(f"the rule that matches {match[0]!r} leaves no name")
+    return {"L": name.lower(), "U": name.upper()}.get(rule.case, name)
+
+
+def _expanded(found: re.Match[str], match: re.Match[str]) -> str:
+    if found[2] is not None:
+        return found[2]
+    group = int(found[1])
+    return match[group] or "" if group <= match.re.groups else found[0]
+
+
+def _read_rules(text: str) -> Iterable[_Rule | None]:
+    at = 0
+    while at < len(text):
+        found = _RULE.match(text, at)
+        if found is None:
+            raise ConfigError(
+                f"ssl.principal.mapping.rules: {text[at : at + 80]!r}: expected RULE:pattern/replacement/[LU] or "
+                "DEFAULT, with commas between"
+            )
+        yield None if found["default"] else _Rule(_compiled(found["pattern"]), found["name"], found["case"])  # fmt: skip
+        at = found.end()
+    if not text.strip():
+        yield None
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    # Java writes a named group without the P.
+    ours = re.sub(r"\(\?<(?=[A-Za-z])", "(?P<", pattern)
+    try:
+        free = _has_nested_repetition(_parser.parse(ours))
+        compiled = re.compile(ours)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ConfigError(
+            f"ssl.principal.mapping.rules: {pattern[:80]!r} is no regular expression: {error}"
+        ) from None
+    if free:
+        raise ConfigError(
+            f"ssl.principal.mapping.rules: {pattern[:80]!r}: a repetition within a repetition, as in (a+)+, can take for "
+            "ever on a certificate made for it; write it with one"
+        )
+    return compiled
+
+
+def _has_nested_repetition(parsed: Iterable[tuple[Any, Any]], *, within: bool = False) -> bool:
+    """Whether a free repetition holds another one; `parsed` is what Python's own compiler works on."""
+    for operation, argument in parsed:
+        free = within
+        if operation in {_constants.MAX_REPEAT, _constants.MIN_REPEAT} and argument[1] > _FEW:
+            if within:
+                return True
+            free = True
+        if any(_has_nested_repetition(part, within=free) for part in _parts(argument)):
+            return True
+    return False
+
+
+def _parts(argument: Any) -> Iterable[Any]:
+    """Yield the patterns within an operation's argument."""
+    if isinstance(argument, _parser.SubPattern):
+        yield argument
+    elif isinstance(argument, (tuple, list)):
+        for part in argument:
+            yield from _parts(part)

@@ -1,0 +1,196 @@
+"""TLS of one connection, in memory: what comes is decrypted from one buffer, what goes is encrypted into another.
+
+asyncio's own TLS copies what a socket does not take, and knows neither our bounds nor our order of writing. Here the
+ciphertext passes through the same socket, writer and time-outs as plaintext does on other listeners.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Final, cast
+
+from headrace.server.outgoing import SocketWriter, TruncatedFileError
+from headrace.types import Buffer, FileRange
+
+CHUNK_BYTES: Final = 64 * 1024
+"""How much is encrypted at once: what a client that takes nothing makes us hold in addition."""
+
+_HANDSHAKE: Final = 0x16
+_REASONS: Final = {
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client showed no certificate, and ssl.client.auth=required",
+    "UNSUPPORTED_PROTOCOL": "the client speaks no version of TLS that ssl.enabled.protocols allows",
+    "NO_SHARED_CIPHER": "client and broker have no cipher suite in common",
+    "TLSV1_ALERT_UNKNOWN_CA": "the client does not trust the authority of the broker's certificate",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the client does not accept the broker's certificate",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "the client does not accept the broker's certificate",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the client says that the broker's certificate has expired",
+}
+
+
+class TlsError(Exception):
+    """The handshake failed, or what came is no TLS; the message says why."""
+
+
+class TlsChannel:
+    """The state of TLS of one connection."""
+
+    __slots__ = ("_begun", "_incoming", "_outgoing", "_ssl", "established")
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._begun = False
+        self.established = False
+
+    def received(self, ciphertext: memoryview) -> None:
+        """Take ciphertext.
+
+        Raises:
+            TlsError: The client does not begin with a handshake.
+        """
+        if not self._begun and ciphertext[0] != _HANDSHAKE:
+            raise TlsError(
+                "no TLS on a listener with TLS: set security.protocol=SSL (or SASL_SSL) in the client"
+            )
+        self._begun = True
+        self._incoming.write(ciphertext)
+
+    def handshake(self) -> bool:
+        """Go on with the handshake as far as bytes have come; returns whether it is complete.
+
+        Raises:
+            TlsError: It failed. The client is told by an alert, which is in `outgoing`.
+        """
+        try:
+            self._ssl.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        except ssl.SSLError as error:
+            raise TlsError(_said(error)) from error
+        self.established = True
+        return True
+
+    @property
+    def certificate(self) -> bytes | None:
+        """The client's certificate, verified, as DER."""
+        return self._ssl.getpeercert(binary_form=True)
+
+    def read(self, into: memoryview) -> int:
+        """Decrypt into a buffer; returns how many bytes there are, 0 when more has to come.
+
+        Raises:
+            TlsError: The bytes are not what the client sent.
+            EOFError: The client sends no more.
+        """
+        total, ended = 0, False
+        try:
+            while total < len(into) and not ended:
+                count = cast("int", self._ssl.read(len(into) - total, into[total:]))
+                total += count
+                ended = count == 0
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError as error:
+            raise TlsError(_said(error)) from error
+        if ended and not total:
+            raise EOFError("the client sends no more")
+        return total
+
+    def write(self, piece: Buffer) -> None:
+        """Encrypt; what comes of it is in `outgoing`."""
+        rest = memoryview(piece)
+        while rest:
+            rest = rest[self._ssl.write(rest) :]
+
+    def outgoing(self) -> bytes:
+        """Take what has to be sent."""
+        return self._outgoing.read()
+
+    def say_goodbye(self) -> None:
+        """Tell the client that no more will come; it is in `outgoing`."""
+        with contextlib.suppress(ssl.SSLError):  # the client need not answer
+            self._ssl.unwrap()
+
+
+def _said(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the client's certificate is refused: {error.verify_message}"
+    reason = error.reason or str(error)
+    return _REASONS.get(reason, reason.lower().replace("_", " "))
+
+
+class TlsWriter(SocketWriter):
+    """Encrypts what the socket will take next, no sooner. Bytes are counted as ciphertext once they are it."""
+
+    __slots__ = ("_channel", "_ciphertext")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        on_drained: Callable[[], object],
+        on_error: Callable[[OSError], object],
+        channel: TlsChannel,
+    ) -> None:
+        super().__init__(loop, sock, on_drained, on_error)
+        self._channel = channel
+        self._ciphertext = memoryview(b"")
+
+    def push(self) -> None:
+        """Send what TLS itself has to say: its part of the handshake, alerts, new keys."""
+        if self._fd >= 0 and self._collect() and not self._waiting:
+            self._write()
+
+    def _collect(self) -> int:
+        """Append what TLS has to send to the ciphertext; returns how much it was."""
+        new = self._channel.outgoing()
+        if new:
+            old = self._ciphertext
+            self._ciphertext = memoryview(b"".join((old, new)) if old else new)
+            self.queued_bytes += len(new)
+        return len(new)
+
+    def _write_some(self) -> int:
+        if not self._ciphertext:
+            piece = self._next_piece()
+            self._channel.write(piece)
+            self.queued_bytes -= len(piece)
+            self._collect()
+        count = self._sock.send(self._ciphertext)
+        self._ciphertext = self._ciphertext[count:]
+        return count
+
+    def _next_piece(self) -> Buffer:
+        """Take up to a chunk of plaintext out of the queue."""
+        queue = self._queue
+        head = queue[0]
+        size = min(len(head), CHUNK_BYTES)
+        if isinstance(head, FileRange):
+            buffers = head.file.buffers(head.position, size)
+            if sum(map(len, buffers)) != size:
+                raise TruncatedFileError(f"{head!r}: the file is shorter")
+            if size == head.size:
+                queue.popleft()
+            else:
+                queue[0] = FileRange(head.file, head.position + size, head.size - size)
+            return buffers[0] if len(buffers) == 1 else b"".join(buffers)
+        if size < len(head):
+            view = memoryview(head)
+            queue[0] = view[size:]
+            return view[:size]
+        queue.popleft()
+        pieces = [head]
+        while queue and not isinstance(queue[0], FileRange) and size + len(queue[0]) <= CHUNK_BYTES:
+            size += len(queue[0])
+            pieces.append(queue.popleft())  # type: ignore[arg-type]  # no file range, as the line above says
+        return head if len(pieces) == 1 else b"".join(pieces)
+
+    def close(self) -> None:
+        """Stop writing, forget what waits, and close the duplicate."""
+        self._ciphertext = memoryview(b"")
+        super().close()

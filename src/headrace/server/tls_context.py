@@ -1,0 +1,294 @@
+"""The certificate of a listener: reading it from PEM, and again when it has changed.
+
+A context is made as a whole or not at all. Connections keep the one that they began with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import ssl
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from headrace.config.security import KEYSTORE_HINT, TRUSTSTORE_HINT, SecurityConfig
+from headrace.errors import ConfigError
+from headrace.ports import Journal
+from headrace.security.certificates import Certificate, CertificateError, read_certificate
+from headrace.security.principal_mapping import PrincipalMapping
+
+WARN_DAYS: Final = 30
+"""From so many days before its end on a certificate is warned of, once a day."""
+
+_DAY_S: Final = 86_400
+_STAGING_BYTES: Final = 256 * 1024
+_BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
+_PASSWORD_NEEDED: Final = "the private key is encrypted: set ssl.key.password"  # noqa: S105 - not a password
+_CLIENT_AUTH: Final = {"requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_TLS_1_3_SUITE: Final = re.compile(r"TLS_(?!.*_WITH_).*")
+_BINARY_STORES: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce", b"\x30\x80", b"\x30\x81", b"\x30\x82")  # fmt: skip
+
+
+class ServerTls:
+    """What new connections of a listener are encrypted with."""
+
+    def __init__(
+        self,
+        listener: str,
+        config: SecurityConfig,
+        journal: Journal,
+        wall_s: Callable[[], float] = time.time,
+    ) -> None:
+        """Read certificate and key.
+
+        Args:
+            listener: The name of the listener, for the log.
+            config: The options as they count for it.
+            journal: Where warnings go.
+            wall_s: The time by which certificates expire.
+
+        Raises:
+            ConfigError: They are missing, or cannot be used.
+        """
+        self._listener = listener
+        self._config = config
+        self._journal = journal
+        self._wall_s = wall_s
+        self._warned_days: int | None = None
+        self.mapping = PrincipalMapping(config.ssl_principal_mapping_rules)
+        self.staging = memoryview(bytearray(_STAGING_BYTES))
+        """Where ciphertext of any connection arrives: the event loop fills it and hands it over in one step."""
+        locations = (
+            config.ssl_keystore_location,
+            config.ssl_certificate_location,
+            config.ssl_key_location,
+            config.ssl_truststore_location,
+        )
+        self._files = [Path(location) for location in locations if location]
+        self._seen = self._stamps()
+        self.context, self._certificate = self._load()
+        self._warn_of_end()
+
+    def reload(self) -> None:
+        """Read the files again. If they cannot be used the old certificate stays, and the log says so."""
+        self._seen = self._stamps()
+        try:
+            self.context, self._certificate = self._load()
+        except ConfigError as error:
+            self._journal.error(
+                "certificate_not_reloaded",
+                listener=self._listener,
+                error=str(error),
+                action="the one in use stays",
+            )
+            return
+        self._journal.info(
+            "certificate_reloaded", listener=self._listener, subject=self._certificate.subject
+        )
+        self._warned_days = None
+        self._warn_of_end()
+
+    def look(self) -> None:
+        """Read the files again if one has changed, and warn of an end that is near. To be called now and then."""
+        if self._stamps() != self._seen:
+            self.reload()
+        else:
+            self._warn_of_end()
+
+    def _load(self) -> tuple[ssl.SSLContext, Certificate]:
+        try:
+            return make_context(self._config)
+        except ConfigError as error:
+            raise ConfigError(f"listener {self._listener}: {error}") from error
+
+    def _stamps(self) -> list[tuple[int, ...]]:
+        stamps: list[tuple[int, ...]] = []
+        for path in self._files:
+            try:
+                found = path.stat()
+                stamps.append((found.st_mtime_ns, found.st_size, found.st_ino))
+            except OSError:
+                stamps.append(())
+        return stamps
+
+    def _warn_of_end(self) -> None:
+        left = int((self._certificate.not_after_s - self._wall_s()) // _DAY_S)
+        if left >= WARN_DAYS or left == self._warned_days:
+            return
+        self._warned_days = left
+        self._journal.warning(
+            "certificate_expires" if left >= 0 else "certificate_expired",
+            listener=self._listener,
+            subject=self._certificate.subject,
+            days=left,
+            remedy="put another one in its place; it is read without a restart",
+        )
+
+
+def make_context(config: SecurityConfig) -> tuple[ssl.SSLContext, Certificate]:
+    """Make the TLS context of a listener.
+
+    Raises:
+        ConfigError: The certificate, the key or the authorities are missing or cannot be used.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    _set_versions(context, config)
+    key, chain = _key_and_chain(config)
+
+    def password() -> str:
+        if not config.ssl_key_password:  # else OpenSSL would ask for it on the terminal
+            raise ConfigError(_PASSWORD_NEEDED)
+        return config.ssl_key_password
+
+    try:
+        certificate = read_certificate(ssl.PEM_cert_to_DER_cert(_first_certificate(chain)))
+        with _as_file(f"{key}\n{chain}\n".encode()) as path:
+            context.load_cert_chain(path, password=password)
+    except (ssl.SSLError, CertificateError, ValueError) as error:
+        raise ConfigError(f"certificate and key cannot be used: {_said(error)}") from error
+    if config.ssl_client_auth != "none":
+        _trust(context, config)
+    return context, certificate
+
+
+def _set_versions(context: ssl.SSLContext, config: SecurityConfig) -> None:
+    versions = {_VERSIONS[word] for word in config.ssl_enabled_protocols.split(",") if word}
+    suites = [suite for suite in config.ssl_cipher_suites.split(",") if suite]
+    older = [_openssl_name(suite) for suite in suites if not _TLS_1_3_SUITE.fullmatch(suite)]
+    if suites:
+        if len(older) == len(suites):
+            versions.discard(ssl.TLSVersion.TLSv1_3)
+        if not older:
+            versions.discard(ssl.TLSVersion.TLSv1_2)
+    if not versions:
+        raise ConfigError("ssl.enabled.protocols and ssl.cipher.suites leave no version of TLS")
+    context.minimum_version, context.maximum_version = min(versions), max(versions)
+    if older:
+        try:
+            context.set_ciphers(":".join(older))
+        except ssl.SSLError:
+            raise ConfigError(
+                f"ssl.cipher.suites: OpenSSL has none of {', '.join(suites)[:200]}"
+            ) from None
+
+
+def _openssl_name(suite: str) -> str:
+    """Return the name that OpenSSL has for a suite of TLS 1.2 that IANA calls TLS_..._WITH_..."""
+    exchange, separator, cipher = suite.removeprefix("TLS_").partition("_WITH_")
+    if not separator:
+        return suite
+    for iana, openssl in (("AES_", "AES"), ("_CBC", ""), ("POLY1305_SHA256", "POLY1305")):
+        cipher = cipher.replace(iana, openssl)
+    return (cipher if exchange == "RSA" else f"{exchange}_{cipher}").replace("_", "-")
+
+
+def _key_and_chain(config: SecurityConfig) -> tuple[str, str]:
+    """Return key and certificates as PEM, from wherever they are said to be."""
+    inline = config.ssl_keystore_key, config.ssl_keystore_certificate_chain
+    apart = config.ssl_key_location, config.ssl_certificate_location
+    given = [bool(config.ssl_keystore_location), any(inline), any(apart)]
+    if sum(given) == 0:
+        raise ConfigError(
+            "it needs a certificate: set ssl.keystore.location to a PEM file with the private key and the certificate"
+        )
+    if sum(given) > 1:
+        raise ConfigError(
+            "its certificate is given twice: use one of ssl.keystore.location, ssl.keystore.certificate.chain with "
+            "ssl.keystore.key, and ssl.certificate.location with ssl.key.location"
+        )
+    if given[0]:
+        text = _read_pem(config.ssl_keystore_location, "ssl.keystore.location", KEYSTORE_HINT)
+        return _blocks(text, "PRIVATE KEY"), _blocks(text, "CERTIFICATE")
+    if given[1]:
+        return _blocks(inline[0], "PRIVATE KEY"), _blocks(inline[1], "CERTIFICATE")
+    key = _read_pem(apart[0], "ssl.key.location", KEYSTORE_HINT)
+    chain = _read_pem(apart[1], "ssl.certificate.location", KEYSTORE_HINT)
+    return _blocks(key, "PRIVATE KEY"), _blocks(chain, "CERTIFICATE")
+
+
+def _trust(context: ssl.SSLContext, config: SecurityConfig) -> None:
+    context.verify_mode = _CLIENT_AUTH[config.ssl_client_auth]
+    # As in Java, whatever is in the store is trusted, though it may not be at the root. And what a client proves is
+    # looked at each time: a session that is resumed would outlive its certificate.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.options |= ssl.OP_NO_TICKET
+    context.num_tickets = 0
+    text = config.ssl_truststore_certificates
+    if config.ssl_truststore_location:
+        text = _read_pem(config.ssl_truststore_location, "ssl.truststore.location", TRUSTSTORE_HINT)
+    if not text:
+        raise ConfigError(
+            f"ssl.client.auth={config.ssl_client_auth} needs ssl.truststore.location: a PEM file with the authorities "
+            "that sign the certificates of clients"
+        )
+    try:
+        context.load_verify_locations(cadata=_blocks(text, "CERTIFICATE"))
+    except ssl.SSLError as error:
+        raise ConfigError(f"the trust store cannot be used: {_said(error)}") from error
+
+
+def _read_pem(location: str, option: str, hint: Mapping[str, str]) -> str:
+    if not location:
+        raise ConfigError(f"{option} is missing")
+    try:
+        data = Path(location).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{option}: cannot read {location}: {error.strerror}") from error
+    if data.startswith(_BINARY_STORES):
+        raise ConfigError(f"{option}: {location} is a JKS or PKCS12 store; {hint['JKS']}")
+    return data.decode("latin-1")
+
+
+def _blocks(text: str, kind: str) -> str:
+    """Return the PEM blocks of a kind. Within a property they may stand on one line, their ends spaces or escaped."""
+    found: list[str] = []
+    for block in _BLOCK.finditer(text.replace("\\n", "\n")):
+        label, body = block[1], block[2].strip()
+        if not label.endswith(kind):
+            continue
+        if "\n" not in body:
+            body = "\n".join(textwrap.wrap("".join(body.split()), 64))
+        found.append(f"-----BEGIN {label}-----\n{body}\n-----END {label}-----\n")
+    if not found:
+        raise ConfigError(f"there is no {kind} in PEM format in what is given for it")
+    return "".join(found)
+
+
+def _first_certificate(chain: str) -> str:
+    end = "-----END CERTIFICATE-----"
+    return chain.partition(end)[0] + end + "\n"
+
+
+@contextlib.contextmanager
+def _as_file(pem: bytes) -> Iterator[str]:
+    """Have something in a file, which is what Python's `ssl` reads keys from: in memory where that is possible."""
+    if sys.platform == "linux":
+        descriptor = os.memfd_create("pem", os.MFD_CLOEXEC)
+        try:
+            os.write(descriptor, pem)
+            yield f"/proc/self/fd/{descriptor}"
+        finally:
+            os.close(descriptor)
+    else:
+        with tempfile.TemporaryDirectory() as directory:  # only its owner can read it
+            path = Path(directory) / "pem"
+            path.write_bytes(pem)
+            yield str(path)
+
+
+def _said(error: Exception) -> str:
+    """Return what OpenSSL says in words."""
+    reason = getattr(error, "reason", None)
+    words = {
+        "KEY_VALUES_MISMATCH": "the key does not belong to the certificate",
+        "BAD_DECRYPT": "ssl.key.password is not the password of the key",
+    }
+    return words.get(str(reason), str(reason or error) or "ssl.key.password may be wrong")

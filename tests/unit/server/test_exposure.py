@@ -1,0 +1,48 @@
+"""Which listeners other machines may reach."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.config.broker import parse_broker_config
+from headrace.config.listeners import parse_listener, parse_protocol_map
+from headrace.errors import ConfigError
+from headrace.server.listen import check_exposure, chosen_listeners
+
+PROTOCOLS = parse_protocol_map("INNER:SASL_PLAINTEXT,OUTER:SSL")
+REQUIRED = parse_broker_config({"listener.name.outer.ssl.client.auth": "required"})
+PLAIN = parse_broker_config({})
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "[::1]", "localhost"])
+def test_loopback_needs_no_protection(host: str) -> None:
+    check_exposure(parse_listener(f"{host}:1", PROTOCOLS), PLAIN, insecure=False)
+
+
+@pytest.mark.parametrize("text", ["SASL_SSL://0.0.0.0:1", "OUTER://example.org:1"])
+def test_what_encrypts_and_authenticates_may_be_reached(text: str) -> None:
+    check_exposure(parse_listener(text, PROTOCOLS), REQUIRED, insecure=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("0.0.0.0:1", "neither encrypted nor authenticated"),
+        ("[::]:1", "neither encrypted nor authenticated"),
+        ("example.org:1", "SASL_SSL, or SSL with ssl.client.auth=required"),
+        ("SSL://:1", "clients are not authenticated"),
+        ("OUTER://10.0.0.1:1", "Set ssl.client.auth=required"),
+        ("INNER://10.0.0.1:1", "connections are not encrypted"),
+    ],
+)
+def test_what_lacks_a_part_is_refused_and_the_part_is_named(text: str, said: str) -> None:
+    listener = parse_listener(text, PROTOCOLS)
+    with pytest.raises(ConfigError, match="--insecure") as caught:
+        check_exposure(listener, PLAIN, insecure=False)
+    assert said in str(caught.value)
+    check_exposure(listener, PLAIN, insecure=True)
+
+
+def test_every_listener_counts() -> None:
+    with pytest.raises(ConfigError, match=r"PLAINTEXT://0\.0\.0\.0:2"):
+        chosen_listeners(["SASL_SSL://0.0.0.0:1", "0.0.0.0:2"], REQUIRED, insecure=False)
