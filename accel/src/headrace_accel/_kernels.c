@@ -409,7 +409,8 @@ writer_put(RecordWriter *self, const Field *key, const Field *value, const char 
 {
     int64_t delta = 0;
     if (self->count && __builtin_sub_overflow(timestamp, self->base_timestamp, &delta)) {
-        PyErr_SetString(PyExc_ValueError, "timestamps of a batch are too far apart");
+        PyErr_Format(PyExc_ValueError, "timestamp %lld, or how far it is from the first, has more than 64 bits",
+                     (long long)timestamp);
         return -1;
     }
     const int64_t key_size = key->size > 0 ? key->size : 0, value_size = value->size > 0 ? value->size : 0;
@@ -498,7 +499,7 @@ as_timestamp(PyObject *given, int64_t *timestamp)
     if (*timestamp != -1 || !PyErr_Occurred())
         return 0;
     if (PyErr_ExceptionMatches(PyExc_OverflowError))
-        PyErr_Format(PyExc_ValueError, "timestamp %S has more than 64 bits", given);
+        PyErr_Format(PyExc_ValueError, "timestamp %S, or how far it is from the first, has more than 64 bits", given);
     return -1;
 }
 

@@ -230,5 +230,8 @@ def encode_headers(headers: Headers) -> bytes:
 def _delta(delta: int, timestamp_ms: int) -> bytes:
     for number in (delta, timestamp_ms):
         if not -(1 << 63) <= number < 1 << 63:
-            raise ValueError(f"timestamp {timestamp_ms} has more than 64 bits")
+            text = (
+                f"timestamp {timestamp_ms}, or how far it is from the first, has more than 64 bits"
+            )
+            raise ValueError(text)
     return encode_varint(delta)

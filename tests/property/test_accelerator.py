@@ -1,0 +1,160 @@
+"""The accelerator does what the functions in Python do: with whole batches, damaged ones, and any sequence of calls."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.clients.consumer.records import ConsumerRecord
+from headrace.clients.producer.partitioners import murmur2
+from headrace.errors import CorruptRecordError
+from headrace.records.accel import Kernels
+from headrace.records.batch import HEADER_SIZE, MIN_RECORD_SIZE, BatchHeader
+from headrace.records.builder import RecordWriter, build_batch, encode_headers
+from headrace.records.reader import Record, _decode_records
+from tests.fixtures.accelerator import built_kernels
+from tests.fuzz.mutation import mutated
+
+INT64 = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([0, 1, 2**63 - 1, -(2**63)])
+CONTENT = st.none() | st.binary(max_size=200) | st.sampled_from([b"x" * 63, b"x" * 64, b"x" * 9000])
+NAME = st.text(st.characters(codec=None), max_size=8).filter(
+    lambda name: all(ord(char) not in range(0xD800, 0xE000) for char in name)
+) | st.just("\udcff")
+FIELDS = st.tuples(
+    CONTENT,
+    CONTENT,
+    st.lists(st.tuples(NAME, st.none() | st.binary(max_size=70)), max_size=4),
+    st.integers(0, 2**45),
+)
+
+
+@pytest.fixture(scope="module")
+def kernels() -> Kernels:
+    return built_kernels()
+
+
+def in_python(data: bytes, header: BatchHeader) -> list[Record] | None:
+    """What the loop in Python reads; None for damage."""
+    new = partial(tuple.__new__, Record)
+    if not 0 <= header.records_count * MIN_RECORD_SIZE <= len(data):
+        return None
+    with contextlib.suppress(CorruptRecordError, IndexError):
+        records, end = _decode_records(data, header, new)
+        return records if end == len(data) else None
+    return None
+
+
+def in_c(kernels: Kernels, data: bytes, header: BatchHeader) -> list[Any] | None:
+    fixed = header.max_timestamp if header.timestamp_type else None
+    count, base_offset, base_timestamp = (
+        header.records_count,
+        header.base_offset,
+        header.base_timestamp,
+    )
+    return kernels.decode_records(data, count, base_offset, base_timestamp, fixed, Record, (), ())
+
+
+def assert_equal(kernels: Kernels, data: bytes, header: BatchHeader) -> None:
+    expected, found = in_python(data, header), in_c(kernels, data, header)
+    if expected is not None and any(
+        not -(2**63) <= number < 2**63 for record in expected for number in record[:2]
+    ):
+        return  # no such number fits the place it came from; Python may judge it
+    if expected is not None and found is None:
+        # Only timestamps that were not asked for may be too large to be added up.
+        assert header.timestamp_type
+        return
+    assert found == expected
+    assert expected is None or all(type(record) is Record for record in found or ())
+
+
+@given(
+    st.lists(FIELDS, min_size=1, max_size=30),
+    st.integers(0, 2**32),
+    st.tuples(INT64, INT64, st.integers(-1, 40), st.sampled_from([0, 8])),
+)
+@settings(deadline=None, max_examples=400)
+def test_damaged_records_are_judged_alike(
+    kernels: Kernels,
+    records: list,
+    seed: int,
+    numbers: tuple[int, int, int, int],
+) -> None:
+    batch = build_batch(records)
+    base_offset, base_timestamp, claimed, attributes = numbers
+    header = BatchHeader.parse(batch)._replace(
+        base_offset=base_offset, base_timestamp=base_timestamp, attributes=attributes
+    )
+    whole = batch[HEADER_SIZE:]
+    assert_equal(kernels, whole, header)
+    chance = Random(seed)
+    assert_equal(kernels, whole, header._replace(records_count=claimed))
+    for _ in range(20):
+        assert_equal(kernels, mutated(whole, chance, whole, most=2), header)
+        assert_equal(kernels, whole[: chance.randrange(len(whole) + 1)], header)
+
+
+@given(st.binary(max_size=60), st.integers(-5, 9))
+@settings(deadline=None, max_examples=500)
+def test_any_bytes_are_judged_alike(kernels: Kernels, data: bytes, count: int) -> None:
+    header = BatchHeader.parse(bytes(HEADER_SIZE))._replace(records_count=count)
+    assert_equal(kernels, data, header)
+
+
+@given(st.lists(FIELDS, min_size=1, max_size=30), st.integers(0, 2**40))
+@settings(deadline=None)
+def test_records_with_their_place_are_those_without_it_and_the_place(
+    kernels: Kernels, records: list, base_offset: int
+) -> None:
+    batch = build_batch(records)
+    header = BatchHeader.parse(batch)
+    place: tuple[Any, ...] = ("topic", 3)
+    found = kernels.decode_records(
+        memoryview(batch)[HEADER_SIZE:],
+        header.records_count,
+        base_offset,
+        header.base_timestamp,
+        None,
+        ConsumerRecord,
+        place,
+        (9,),
+    )
+    assert found == [
+        ConsumerRecord("topic", 3, base_offset + index, stamp, key, value, tuple(headers), 9)
+        for index, (key, value, headers, stamp) in enumerate(records)
+    ]
+
+
+@given(
+    st.lists(st.tuples(CONTENT, CONTENT, FIELDS.map(lambda each: each[2]), INT64), max_size=40),
+    st.integers(0, 3000),
+    st.lists(st.none() | st.binary(max_size=90), max_size=20),
+)
+@settings(deadline=None, max_examples=300)
+def test_a_batch_is_filled_alike(kernels: Kernels, records: list, most: int, more: list) -> None:
+    ours, theirs = RecordWriter(most), kernels.RecordWriter(most, encode_headers)
+    for record in records:
+        outcomes: list[object] = []
+        for writer in (ours, theirs):
+            try:
+                outcomes.append(writer.append(*record))
+            except ValueError as error:
+                outcomes.append(type(error))
+        assert outcomes[0] == outcomes[1]
+    with contextlib.suppress(ValueError):
+        assert ours.extend(more, 1, 5) == theirs.extend(more, 1, 5)
+        for name in ("size", "count", "base_timestamp", "max_timestamp"):
+            assert getattr(ours, name) == getattr(theirs, name)
+        assert ours.join() == theirs.join()
+
+
+@given(st.binary(max_size=100))
+@settings(deadline=None)
+def test_keys_are_hashed_alike(kernels: Kernels, key: bytes) -> None:
+    assert kernels.murmur2(key) == murmur2(key)
