@@ -1,0 +1,179 @@
+"""Every API asks for the rights that the table says: for all of them, and for no others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace.broker.authorization_rules import RULES
+from headrace.broker.authorizer import Authorizer
+from headrace.broker.handlers import REGISTRY
+from headrace.broker.session import Session
+from headrace.broker.topic_names import OFFSETS_TOPIC
+from headrace.protocol.api_keys import ApiKey
+from headrace.security.acls import CLUSTER_NAME, Operation, ResourceType
+from headrace.security.principal import Principal
+from tests.fixtures.acl_cases import (
+    CASES,
+    OPEN,
+    REFUSALS,
+    Case,
+    Right,
+    codes,
+    commit,
+    resource_name,
+)
+from tests.fixtures.broker_harness import BrokerHarness
+
+ALICE = Principal("alice")
+every_case = pytest.mark.parametrize("case", CASES, ids=[case.label for case in CASES])
+
+
+class Recorder:
+    """An authorizer that notes what it is asked, and knows rights without ACLs."""
+
+    active = True
+
+    def __init__(self, rights: frozenset[tuple[Operation, ResourceType, str]] | None) -> None:
+        self._rights = rights
+        self.asked: set[tuple[Operation, ResourceType, str]] = set()
+
+    def allows(
+        self,
+        principal: Principal,
+        host: str,
+        operation: Operation,
+        resource_type: ResourceType,
+        name: str,
+    ) -> bool:
+        assert (principal, host) == (ALICE, "10.1.2.3")
+        question = (operation, resource_type, name)
+        self.asked.add(question)
+        return self._rights is None or question in self._rights
+
+    def allows_any(
+        self, _principal: Principal, _host: str, operation: Operation, resource_type: ResourceType
+    ) -> bool:
+        self.asked.add((operation, resource_type, ""))
+        return self._rights is None or any(
+            right[:2] == (operation, resource_type) for right in self._rights
+        )
+
+    def find(self, _wanted: object) -> list[object]:
+        return []
+
+    def create(self, acls: list[object]) -> list[None]:
+        return [None] * len(acls)
+
+    def delete(self, acls: Any) -> dict[object, None]:
+        return dict.fromkeys(acls)
+
+
+@pytest.fixture
+def no_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the questions that only tell the client what it could do."""
+    for module in ("metadata", "describe_groups", "describe_topic_partitions"):
+        monkeypatch.setattr(f"headrace.broker.handlers.{module}.authorized_operations", _none)
+    monkeypatch.setattr("headrace.broker.authorized_operations.authorized_operations", _none)
+
+
+def _none(*_arguments: object) -> int:
+    return 0
+
+
+def ask(case: Case, rights: tuple[Right, ...] | None) -> tuple[Any, Recorder]:
+    harness = BrokerHarness(
+        group_initial_rebalance_delay_ms=0,
+        group_min_session_timeout_ms=1,
+        offsets_topic_num_partitions=1,
+        durability="os",
+    )
+    harness.broker.ensure_offsets_topic(harness.now_ms)
+    request = case.request("x")
+    if case.topic:
+        topic_id = bytes(harness.create_topic("x").topic_id)
+        assert not set(codes(harness.call(commit("x"))))
+        if case.by_id is not None:
+            request = case.by_id(topic_id)
+    recorder = Recorder(
+        None
+        if rights is None
+        else frozenset((*right, resource_name(right, "x")) for right in rights)
+    )
+    harness.broker.authorizer = recorder  # type: ignore[assignment]  # it has what handlers use
+    session = Session(client_host="10.1.2.3", principal=ALICE)
+    return harness.call(request, case.version, session=session), recorder
+
+
+def test_every_api_has_a_row():
+    assert list(RULES) == [module.API_KEY for module in REGISTRY]
+
+
+def test_only_apis_that_come_before_anybody_is_known_are_for_everybody():
+    assert {key for key, rules in RULES.items() if not rules} == OPEN
+
+
+@pytest.mark.usefixtures("no_operations")
+@pytest.mark.parametrize("key", [key for key in RULES if key not in OPEN], ids=lambda k: k.name)
+def test_an_api_asks_for_what_its_row_says_and_for_nothing_else(key: ApiKey):
+    asked: set[Right] = set()
+    for case in CASES:
+        if key == case.request("x").API_KEY or (
+            case.by_id is not None and key == case.by_id(bytes(16)).API_KEY
+        ):
+            for _, rights in case.variants():
+                _, recorder = ask(case, rights)
+                asked |= {(operation, kind) for operation, kind, _ in recorder.asked}
+    assert asked == {(rule.operation, rule.resource_type) for rule in RULES[key]}
+
+
+@every_case
+def test_only_what_is_named_is_asked_about(case: Case):
+    for _, rights in case.variants():
+        _, recorder = ask(case, rights)
+        listed = {OFFSETS_TOPIC} if case.label.endswith("of-all") else set()
+        assert {name for *_, name in recorder.asked} <= {"x", "", CLUSTER_NAME} | listed
+
+
+@every_case
+def test_without_a_right_it_is_refused(case: Case):
+    response, recorder = ask(case, ())
+    assert recorder.asked
+    if not case.hides:
+        assert set(codes(response)) & REFUSALS
+
+
+@every_case
+def test_with_its_rights_it_goes_through(case: Case):
+    rights = [case.needs]
+    if not any(right == (Operation.DESCRIBE, ResourceType.TOPIC) for right in case.needs):
+        # What an ACL allows along with these is the authorizer's business.
+        rights = [(*case.needs, (Operation.DESCRIBE, ResourceType.TOPIC))]
+    for each in rights:
+        response, _ = ask(case, each)
+        if "transaction" in case.label:
+            return  # refused to everybody: transactions are not implemented
+        assert not set(codes(response)) & REFUSALS
+
+
+@every_case
+def test_each_of_its_rights_counts(case: Case):
+    if len(case.needs) == 1 or case.hides:
+        return
+    for gone in case.needs:
+        rest = tuple(right for right in case.needs if right != gone)
+        response, _ = ask(case, rest)
+        assert set(codes(response)) & REFUSALS, f"without {gone}"
+
+
+@every_case
+def test_nobody_is_asked_with_the_authorizer_off(case: Case):
+    harness = BrokerHarness()
+    assert isinstance(harness.broker.authorizer, Authorizer)
+    assert not harness.broker.authorizer.active
+    session = Session(client_host="10.1.2.3", principal=ALICE)
+    pending = harness.send(case.request("x"), case.version, session=session)
+    harness.sync()
+    if pending.done and "transaction" not in case.label and "acls" not in case.label:
+        assert not set(codes(pending.response)) & REFUSALS
