@@ -23,6 +23,7 @@ LOAD_RECORDS_PER_S = 300
 SINCE_1970_NS = time.time_ns() - time.monotonic_ns()  # from the monotonic clock to that of the JVM's lines
 VALUE_BASE = 1_000_000  # numbers of one producer run: one prefix of values each
 TOOLS = {
+    "acls": "AclCommand",
     "topics": "TopicCommand",
     "groups": "consumer.group.ConsumerGroupCommand",
     "console-producer": "ConsoleProducer",

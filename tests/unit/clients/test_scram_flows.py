@@ -78,9 +78,14 @@ class Users:
         return DescribeUserScramCredentialsResult(user=name, credential_infos=infos)
 
 
-def alterations(driver: ScriptedDriver) -> AlterUserScramCredentialsRequest:
-    (request,) = driver.requests(AlterUserScramCredentialsRequest)
-    return request
+def alterations(driver: ScriptedDriver) -> list[tuple[str, int]]:
+    """What was changed, in order: Kafka takes one change of a user in a request."""
+    changes = []
+    for request in driver.requests(AlterUserScramCredentialsRequest):
+        [change] = [*request.deletions, *request.upsertions]
+        assert change.name == "alice"
+        changes.append(("set" if request.upsertions else "forget", change.mechanism))
+    return changes
 
 
 def test_users_are_found_with_their_mechanisms_sorted() -> None:
@@ -119,27 +124,26 @@ def test_an_answer_about_others_is_refused() -> None:
 def test_each_mechanism_is_salted_on_its_own_and_the_password_stays_here() -> None:
     driver = ScriptedDriver(Users())
     driver.run(set_user("alice", salted(*MECHANISMS, iterations=5000)))
-    request = alterations(driver)
-    assert request.deletions == []
-    assert [each.mechanism for each in request.upsertions] == [1, 2]
-    salts = [bytes(each.salt) for each in request.upsertions]
+    assert alterations(driver) == [("set", 1), ("set", 2)]
+    requests = driver.requests(AlterUserScramCredentialsRequest)
+    upsertions = [request.upsertions[0] for request in requests]
+    salts = [bytes(each.salt) for each in upsertions]
     assert salts == [b"\1" * SALT_BYTES, b"\2" * SALT_BYTES]
-    for each in request.upsertions:
+    for each in upsertions:
         mechanism = ScramMechanism(each.mechanism)
         assert each.iterations == 5000
         kept = credential_of_salted(each.salted_password, mechanism, 5000, each.salt)
         assert kept == credential_of(PASSWORD, mechanism, 5000, each.salt)
         assert kept.is_password(PASSWORD, mechanism)
-    encoded = b"".join(map(bytes, request.encode(0)))
+    encoded = b"".join(bytes(part) for request in requests for part in request.encode(0))
     assert PASSWORD.encode() not in encoded
 
 
 def test_an_earlier_password_is_void_for_every_mechanism() -> None:
     driver = ScriptedDriver(Users(alice={1: 4096, 2: 4096}))
     driver.run(set_user("alice", salted("SCRAM-SHA-512")))
-    request = alterations(driver)
-    assert [each.mechanism for each in request.upsertions] == [2]
-    assert [(each.name, each.mechanism) for each in request.deletions] == [("alice", 1)]
+    # What is void goes first: should the second request fail, the first password is not good for another mechanism.
+    assert alterations(driver) == [("forget", 1), ("set", 2)]
 
 
 def test_a_mechanism_named_twice_counts_once() -> None:
@@ -155,9 +159,13 @@ def test_nothing_of_a_password_is_shown() -> None:
 def test_a_user_is_deleted_with_all_mechanisms() -> None:
     driver = ScriptedDriver(Users(alice={1: 4096, 2: 4096}))
     driver.run(delete_user("alice"))
-    request = alterations(driver)
-    assert [each.mechanism for each in request.deletions] == [1, 2]
-    assert request.upsertions == []
+    assert alterations(driver) == [("forget", 1), ("forget", 2)]
+
+
+def test_a_credential_that_is_gone_already_is_no_error() -> None:
+    driver = ScriptedDriver(Users(ErrorCode.RESOURCE_NOT_FOUND, alice={1: 4096}))
+    driver.run(delete_user("alice"))
+    assert alterations(driver) == [("forget", 1)]
 
 
 def test_who_is_not_there_is_not_deleted() -> None:

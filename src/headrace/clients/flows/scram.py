@@ -114,55 +114,54 @@ def describe_users(
     return described
 
 
-def alter_user(
-    name: str, passwords: Sequence[SaltedPassword], forgotten: Iterable[str] = ()
-) -> Flow[None]:
-    """Set and delete credentials of a user, all at once.
-
-    Args:
-        name: The user.
-        passwords: What counts from now on for their mechanisms.
-        forgotten: Mechanisms for which the user has a credential that is deleted.
+def _alter(name: str, change: ScramCredentialDeletion | ScramCredentialUpsertion) -> Flow[None]:
+    """Change one credential: Apache Kafka takes no two changes of a user in one request.
 
     Raises:
-        ApiError: Nothing was changed, and why.
+        ApiError: It was not changed, and why.
     """
+    is_deletion = isinstance(change, ScramCredentialDeletion)
     request = AlterUserScramCredentialsRequest(
-        deletions=[
-            ScramCredentialDeletion(name=name, mechanism=ScramMechanism.named(mechanism))
-            for mechanism in forgotten
-        ],
-        upsertions=[
-            ScramCredentialUpsertion(
-                name=name,
-                mechanism=each.mechanism,
-                iterations=each.iterations,
-                salt=each.salt,
-                salted_password=each.value,
-            )
-            for each in passwords
-        ],
+        deletions=[change] if isinstance(change, ScramCredentialDeletion) else [],
+        upsertions=[change] if isinstance(change, ScramCredentialUpsertion) else [],
     )
     call = Call(request=request, node=ANY_NODE)
     response = yield from ask(call, AlterUserScramCredentialsResponse)
     if [result.user for result in response.results] != [name]:
         raise ProtocolError(f"user {name!r} was to be changed, others are answered")
-    if error := _error(response.results[0].error_code, response.results[0].error_message):
+    error = _error(response.results[0].error_code, response.results[0].error_message)
+    if error is not None and not (is_deletion and error.code is ErrorCode.RESOURCE_NOT_FOUND):
         raise error
+
+
+def _forget(name: str, mechanisms: Iterable[str]) -> Flow[None]:
+    for mechanism in mechanisms:
+        number = ScramMechanism.named(mechanism)
+        yield from _alter(name, ScramCredentialDeletion(name=name, mechanism=number))
 
 
 def set_user(name: str, passwords: Sequence[SaltedPassword]) -> Flow[None]:
     """Give a user a password, whether there is such a user or not; an earlier one is void for every mechanism.
 
     Raises:
-        ApiError: Nothing was changed, and why.
+        ApiError: It was not done, or not for every mechanism, and why.
     """
     new = {each.mechanism.sasl_name for each in passwords}
     known = (yield from describe_users([name]))[name]
     if isinstance(known, ApiError) and known.code is not ErrorCode.RESOURCE_NOT_FOUND:
         raise known
     earlier = known.iterations if isinstance(known, UserDescription) else {}
-    yield from alter_user(name, passwords, [each for each in earlier if each not in new])
+    # What is void goes first: should this be the end, no more than was there before counts, and perhaps less.
+    yield from _forget(name, [each for each in earlier if each not in new])
+    for each in passwords:
+        upsertion = ScramCredentialUpsertion(
+            name=name,
+            mechanism=each.mechanism,
+            iterations=each.iterations,
+            salt=each.salt,
+            salted_password=each.value,
+        )
+        yield from _alter(name, upsertion)
 
 
 def delete_user(name: str) -> Flow[None]:
@@ -174,7 +173,7 @@ def delete_user(name: str) -> Flow[None]:
     known = (yield from describe_users([name]))[name]
     if isinstance(known, ApiError):
         raise known
-    yield from alter_user(name, (), known.iterations)
+    yield from _forget(name, known.iterations)
 
 
 def _mechanism(number: int) -> str:
