@@ -45,9 +45,12 @@ class ReceiveBuffer:
     __slots__ = (
         "_api_keys_seen",
         "_budget",
+        "_capped",
         "_data",
         "_end",
+        "_least",
         "_limits",
+        "_most",
         "_owner",
         "_peak",
         "_start",
@@ -63,6 +66,16 @@ class ReceiveBuffer:
         self._start = 0
         self._end = 0
         self._peak = 0
+        self._least = _MIN_REQUEST_BYTES
+        self._most = limits.max_other_request_bytes
+        self._capped = False
+        """Whether no request at all may be larger than `_most`; else Produce may."""
+
+    def bound(self, *, tokens: bool, most: int) -> None:
+        """Accept frames up to `most` bytes, 0 for the usual bounds; with `tokens` also those too small for requests."""
+        self._least = 0 if tokens else _MIN_REQUEST_BYTES
+        self._most = most or self._limits.max_other_request_bytes
+        self._capped = most > 0
 
     @property
     def capacity(self) -> int:
@@ -101,7 +114,7 @@ class ReceiveBuffer:
         if available < _LENGTH_BYTES:
             return None
         (size,) = _LENGTH.unpack_from(self._data, start)
-        if size > self._limits.max_other_request_bytes or size < _MIN_REQUEST_BYTES:
+        if size > self._most or size < self._least:
             self._check_size(size)
         stop = start + _LENGTH_BYTES + size
         if stop > self._end:
@@ -112,6 +125,10 @@ class ReceiveBuffer:
     def _check_size(self, size: int) -> None:
         limits = self._limits
         first = bytes(self._view[self._start : min(self._end, self._start + 16)])
+        if self._capped and _MIN_REQUEST_BYTES <= size <= limits.max_request_bytes:
+            raise BadFrameError(
+                f"a request of {size} bytes before authentication (allowed: {self._most})"
+            )
         if size < _MIN_REQUEST_BYTES or size > limits.max_request_bytes:
             raise BadFrameError(describe_garbage(first, size, limits.max_request_bytes))
         if len(first) < _LENGTH_BYTES + _API_KEY.size:

@@ -1,4 +1,4 @@
-"""AlterUserScramCredentials (API key 51), version 0.
+"""AlterUserScramCredentials (API key 51), versions 0-0.
 
 Behaviour: stores and deletes credentials; the client sends the salted password, and only the keys that are made from
 it are kept. A user is changed wholly or not at all, each for itself; the change is durable when the answer leaves and

@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials (API key 50), version 0.
+"""DescribeUserScramCredentials (API key 50), versions 0-0.
 
 Behaviour: mechanisms and iterations of the users that are named, of all when none are; salts and keys are never told.
 A user without credentials is RESOURCE_NOT_FOUND, one that is named twice DUPLICATE_RESOURCE, an empty name

@@ -1,0 +1,42 @@
+"""Work that takes milliseconds, passwords to check, in threads beside the loop, so that nobody else waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+_THREADS: Final = 2
+"""Hashing lets go of the interpreter; a flood of passwords must not take all cores."""
+
+
+class Aside:
+    """The threads; they start with the first work. A connection has one piece of work at a time."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        before: Callable[[], object],
+        after: Callable[[], object],
+    ) -> None:
+        """Use threads; `before` and `after` enclose everything that happens on the loop."""
+        self._loop = loop
+        self._before = before
+        self._after = after
+        self._threads = ThreadPoolExecutor(_THREADS, "headrace-aside")
+
+    def run(self, work: Callable[[], Any], done: Callable[[Any], object]) -> None:
+        """Run `work` in a thread, and then `done` with what it returned on the loop."""
+
+        def finish(future: asyncio.Future[Any]) -> None:
+            if not future.cancelled():
+                self._before()
+                done(future.result())
+                self._after()
+
+        self._loop.run_in_executor(self._threads, work).add_done_callback(finish)
+
+    def close(self) -> None:
+        """End the threads; what has not begun is left."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
