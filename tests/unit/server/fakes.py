@@ -170,11 +170,14 @@ class Client:
         async with asyncio.timeout(10):
             await self._loop.sock_sendall(self.sock, data)
 
+    async def receive_some(self, most: int) -> bytes:
+        return await self._loop.sock_recv(self.sock, most)
+
     async def receive(self, count: int) -> bytes:
         pieces: list[bytes] = []
         async with asyncio.timeout(20):
             while count:
-                piece = await self._loop.sock_recv(self.sock, min(count, 1 << 20))
+                piece = await self.receive_some(min(count, 1 << 20))
                 if not piece:
                     break
                 pieces.append(piece)
@@ -194,10 +197,20 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def serving(hub: FakeHub) -> AsyncIterator[Callable[..., Awaitable[Client]]]:
-    """Run a listener over `hub`; yields an async function that connects a `Client`."""
+async def serving(
+    hub: FakeHub,
+    accept: Callable[[FakeHub, asyncio.AbstractEventLoop], Connection] = Connection,
+    meet: Callable[[Client], Awaitable[Client]] | None = None,
+) -> AsyncIterator[Callable[..., Awaitable[Client]]]:
+    """Run a listener over `hub`; yields an async function that connects a `Client`.
+
+    Args:
+        hub: what the connections share.
+        accept: makes the server's side of a connection.
+        meet: what the client does first; returns the client to use.
+    """
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Connection(hub, loop), "127.0.0.1", 0)
+    server = await loop.create_server(lambda: accept(hub, loop), "127.0.0.1", 0)
     address = server.sockets[0].getsockname()
     clients: list[Client] = []
 
@@ -210,7 +223,7 @@ async def serving(hub: FakeHub) -> AsyncIterator[Callable[..., Awaitable[Client]
         await loop.sock_connect(sock, address)
         clients.append(Client(sock))
         await hub.until(lambda: hub.accepted > before)
-        return clients[-1]
+        return await meet(clients[-1]) if meet is not None else clients[-1]
 
     try:
         yield connect
