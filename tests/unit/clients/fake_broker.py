@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -40,6 +41,8 @@ from headrace.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
+from headrace.protocol.messages.sasl_handshake import SaslHandshakeResponse
 from headrace.records.batch import BatchHeader
 from headrace.records.reader import read_records
 from headrace.types import FileRange, TopicPartition
@@ -51,6 +54,8 @@ VERSIONS = {
     ApiKey.METADATA: 12,
     ApiKey.API_VERSIONS: 4,
     ApiKey.INIT_PRODUCER_ID: 4,
+    ApiKey.SASL_HANDSHAKE: 1,
+    ApiKey.SASL_AUTHENTICATE: 2,
 }
 
 
@@ -99,7 +104,17 @@ class Fault:
 class FakeCluster:
     """Brokers that share partitions; `faults` is worked off in order, each by the next request of its API."""
 
-    def __init__(self, nodes: int = 1, topics: dict[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        nodes: int = 1,
+        topics: dict[str, int] | None = None,
+        *,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.tls = tls
+        self.logins: list[bytes] = []
+        """First messages of SASL mechanisms; each is believed."""
+        self.session_lifetime_ms = 0
         self.logs: dict[TopicPartition, Log] = {}
         self.leaders: dict[TopicPartition, int] = {}
         self.faults: deque[Fault] = deque()
@@ -188,7 +203,17 @@ class FakeBroker:
             self.connections.add(connection)
             self._spawn(self._serve, connection)
 
-    def _serve(self, connection: socket.socket) -> None:
+    def _serve(self, plain: socket.socket) -> None:
+        connection = plain
+        if self.cluster.tls is not None:
+            try:
+                connection = self.cluster.tls.wrap_socket(plain, server_side=True)
+            except OSError:
+                plain.close()
+                return
+            finally:
+                self.connections.discard(plain)
+            self.connections.add(connection)
         stream = connection.makefile("rb")
         try:
             while True:
@@ -237,6 +262,8 @@ class FakeBroker:
             ApiKey.FETCH: self._fetch,
             ApiKey.LIST_OFFSETS: self._list_offsets,
             ApiKey.INIT_PRODUCER_ID: self._init_producer_id,
+            ApiKey.SASL_HANDSHAKE: self._sasl_handshake,
+            ApiKey.SASL_AUTHENTICATE: self._sasl_authenticate,
         }
         return responders[ApiKey(header.api_key)](request, code)
 
@@ -246,6 +273,15 @@ class FakeBroker:
             for key, newest in VERSIONS.items()
         ]
         return ApiVersionsResponse(error_code=code, api_keys=rows)
+
+    def _sasl_handshake(self, request, code):
+        return SaslHandshakeResponse(error_code=code, mechanisms=[request.mechanism])
+
+    def _sasl_authenticate(self, request, code):
+        self.cluster.logins.append(bytes(request.auth_bytes))
+        return SaslAuthenticateResponse(
+            error_code=code, session_lifetime_ms=self.cluster.session_lifetime_ms
+        )
 
     def _metadata(self, request, _code):
         cluster = self.cluster

@@ -249,7 +249,7 @@ class BlockingDriver:
             self._look()
             due_ms = self._due_ms(now_ms)
         elif self._serve_at_ms < NEVER_MS:
-            due_ms = min(due_ms, now_ms + LOOK_EVERY_MS)
+            due_ms = min(due_ms, max(self._serve_at_ms, now_ms + LOOK_EVERY_MS))
         if due_ms < self._looks_at_ms and not self._calls:
             self._attention.notify()
 
@@ -306,7 +306,11 @@ class BlockingDriver:
             self.engine.advance(now_ms)
         except Exception as error:  # noqa: BLE001 - one callback's fault must not stop the others
             report(error)
-        self._serve_at_ms = now_ms + SERVE_EVERY_MS if self.pool.busy else NEVER_MS
+        if self.pool.busy:
+            self._serve_at_ms = now_ms + SERVE_EVERY_MS
+        else:
+            due_ms = self.pool.next_deadline_ms  # sessions end also while nothing is under way
+            self._serve_at_ms = NEVER_MS if due_ms is None else due_ms
         self._sockets.stirred = False
 
     def _task_changed(self, _: Task[Any]) -> None:

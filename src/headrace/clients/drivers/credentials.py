@@ -60,16 +60,13 @@ class Credentials:
         if self._config.oauth_cb is None:
             if not isinstance(answer, str):
                 kind = type(answer).__name__
-                raise AuthenticationError(
-                    f"the function for tokens has to return text, not {kind}{_hint(answer)}"
-                )
+                raise AuthenticationError(f"the function for tokens has to return text, not {kind}")
             self._token = (answer,)
             self._token_until_s = 0.0
             return
         if not isinstance(answer, tuple | list) or len(answer) not in {2, 3, 4}:
             raise AuthenticationError(
                 "oauth_cb has to return (token, expiry in seconds since 1970[, principal[, extensions]])"
-                + _hint(answer)
             )
         now_s = time.time()
         try:
@@ -118,11 +115,3 @@ def no_token(error: Exception) -> AuthenticationError:
     )
     failure.__cause__ = error
     return failure
-
-
-def _hint(answer: object) -> str:
-    return (
-        "; a coroutine function needs a client of headrace.aio"
-        if inspect.isawaitable(answer)
-        else ""
-    )

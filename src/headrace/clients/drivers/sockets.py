@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.clients.config import ClientConfig
 from headrace.clients.drivers.credentials import Credentials, no_token
 from headrace.clients.pool import Link, Pool
-from headrace.errors import AuthenticationError, ProtocolError
+from headrace.errors import AuthenticationError, ConfigError, ProtocolError
 from headrace.types import Buffer, FileRange
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Sockets:
             config: How connections are protected; without it, not at all.
 
         Raises:
-            ConfigError: A file with certificates or keys cannot be used.
+            ConfigError: A file with certificates or keys cannot be used, or a function is for asyncio.
         """
         self._tls: ssl.SSLContext | None = None
         self._credentials: Credentials | None = None
@@ -79,6 +79,8 @@ class Sockets:
             self._tls = client_context(config)
         if config is not None and config.authenticates:
             self._credentials = Credentials(config)
+            if self._credentials.asks_a_coroutine:
+                raise ConfigError("a coroutine function for tokens needs a client of headrace.aio")
         self.pool: Pool
         self.stirred = False
         """Whether something was begun since this was last cleared, so that somebody should wait for the answer."""
