@@ -38,14 +38,16 @@ OPERATIONS: Final = {
 }
 """What can be done to what; ALL besides."""
 _PRODUCER: Final = {
-    ResourceType.TOPIC: (Operation.WRITE, Operation.DESCRIBE, Operation.CREATE),
+    ResourceType.TOPIC: (
+        *(Operation.WRITE, Operation.DESCRIBE, Operation.CREATE, Operation.DESCRIBE_CONFIGS),
+    ),
     ResourceType.TRANSACTIONAL_ID: (Operation.WRITE, Operation.DESCRIBE),
 }
 _CONSUMER: Final = {
-    ResourceType.TOPIC: (Operation.READ, Operation.DESCRIBE),
+    ResourceType.TOPIC: (Operation.READ, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS),
     ResourceType.GROUP: (Operation.READ,),
 }
-"""As kafka-acls.sh has them."""
+"""As kafka-acls.sh has them, and DESCRIBE_CONFIGS: it tells Headrace's clients partitioner and serde of a topic."""
 _WORDS: Final = {
     operation.name.replace("_", ""): operation
     for types in OPERATIONS.values()

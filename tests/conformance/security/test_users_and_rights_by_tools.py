@@ -327,10 +327,11 @@ def test_the_commands_create_list_and_delete_rights(headrace_command, name) -> N
     wanted = [
         ("TOPIC", "PREFIXED", "Read"),
         ("TOPIC", "PREFIXED", "Describe"),
+        ("TOPIC", "PREFIXED", "DescribeConfigs"),
         ("GROUP", "PREFIXED", "Read"),
     ]
     wait_until("the entries", lambda: listed() == wanted)
-    assert len(headrace_command.lines("acl", "list", "--topic", name + "-more", *whose)) == 3
+    assert len(headrace_command.lines("acl", "list", "--topic", name + "-more", *whose)) == 4
     headrace_command.run("acl", "delete", *whose, *what, "--dry-run")
     assert listed() == wanted
     headrace_command.run("acl", "delete", *whose, *what, "--yes")

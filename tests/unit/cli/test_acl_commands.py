@@ -74,6 +74,7 @@ def test_a_producer_gets_what_it_needs(data: Data) -> None:
         "topic t* Write alice",
         "topic t* Describe alice",
         "topic t* Create alice",
+        "topic t* DescribeConfigs alice",
         "transactional_id x* Write alice",
         "transactional_id x* Describe alice",
     }
@@ -81,7 +82,12 @@ def test_a_producer_gets_what_it_needs(data: Data) -> None:
 
 def test_a_consumer_gets_what_it_needs(data: Data) -> None:
     data.run("create", *ALICE, "--consumer", "--topic", "t", "--group", "g")
-    assert data.entries() == {"topic t Read alice", "topic t Describe alice", "group g Read alice"}
+    assert data.entries() == {
+        "topic t Read alice",
+        "topic t Describe alice",
+        "topic t DescribeConfigs alice",
+        "group g Read alice",
+    }
 
 
 def test_who_does_both_gets_both_and_more(data: Data) -> None:
@@ -91,6 +97,7 @@ def test_who_does_both_gets_both_and_more(data: Data) -> None:
     )
     assert data.entries() == {
         *(f"topic t {operation} alice" for operation in ("Write", "Describe", "Create", "Read")),
+        "topic t DescribeConfigs alice",
         "group g Read alice",
         "group g Describe alice",
     }
