@@ -79,7 +79,7 @@ def assert_equal(kernels: Kernels, data: bytes, header: BatchHeader) -> None:
     st.integers(0, 2**32),
     st.tuples(INT64, INT64, st.integers(-1, 40), st.sampled_from([0, 8])),
 )
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=80)
 def test_damaged_records_are_judged_alike(
     kernels: Kernels,
     records: list,
@@ -101,7 +101,7 @@ def test_damaged_records_are_judged_alike(
 
 
 @given(st.binary(max_size=60), st.integers(-5, 9))
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=200)
 def test_any_bytes_are_judged_alike(kernels: Kernels, data: bytes, count: int) -> None:
     header = BatchHeader.parse(bytes(HEADER_SIZE))._replace(records_count=count)
     assert_equal(kernels, data, header)
@@ -136,7 +136,7 @@ def test_records_with_their_place_are_those_without_it_and_the_place(
     st.integers(0, 3000),
     st.lists(st.none() | st.binary(max_size=90), max_size=20),
 )
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=80)
 def test_a_batch_is_filled_alike(kernels: Kernels, records: list, most: int, more: list) -> None:
     ours, theirs = RecordWriter(most), kernels.RecordWriter(most, encode_headers)
     for record in records:

@@ -68,7 +68,7 @@ class RecordWriter:
         key_size = -1 if key is None else len(key)
         value_size = -1 if value is None else len(value)
         tail = encode_headers(headers) if headers else b"\x00"
-        delta = timestamp_ms - self.base_timestamp if count else 0
+        delta = timestamp_ms - (self.base_timestamp if count else timestamp_ms)
         delta_code = (
             _SMALL[delta] if count and 0 <= delta < _SMALL_COUNT else _delta(delta, timestamp_ms)
         )
