@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from typing import Final
 
+from headrace.broker.audit import Audit
 from headrace.config.listeners import Listener
 from headrace.security.certificates import CertificateError, read_certificate
 from headrace.security.principal import Principal
@@ -28,6 +30,7 @@ class TlsConnection(Connection):
     ) -> None:
         super().__init__(hub, loop, listener)
         self._tls = tls
+        self._audit = Audit(hub.client_log)
         self._channel = TlsChannel(tls.context)
         self._began_ms = 0
         self._sealer: TlsWriter
@@ -75,6 +78,7 @@ class TlsConnection(Connection):
             self.session.principal = Principal(self._tls.mapping.name_of(subject))
         except (CertificateError, MappingError) as error:
             raise TlsError(f"{error}") from error
+        self._audit.authenticated(self.session, "TLS")
 
     def _handshake_failed(self, reason: str) -> None:
         self._hub.client_log.warning(
@@ -83,6 +87,8 @@ class TlsConnection(Connection):
             listener=self._listener.name,
             reason=reason,
         )
+        if self._tls.context.verify_mode != ssl.CERT_NONE:
+            self._audit.authentication_failed(self.session, "TLS", reason)
         self._sealer.push()  # the alert by which the client learns why
         self.close(reason, quietly=True)
 
