@@ -119,12 +119,13 @@ class ServerTls:
         return stamps
 
     def _warn_of_end(self) -> None:
-        left = int((self._certificate.not_after_s - self._wall_s()) // _DAY_S)
+        left_s = self._certificate.not_after_s - self._wall_s()
+        left = int(left_s / _DAY_S)
         if left >= WARN_DAYS or left == self._warned_days:
             return
         self._warned_days = left
         self._journal.warning(
-            "certificate_expires" if left >= 0 else "certificate_expired",
+            "certificate_expires" if left_s >= 0 else "certificate_expired",
             listener=self._listener,
             subject=self._certificate.subject,
             days=left,
@@ -153,7 +154,8 @@ def make_context(config: SecurityConfig) -> tuple[ssl.SSLContext, Certificate]:
         with _as_file(f"{key}\n{chain}\n".encode()) as path:
             context.load_cert_chain(path, password=password)
     except (ssl.SSLError, CertificateError, ValueError) as error:
-        raise ConfigError(f"certificate and key cannot be used: {_said(error)}") from error
+        locked = "; is ssl.key.password right?" if "ENCRYPTED" in key else ""
+        raise ConfigError(f"certificate and key cannot be used: {_said(error)}{locked}") from error
     if config.ssl_client_auth != "none":
         _trust(context, config)
     return context, certificate
@@ -287,8 +289,6 @@ def _as_file(pem: bytes) -> Iterator[str]:
 def _said(error: Exception) -> str:
     """Return what OpenSSL says in words."""
     reason = getattr(error, "reason", None)
-    words = {
-        "KEY_VALUES_MISMATCH": "the key does not belong to the certificate",
-        "BAD_DECRYPT": "ssl.key.password is not the password of the key",
-    }
-    return words.get(str(reason), str(reason or error) or "ssl.key.password may be wrong")
+    if reason == "KEY_VALUES_MISMATCH":
+        return "the key does not belong to the certificate"
+    return str(reason or error)
