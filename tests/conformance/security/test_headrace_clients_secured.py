@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
 import time
 from typing import Any
 
@@ -14,26 +12,15 @@ import headrace
 import headrace.aio
 from headrace.errors import AuthenticationError, HeadraceError
 from tests.fixtures.certificates import Certificates
-from tests.fixtures.secured_kafka import PASSWORD, PLAIN_PASSWORD, USER, identity
+from tests.fixtures.secured_kafka import USER, identity
 
 TWINS = ("blocking", "asyncio")
 
 
-def unsecured_token(lifetime_s: float = 3600) -> str:
-    """A token that nobody signed, which Kafka's default validator takes."""
-
-    def part(content: dict[str, Any]) -> str:
-        return base64.urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=")
-
-    now_s = time.time()
-    claims = {"sub": USER, "iat": now_s - 1, "exp": now_s + lifetime_s}
-    return f"{part({'alg': 'none'})}.{part(claims)}."
-
-
-def credentials(mechanism: str) -> dict[str, Any]:
+def credentials(server: Any, mechanism: str) -> dict[str, Any]:
     if mechanism == "OAUTHBEARER":
-        return {"sasl.mechanism": mechanism, "sasl.oauthbearer.token": unsecured_token}
-    password = PLAIN_PASSWORD if mechanism == "PLAIN" else PASSWORD
+        return {"sasl.mechanism": mechanism, "sasl.oauthbearer.token": server.token}
+    password = server.password(mechanism)
     return {"sasl.mechanism": mechanism, "sasl.username": USER, "sasl.password": password}
 
 
@@ -90,7 +77,7 @@ def refusal(twin: str, bootstrap: str, properties: dict[str, Any]) -> tuple[Head
     return caught.value, time.monotonic() - began
 
 
-@pytest.fixture(params=["kafka"])
+@pytest.fixture(params=["kafka", "headrace"])
 def server(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue(f"secured_{request.param}")
 
@@ -113,7 +100,7 @@ def test_records_go_round_under_tls(server: Any, trust: dict[str, Any], twin: st
 def test_records_go_round_for_a_user(
     server: Any, trust: dict[str, Any], twin: str, mechanism: str, protocol: str
 ) -> None:
-    properties = {"security.protocol": protocol, **credentials(mechanism)}
+    properties = {"security.protocol": protocol, **credentials(server, mechanism)}
     if protocol == "SASL_SSL":
         properties |= trust
     topic = f"{protocol}-{mechanism}-{twin}"
@@ -139,7 +126,7 @@ def test_wrong_credentials_are_refused_at_once_in_the_brokers_words(
     server: Any, trust: dict[str, Any], twin: str, mechanism: str, wrong: dict[str, str]
 ) -> None:
     properties = {
-        "security.protocol": "SASL_SSL", **trust, **credentials(mechanism), **wrong
+        "security.protocol": "SASL_SSL", **trust, **credentials(server, mechanism), **wrong
     }  # fmt: skip
     error, took_s = refusal(twin, server.bootstraps["SASL_SSL"], properties)
     assert isinstance(error, AuthenticationError), repr(error)
@@ -152,7 +139,7 @@ def test_wrong_credentials_are_refused_at_once_in_the_brokers_words(
 def test_an_expired_token_is_refused(server: Any, trust: dict[str, Any], twin: str) -> None:
     properties = {
         "security.protocol": "SASL_SSL", **trust,
-        "sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token": lambda: unsecured_token(-100),
+        "sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token": lambda: server.token(-100),
     }  # fmt: skip
     error, _ = refusal(twin, server.bootstraps["SASL_SSL"], properties)
     assert isinstance(error, AuthenticationError), repr(error)
@@ -165,7 +152,12 @@ MISTAKES: dict[str, tuple[str, dict[str, Any], str]] = {
     "no login": ("SASL_PLAINTEXT", {}, "should security.protocol be SASL_PLAINTEXT"),
     "login to plaintext": (
         "PLAINTEXT",
-        {"security.protocol": "SASL_PLAINTEXT", **credentials("PLAIN")},
+        {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": USER,
+            "sasl.password": "x",
+        },
         "wants no SASL here",
     ),
     "no certificate": ("MUTUAL", {"security.protocol": "SSL", "trusts": True}, "certificate"),
