@@ -6,7 +6,7 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn, ParamSpec, TypeVar
 
 import click
@@ -20,7 +20,21 @@ NOTHING_LISTENS: Final = "Is a broker running there? `headrace dev` starts one o
 
 def print_json(value: object) -> None:
     """Write one JSON document on a line of its own."""
-    click.echo(json.dumps(value, ensure_ascii=False, separators=(", ", ": ")))
+    click.echo(json_text(value))
+
+
+def json_text(value: object) -> str:
+    """Return a value as JSON in one line, readable, and with everything escaped that could drive a terminal."""
+    text = json.dumps(value, ensure_ascii=False, separators=(", ", ": "))
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
+
+
+def print_facts(facts: Mapping[str, object], width: int) -> None:
+    """Write names and values, one a line."""
+    for name, value in facts.items():
+        click.echo(f"{name + ':':<{width}}{printable(str(value))}")
 
 
 def print_table(
@@ -59,8 +73,8 @@ def printable(text: str) -> str:
 
 
 def say(text: str) -> None:
-    """Write a message for people to standard error."""
-    click.echo(text, err=True)
+    """Write a message for people to standard error; what a broker says in it cannot drive the terminal."""
+    click.echo("\n".join(map(printable, text.split("\n"))), err=True)
 
 
 def fail(text: str, code: int = 1) -> NoReturn:

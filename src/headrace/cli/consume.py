@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import signal
 import sys
 import time
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from headrace.cli._options import check_reachable, client_options, preformatted
-from headrace.cli._output import INTERRUPTED, bytes_fields, printable
+from headrace.cli._output import INTERRUPTED, bytes_fields, json_text, printable
 
 if TYPE_CHECKING:
     from headrace.clients.consumer.blocking import Consumer
@@ -198,7 +197,7 @@ def _json_line(record: ConsumerRecord, _number: int) -> bytes:
         ],
         "leader_epoch": record.leader_epoch,
     }
-    return json.dumps(document, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+    return json_text(document).encode() + b"\n"
 
 
 class Printer:

@@ -8,7 +8,7 @@ import click
 
 from headrace.cli import group_attach, group_changes, group_offsets
 from headrace.cli._options import client_options, open_client
-from headrace.cli._output import fail, print_json, print_table, say
+from headrace.cli._output import fail, print_facts, print_json, print_table, say
 
 if TYPE_CHECKING:
     from headrace.clients.blocking import BlockingClient, GroupDescription
@@ -171,8 +171,7 @@ def _print_document(document: dict[str, Any]) -> None:
     if document["attached"] is not None:
         attached = document["attached"]
         facts["attached to"] = attached["pattern"] or ", ".join(attached["topics"]) or "nothing"
-    for name, value in facts.items():
-        click.echo(f"{name + ':':<13}{value}")
+    print_facts(facts, 13)
     if not document["partitions"]:
         return
     click.echo()

@@ -10,7 +10,7 @@ import click
 from headrace.cli import topic_changes
 from headrace.cli._options import assignments, client_options, open_client
 from headrace.cli._outcomes import print_outcomes
-from headrace.cli._output import fail, print_json, print_table
+from headrace.cli._output import fail, print_facts, print_json, print_table
 from headrace.cli._topic_groups import topic_groups
 
 if TYPE_CHECKING:
@@ -236,8 +236,7 @@ def _print_description(description: dict[str, Any]) -> None:
         "offsets held": sum(held),
         "configs": configs or "(defaults)",
     }
-    for name, value in facts.items():
-        click.echo(f"{name + ':':<14}{value}")
+    print_facts(facts, 14)
     click.echo()
     rows = [
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from tests.fixtures.certificates import Certificates, make_certificates
 from tests.unit.server.fakes import FakeHub, framed
 from tests.unit.server.loops import on_loop
-from tests.unit.server.tls_fakes import client_context, server_tls, serving_tls
+from tests.unit.server.tls_fakes import TlsClient, client_context, server_tls, serving_tls
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +46,17 @@ async def test_a_client_without_the_right_one_has_not(certificates: Certificates
     stranger = client_context(certificates, certificates.unknown_client)
     async with serving_tls(hub, tls, stranger) as connect:
         with pytest.raises((ssl.SSLError, ConnectionError)):
-            client = await connect()
-            await client.send(framed(b"hello"))
-            await client.receive_frame()
+            await _meet(connect)
         ((event, fields),) = audited(hub)
     assert event == "audit_authentication_failed"
     assert (fields["principal"], fields["mechanism"]) == ("User:ANONYMOUS", "TLS")
     assert "certificate" in str(fields["reason"])
+
+
+async def _meet(connect: Callable[[], Awaitable[TlsClient]]) -> None:
+    client = await connect()
+    await client.send(framed(b"hello"))
+    await client.receive_frame()
 
 
 @on_loop
