@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 HEADRACE, HEADRACE_AIO = "headrace", "headrace.aio"
+HEADRACE_MANY = "headrace.send_many"
+"""Headrace's producer, given a list of records at a time."""
 CONFLUENT, AIOKAFKA, KAFKA_PYTHON = "confluent-kafka", "aiokafka", "kafka-python"
 BLOCKING = (HEADRACE, KAFKA_PYTHON, CONFLUENT)
 AIO = (HEADRACE_AIO, AIOKAFKA)
@@ -69,17 +71,18 @@ def peak_mb() -> float:
 
 # Producers: (send, flush, between chunks), and their asyncio twins
 
-Sending = tuple[Callable[[str, bytes], Any], Callable[[], Any], Callable[[], Any]]
+Sending = tuple[Callable[[str, Any], Any], Callable[[], Any], Callable[[], Any]]
 
 
 @contextmanager
 def producer(client: str, bootstrap: str, linger_ms: int = LINGER_MS) -> Iterator[Sending]:
     """Opens a blocking producer."""
-    if client == HEADRACE:
+    if client in {HEADRACE, HEADRACE_MANY}:
         import headrace  # noqa: PLC0415 - only what is measured is in memory
 
         with headrace.Producer(bootstrap, linger_ms=linger_ms, batch_size=BATCH_BYTES) as mine:
-            yield mine.send, mine.flush, lambda: None
+            send = mine.send if client == HEADRACE else mine.send_many
+            yield send, mine.flush, lambda: None
     elif client == KAFKA_PYTHON:
         from kafka import KafkaProducer  # noqa: PLC0415 - likewise
 
@@ -137,14 +140,17 @@ def produce(client: str, bootstrap: str, topic: str, record_bytes: int, seconds:
     value = b"x" * record_bytes
     if client in AIO:
         return asyncio.run(_aio_produce(client, bootstrap, topic, value, seconds))
+    many = client == HEADRACE_MANY
+    given: Any = [value] * CHUNK if many else value
+    calls = range(1 if many else CHUNK)
     with producer(client, bootstrap) as (send, flush, between):
         for _ in range(WARM_UP):
-            send(topic, value)
+            send(topic, [value] if many else value)
         flush()
         span, sent = _Span(), 0
         while time.perf_counter() - span.begun < seconds:
-            for _ in range(CHUNK):
-                send(topic, value)
+            for _ in calls:
+                send(topic, given)
             between()
             sent += CHUNK
         flush()
@@ -329,7 +335,7 @@ def _note(values: list[bytes], timed: Timed) -> None:
 # In process
 
 
-def in_process(record_bytes: int, seconds: float, batch: int) -> Cost:
+def in_process(client: str, record_bytes: int, seconds: float, batch: int) -> Cost:
     """Producer, broker and consumer of one process on one core: so many records sent, flushed and polled at a time."""
     import headrace  # noqa: PLC0415 - only what is measured is in memory
 
@@ -346,8 +352,11 @@ def in_process(record_bytes: int, seconds: float, batch: int) -> Cost:
                 pass
             span, done = _Span(), 0
             while time.perf_counter() - span.begun < seconds:
-                for _ in range(batch):
-                    source.send("t", value)
+                if client == HEADRACE_MANY:
+                    source.send_many("t", [value] * batch)
+                else:
+                    for _ in range(batch):
+                        source.send("t", value)
                 source.flush()
                 seen = 0
                 while seen < batch:

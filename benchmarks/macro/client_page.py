@@ -10,13 +10,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import product
 from statistics import median
 from typing import Any
 
 from benchmarks.macro.marked_page import ROOT, MarkedPage
 from benchmarks.macro.report import Results, number
 
-OURS = ("headrace", "headrace.aio")
+OURS = "headrace"
+"""How the names of Headrace's clients begin."""
+WAYS = (
+    # (what the way is called, the blocking client, the one for asyncio)
+    ("", "headrace", "headrace.aio"),
+    (", with the accelerator", "headrace + accel", "headrace.aio + accel"),
+    (", lists and the accelerator", "headrace.send_many + accel", ""),
+)
 BEHIND = 0.995
 """A ratio that is shown as less than 1.00."""
 
@@ -35,7 +43,7 @@ def _tables(results: Results, *, extremes: bool) -> list[str]:
     lines: list[str] = []
     head: list[str] = []
     for row, values in sorted(results.rows.items(), key=lambda item: _family(item[1])):
-        names = sorted(values, key=lambda name: (name not in OURS, name))
+        names = sorted(values, key=lambda name: (not name.startswith(OURS), name))
         if names != head:
             head = names
             lines += ["", f"| case | metric | {' | '.join(names)} |"]
@@ -56,10 +64,10 @@ def _summary(results: Results) -> list[str]:
         "|---|---|---|",
     ]
     others = dict.fromkeys(
-        name for values in results.rows.values() for name in values if name not in OURS
+        name for values in results.rows.values() for name in values if not name.startswith(OURS)
     )
-    for other in others:
-        ours = "headrace.aio" if other == "aiokafka" else "headrace"
+    for other, (way, blocking, asyncio_twin) in product(others, WAYS):
+        ours = asyncio_twin if other == "aiokafka" else blocking
         ahead, behind = 0, []
         for row, values in results.rows.items():
             if other not in values or ours not in values or row.metric.startswith("broker"):
@@ -70,8 +78,9 @@ def _summary(results: Results) -> list[str]:
                 ahead += 1
             else:
                 behind.append(f"{row.case}, {row.metric.split(',')[0]}: {part:.2f}")
-        count = f"{ahead} of {ahead + len(behind)}"
-        lines.append(f"| {other} | {count} | {'; '.join(behind) or '-'} |")
+        if ahead or behind:
+            count = f"{ahead} of {ahead + len(behind)}"
+            lines.append(f"| {other}{way} | {count} | {'; '.join(behind) or '-'} |")
     return lines
 
 

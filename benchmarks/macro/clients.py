@@ -1,17 +1,19 @@
 """Headrace's Python clients beside others, in one run on one Headrace broker; workers beside other frameworks.
 
-    python -m benchmarks.macro.clients [--quick] [--rounds N] [--rows TEXT] [--peers PYTHON] [--page]
+    python -m benchmarks.macro.clients [--quick] [--rounds N] [--rows TEXT] [--peers PYTHON] [--accel] [--page]
 
 Every load runs in a process of its own, clients in an order that turns with each round. The result is a table of
 medians with their extremes, and a JSON file with every single value; `--page` writes the tables of
 docs/client-performance.md too. PYTHON is the interpreter of an environment that has FastStream and Quix Streams,
-which the project itself does not need.
+which the project itself does not need. Headrace's clients are measured without its accelerator, and with `--accel` in
+rows of their own with it too.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -21,12 +23,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from benchmarks.macro import client_loads, client_page, worker_loads
-from benchmarks.macro.client_loads import AIO, BLOCKING, TIMEOUT_S, Cost
+from benchmarks.macro.client_loads import (
+    AIO,
+    BLOCKING,
+    HEADRACE,
+    HEADRACE_MANY,
+    TIMEOUT_S,
+    Cost,
+)
 from benchmarks.macro.compare_kafka import RESULTS, ROOT, commit
 from benchmarks.macro.latency import WARM_UP_NS, percentiles
 from benchmarks.macro.report import Results, Row
@@ -34,6 +44,8 @@ from benchmarks.macro.servers import Meter, machine, make_server
 from benchmarks.macro.workloads import create_topic, delete_topic, librdkafka_produce
 
 CLIENTS = (*BLOCKING, *AIO)
+ACCELERATED = " + accel"
+"""Behind the name of a client of Headrace's that runs with the accelerator."""
 SIZES = {"100 B": 100, "1 KiB": 1024}
 IN_PROCESS_BATCH = 500
 LATENCY_RATE = 1_000
@@ -50,6 +62,13 @@ class Scale:
     latency_s: float = 3.0
     records: Mapping[str, int] = field(default_factory=lambda: {"100 B": 600_000, "1 KiB": 200_000})
     worker_records: int = 100_000
+    accel: bool = False
+    """Whether Headrace's clients are measured with the accelerator too."""
+
+    def with_accelerator(self, names: Sequence[str]) -> list[str]:
+        """The names, and those of Headrace's once more if the accelerator is measured."""
+        mine = [name + ACCELERATED for name in names if name.startswith(HEADRACE)]
+        return [*names, *(mine if self.accel else ())]
 
 
 QUICK = Scale(1, 0.5, 2.0, {"100 B": 100_000, "1 KiB": 50_000}, 10_000)
@@ -98,7 +117,7 @@ class Bench:
         """Runs one load in a process of its own."""
         with self.guarded(case, client):
             self._meter.reset()
-            cost = Cost(**finish(start(function, client, self.bootstrap, *arguments)))
+            cost = Cost(**finish(start(client, function, self.bootstrap, *arguments)))
             self.note_cost(case, client, cost)
             broker_us = self._meter.cost().cpu_s / cost.records * 1e6
             memory = {"broker CPU, us/record": broker_us, "MB resident at most": cost.peak_mb}
@@ -109,14 +128,15 @@ class Bench:
     def throughput(self, size: str, turn: int) -> None:
         """Producing and consuming as fast as a client can."""
         case = f"produce {size}"
-        for client in turned(CLIENTS, turn) if self.wanted(case) else ():
+        producers = self.scale.with_accelerator((*CLIENTS, HEADRACE_MANY))
+        for client in turned(producers, turn) if self.wanted(case) else ():
             with self.topic() as topic:
                 self.load(case, client, "produce", topic, SIZES[size], self.scale.seconds)
         case, records = f"consume {size}", self.scale.records[size]
         if self.wanted(case):
             with self.topic() as topic:
                 self._fill(topic, records, SIZES[size])
-                for client in turned(CLIENTS, turn):
+                for client in turned(self.scale.with_accelerator(CLIENTS), turn):
                     self.load(case, client, "consume", topic, records, self.scale.seconds)
 
     def _fill(self, topic: str, records: int, record_bytes: int) -> None:
@@ -127,14 +147,15 @@ class Bench:
     def latency(self, turn: int) -> None:
         """End to end, from when a record was due."""
         case = f"end to end, {LATENCY_RATE:,} records/s of 100 B"
-        for client in turned(CLIENTS, turn) if self.wanted(case) else ():
+        clients = self.scale.with_accelerator(CLIENTS)
+        for client in turned(clients, turn) if self.wanted(case) else ():
             with self.guarded(case, client), self.topic() as topic:
                 self.note(case, client, **self._latency(client, topic))
 
     def _latency(self, client: str, topic: str) -> dict[str, float]:
         records = int(LATENCY_RATE * self.scale.latency_s)
-        receiving = start("receive_paced", client, self.bootstrap, topic, records)
-        sending = start("send_paced", client, self.bootstrap, topic, LATENCY_RATE, records)
+        receiving = start(client, "receive_paced", self.bootstrap, topic, records)
+        sending = start(client, "send_paced", self.bootstrap, topic, LATENCY_RATE, records)
         first, timed = finish(sending), finish(receiving)
         if len(timed) != records:
             raise RuntimeError(f"{records - len(timed)} of {records} records did not come")
@@ -145,11 +166,11 @@ class Bench:
     def in_process(self, size: str) -> None:
         """Producer, broker and consumer in one process on one core."""
         case = f"in process, batches of {IN_PROCESS_BATCH}, {size}"
-        if self.wanted(case):
-            with self.guarded(case, client_loads.HEADRACE):
-                load = start("in_process", SIZES[size], self.scale.seconds, IN_PROCESS_BATCH)
-                cost = Cost(**finish(load))
-                self.note_cost(case, client_loads.HEADRACE, cost)
+        names = self.scale.with_accelerator((HEADRACE, HEADRACE_MANY)) if self.wanted(case) else ()
+        for name in names:
+            with self.guarded(case, name):
+                load = start(name, "in_process", SIZES[size], self.scale.seconds, IN_PROCESS_BATCH)
+                self.note_cost(case, name, Cost(**finish(load)))
 
     def workers(self, turn: int, peers: str | None) -> None:
         """A handler that does nothing."""
@@ -157,20 +178,28 @@ class Bench:
         if not self.wanted(case):
             return
         others = (worker_loads.FASTSTREAM, worker_loads.QUIX) if peers else ()
-        names = (worker_loads.HEADRACE, *others)
+        names = (*self.scale.with_accelerator([worker_loads.HEADRACE]), *others)
         for name in turned(names, turn):
-            python = sys.executable if name == worker_loads.HEADRACE else str(peers)
+            python = str(peers) if name in others else sys.executable
             with self.guarded(case, name), self.topic() as topic:
                 self._fill(topic, self.scale.worker_records, 100)
                 found = self._work(python, name, topic)
-                self.versions[name] = found.pop("version")
+                program_version = found.pop("version")
+                if name in others:
+                    self.versions[name] = program_version
                 self.note_cost(case, name, Cost(**found, peak_mb=0.0))
 
     def _work(self, python: str, name: str, topic: str) -> dict[str, Any]:
-        command = [python, worker_loads.__file__, name, self.bootstrap, topic]
+        program = name.removesuffix(ACCELERATED)
+        command = [python, worker_loads.__file__, program, self.bootstrap, topic]
         command += [str(self.scale.worker_records), str(2 * self.scale.seconds)]
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=WORKER_TIMEOUT_S, check=False
+            command,
+            capture_output=True,
+            text=True,
+            timeout=WORKER_TIMEOUT_S,
+            check=False,
+            env=environment(name),
         )
         if done.returncode:
             raise RuntimeError((done.stderr.strip().splitlines() or ["no reason given"])[-1])
@@ -178,12 +207,22 @@ class Bench:
         return found
 
 
-def start(function: str, *arguments: Any) -> subprocess.Popen[str]:
-    """Begins a function of `client_loads` in a process of its own."""
-    command = [sys.executable, "-m", client_loads.__name__, json.dumps([function, *arguments])]
+def start(client: str, function: str, *arguments: Any) -> subprocess.Popen[str]:
+    """Begins a function of `client_loads` in a process of its own, for a client with or without the accelerator."""
+    load = json.dumps([function, client.removesuffix(ACCELERATED), *arguments])
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+        [sys.executable, "-m", client_loads.__name__, load],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=environment(client),
     )
+
+
+def environment(client: str) -> dict[str, str]:
+    """What a client runs in: with the accelerator or without."""
+    return {**os.environ, "HEADRACE_ACCEL": str(int(client.endswith(ACCELERATED)))}
 
 
 def finish(process: subprocess.Popen[str]) -> Any:
@@ -201,6 +240,11 @@ def finish(process: subprocess.Popen[str]) -> Any:
     if process.returncode:
         raise RuntimeError((complaint.strip().splitlines() or ["no reason given"])[-1])
     return json.loads(output.strip().splitlines()[-1])
+
+
+def accelerator() -> bool:
+    """Whether the accelerator is installed, so that a process can be started with it."""
+    return find_spec("headrace_accel") is not None
 
 
 def turned(names: Sequence[str], turn: int) -> list[str]:
@@ -238,12 +282,17 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, help="rounds instead of the default")
     parser.add_argument("--rows", default="", help="only cases with this text in their name")
     parser.add_argument("--peers", help="a Python that has FastStream and Quix Streams")
+    parser.add_argument("--accel", action="store_true", help="the accelerator in rows of its own")
     parser.add_argument("--output", type=Path, default=RESULTS, help="where the results go")
     parser.add_argument("--page", action="store_true", help="write the page's tables too")
     arguments = parser.parse_args()
     scale = QUICK if arguments.quick else Scale()
     if arguments.rounds:
         scale = Scale(**{**vars(scale), "rounds": arguments.rounds})
+    if arguments.accel:
+        scale = Scale(**{**vars(scale), "accel": True})
+        if not accelerator():
+            parser.error("the accelerator is not installed: run pip install ./accel first")
     begun = time.monotonic()
     facts: dict[str, Any] = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),

@@ -61,7 +61,22 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
 
+def _show_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:  # noqa: FBT001 - click calls it
+    if wanted and not ctx.resilient_parsing:
+        from headrace.records.accel import state  # noqa: PLC0415 - asked for by no other command
+
+        click.echo(f"headrace, version {__version__}\naccelerator: {state}")
+        ctx.exit()
+
+
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="headrace")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version, and whether the accelerator is in use.",
+)
 def main() -> None:
     """Replayable logs that speak the Apache Kafka protocol, in one small process."""
