@@ -45,6 +45,7 @@ from tests.fixtures.broker_harness import START_MS, BrokerHarness, produce_reque
 from tests.fixtures.messages import every_version, joined, message_class, random_message
 from tests.fuzz.mutation import HOSTILE, mutated
 from tests.fuzz.recovery import recover_from_damage
+from tests.fuzz.sasl import fuzz_sasl, fuzz_sasl_at_the_broker
 
 FLOOR = 1 << 20
 DECOMPRESSED = 64 << 10
@@ -418,6 +419,8 @@ TARGETS: dict[str, Callable[[Random], None]] = {
     "directory": fuzz_directory,
     "consumer-protocol": fuzz_consumer_protocol,
     "group-records": fuzz_group_records,
+    "sasl": fuzz_sasl,
+    "sasl-broker": fuzz_sasl_at_the_broker,
 }
 
 

@@ -90,6 +90,7 @@ def kafka_python_round_trip(bootstrap, mechanism, user, secret, topic) -> bytes:
         "bootstrap_servers": bootstrap,
         "security_protocol": "SASL_PLAINTEXT",
         "sasl_mechanism": mechanism,
+        "bootstrap_timeout_ms": 5000,  # how long it goes on asking after a refusal
     }
     if mechanism == "OAUTHBEARER":
         settings["sasl_oauth_token_provider"] = Tokens(secret)
