@@ -25,8 +25,8 @@ from headrace.protocol.messages.describe_acls import DescribeAclsRequest
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from headrace.security.acls import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
 from headrace.security.principal import Principal
-from tests.fixtures.acl_cases import codes
-from tests.fixtures.broker_harness import BrokerHarness, batch, fetch_request, produce_request
+from tests.fixtures.acl_cases import codes, transactional_batch
+from tests.fixtures.broker_harness import BrokerHarness, fetch_request, produce_request
 from tests.fixtures.faulty_metadata import FaultyMetadataStore
 
 ON = {"authorizer_class_name": "headrace", "durability": "os"}
@@ -220,12 +220,9 @@ def test_rights_that_are_taken_away_count_for_a_fetch_that_waits(harness: Broker
 
 def test_a_transactional_batch_needs_more_than_the_request_says(harness: BrokerHarness):
     create(harness, creation(operation=Operation.WRITE))
-    raw = bytearray(batch(b"x", producer_id=5, producer_epoch=0, base_sequence=0))
-    raw[22] |= 0x10  # judged by what the batch says, not by the request (CVE-2018-17196)
-    from headrace.records.batch import crc32c  # noqa: PLC0415 - only here
-
-    raw[17:21] = crc32c(bytes(raw[21:])).to_bytes(4)
-    response = harness.call(produce_request("t", 0, bytes(raw)), session=as_user("alice"))
+    # Judged by what the batch says, not by the request (CVE-2018-17196).
+    request = produce_request("t", 0, transactional_batch())
+    response = harness.call(request, session=as_user("alice"))
     assert list(codes(response)) == [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED]
 
 
