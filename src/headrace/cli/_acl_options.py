@@ -194,23 +194,25 @@ def _parse_operation(text: str) -> Operation:
     return found
 
 
-def acl_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what says who, may do what, to what, from where; the command gets `wanted`."""
-
-    @click.option(
+_OPTIONS: Final = (
+    click.option(
         "--allow-principal",
         "allowed",
         multiple=True,
         metavar="User:NAME",
         help="Who may; repeatable.",
-    )
-    @click.option(
-        "--deny-principal", "denied", multiple=True, metavar="User:NAME", help="Who may not; wins."
-    )
-    @click.option(
+    ),
+    click.option(
+        "--deny-principal",
+        "denied",
+        multiple=True,
+        metavar="User:NAME",
+        help="Who may not, whatever else allows it.",
+    ),
+    click.option(
         "--host", "hosts", multiple=True, metavar="ADDRESS", help="From where; else from anywhere."
-    )
-    @click.option(
+    ),
+    click.option(
         "-o",
         "--operation",
         "operations",
@@ -218,26 +220,32 @@ def acl_options(command: Callable[..., Any]) -> Callable[..., Any]:
         metavar="WORD",
         help="What: Read, Write, Create, Delete, Alter, Describe, DescribeConfigs, AlterConfigs, ClusterAction, "
         "IdempotentWrite, TwoPhaseCommit or All; repeatable.",
-    )
-    @click.option("--producer", is_flag=True, help="All that a producer needs, for --topic.")
-    @click.option(
+    ),
+    click.option("--producer", is_flag=True, help="All that a producer needs, for --topic."),
+    click.option(
         "--consumer", is_flag=True, help="All that a consumer needs, for --topic and --group."
-    )
-    @click.option(
+    ),
+    click.option(
         "-t", "--topic", "topics", multiple=True, metavar="NAME", help="To a topic, or '*'."
-    )
-    @click.option(
+    ),
+    click.option(
         "-g", "--group", "groups", multiple=True, metavar="NAME", help="To a group, or '*'."
-    )
-    @click.option(
+    ),
+    click.option(
         "--transactional-id",
         "ids",
         multiple=True,
         metavar="NAME",
         help="To a transactional id, or '*'.",
-    )
-    @click.option("--cluster", is_flag=True, help="To the cluster as a whole.")
-    @click.option("--prefixed", is_flag=True, help="Names are the beginnings of names.")
+    ),
+    click.option("--cluster", is_flag=True, help="To the cluster as a whole."),
+    click.option("--prefixed", is_flag=True, help="Names are the beginnings of names."),
+)
+
+
+def acl_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what says who, may do what, to what, from where; the command gets `wanted`."""
+
     @functools.wraps(command)
     def run(
         *,
@@ -272,4 +280,7 @@ def acl_options(command: Callable[..., Any]) -> Callable[..., Any]:
         )
         return command(wanted=wanted, **options)
 
-    return run
+    with_options: Callable[..., Any] = run
+    for add in reversed(_OPTIONS):
+        with_options = add(with_options)
+    return with_options

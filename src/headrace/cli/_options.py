@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
@@ -18,15 +18,8 @@ if TYPE_CHECKING:
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
 
-def client_options(command: Callable[..., Any], role: str = "client") -> Callable[..., Any]:
-    """Add the options of every client, and handle errors; the command gets `bootstrap`, `as_json`, `properties`.
-
-    Args:
-        command: The command.
-        role: Which properties a file may have for it: those of a "client", a "producer" or a "consumer".
-    """
-
-    @click.option(
+_OPTIONS: Final = (
+    click.option(
         "-b",
         "--bootstrap",
         envvar="HEADRACE_BOOTSTRAP",
@@ -35,30 +28,41 @@ def client_options(command: Callable[..., Any], role: str = "client") -> Callabl
         show_envvar=True,
         metavar="HOST:PORT,...",
         help="Brokers to begin with.",
-    )
-    @click.option(
+    ),
+    click.option(
         "--config-file",
         envvar="HEADRACE_CLIENT_CONFIG",
         show_envvar=True,
         type=click.Path(path_type=Path),
         metavar="FILE",
         help="Client properties, e.g. security.protocol; a file that Kafka's own tools read.",
-    )
-    @click.option(
+    ),
+    click.option(
         "--format",
         "output_format",
         type=click.Choice(["table", "json"]),
         default="table",
         show_default=True,
         help="Output for people or for programs.",
-    )
-    @click.option(
+    ),
+    click.option(
         "-X",
         "properties",
         multiple=True,
         metavar="KEY=VALUE",
         help="A client property by its Kafka name, e.g. -X request.timeout.ms=5000; before the file's.",
-    )
+    ),
+)
+
+
+def client_options(command: Callable[..., Any], role: str = "client") -> Callable[..., Any]:
+    """Add the options of every client, and handle errors; the command gets `bootstrap`, `as_json`, `properties`.
+
+    Args:
+        command: The command.
+        role: Which properties a file may have for it: those of a "client", a "producer" or a "consumer".
+    """
+
     @functools.wraps(command)
     @guarded
     def run(
@@ -79,7 +83,10 @@ def client_options(command: Callable[..., Any], role: str = "client") -> Callabl
             as_json=output_format == "json", bootstrap=bootstrap, properties=settings, **options
         )
 
-    return run
+    with_options: Callable[..., Any] = run
+    for add in reversed(_OPTIONS):
+        with_options = add(with_options)
+    return with_options
 
 
 data_option = click.option(
