@@ -112,3 +112,21 @@ def test_wrong_use_is_told(target, what: str) -> None:
             assert producer.send("t", b"2", partition=0).result(10).partition == 0
             assigned.seek(zero, 0)
             assert assigned.poll(10, max_records=1)[0].value == b"1"
+
+
+def test_a_callback_that_takes_the_senders_lock_waits_for_itself_unless_it_is_an_rlock() -> None:
+    assert "`with lock: producer.send(...)`" in PAGE.read_text()
+    with headrace.Broker() as broker, headrace.Producer(broker, linger_ms=0) as producer:
+        broker.create_topic("t", 1)
+        for make, got_it in ((threading.Lock, False), (threading.RLock, True)):
+            lock: Any = make()
+            outcomes: list[bool] = []
+
+            def told(_: Any, lock: Any = lock, outcomes: list[bool] = outcomes) -> None:
+                outcomes.append(lock.acquire(timeout=0.01))
+
+            with lock:
+                while not outcomes:
+                    producer.send("t", b"x", on_delivery=told)
+            assert outcomes[0] is got_it
+            producer.flush()

@@ -11,6 +11,7 @@ from headrace.clients.consumer.background import Background
 from headrace.clients.consumer.cursor import Cursor
 from headrace.clients.engine import Engine, Task, TaskCancelled, Timer
 from headrace.clients.flows import offsets
+from headrace.clients.flows.coordinator import find_coordinator
 from headrace.clients.flows.effects import Flow
 from headrace.clients.flows.offsets import Committer, OffsetAndMetadata
 from headrace.errors import ApiError, ErrorCode, HeadraceError, RebalanceInProgressError
@@ -46,6 +47,9 @@ class Commits:
         self._identity = identity
         self._answered = answered
         self._auto = Background(engine)
+        self._begun = 0
+        self._sent: dict[TopicPartition, int] = {}
+        """The number of the commit that was sent last of each partition that is read."""
         self._timer: Timer | None = None
         self.outcomes: deque[tuple[Callback, Offsets, HeadraceError | None]] = deque()
         """Callbacks of asynchronous commits that the foreground has to call."""
@@ -80,22 +84,28 @@ class Commits:
         """
         if wanted:
             # (1) A commit by itself fails and waits to be repeated, (2) this one goes further, (3) the repetition would
-            # set the group back.
+            # set the group back. So would the next one by itself, if it did not count this as finished.
             self._auto.stop()
+        for name, at in wanted.items():
+            if name in self._cursors:
+                self._cursors[name].finished = at
         yield from self._commit(wanted, attempts)
 
     def _commit(self, wanted: Offsets, attempts: int | None = None) -> Flow[None]:
         group = self._config.group_id
-        who = self._identity()
         assert group is not None, "checked by the caller"
         if not wanted:
             return
+        who = self._identity()
         if who is None:
             raise ApiError.for_code(
                 ErrorCode.UNKNOWN_MEMBER_ID,
                 f"the group {group!r} went on without this consumer: its partitions are read by others, and what it "
                 "did not commit before is read again",
             )
+        wanted = yield from self._not_overtaken(group, wanted)
+        if not wanted:
+            return
         try:
             flow = offsets.commit_offsets(self._engine.state, group, wanted, who, attempts=attempts)
             yield from flow
@@ -110,6 +120,20 @@ class Commits:
         for name, at in wanted.items():
             if name in self._cursors:
                 self._cursors[name].committed = at.offset
+
+    def _not_overtaken(self, group: str, wanted: Offsets) -> Flow[Offsets]:
+        """Wait until a commit can be sent; return what no later commit has been sent of meanwhile.
+
+        (1) A commit looks for the coordinator, (2) a later one does so too, and is sent, (3) the first would set the
+        group back.
+        """
+        self._begun += 1
+        number = self._begun
+        yield from find_coordinator(self._engine.state, group)
+        wanted = {name: at for name, at in wanted.items() if self._sent.get(name, 0) < number}
+        self._sent = {name: at for name, at in self._sent.items() if name in self._cursors}
+        self._sent.update(dict.fromkeys(wanted, number))
+        return wanted
 
     def commit_async(self, wanted: Offsets, callback: Callback | None) -> None:
         """Commit without waiting, in one attempt; the callback is called from a later poll, commit or close."""

@@ -23,10 +23,11 @@ from headrace.clients.consumer.records import ConsumerRecord
 from headrace.clients.consumer.subscribed import SubscribedTopics
 from headrace.clients.consumer.subscription import (
     Subscription,
+    check_listener,
     exclusion_of,
     partition_of,
     pattern_of,
-    topics_of,
+    wanted_topics,
 )
 from headrace.clients.consumer.topics import TopicWatch
 from headrace.clients.engine import Engine
@@ -154,6 +155,8 @@ class ConsumerCore:
             self.failed(error)
 
     def _topics_told(self) -> None:
+        for name, cursor in self.cursors.items():
+            cursor.belongs_to(self._engine.state.metadata.topic_id(name.topic))
         reason = self._topics.changed()
         if self._member is not None and reason is not None:
             self._member.request_rejoin(reason)
@@ -199,9 +202,10 @@ class ConsumerCore:
             raise ConfigError("subscribing needs a group: Consumer(..., group=NAME)")
         if topics is not None and pattern is not None:
             raise ConfigError("subscribe takes topics or a pattern, not both")
+        check_listener(listener)
         wanted = Subscription("group")
         if topics is not None:
-            wanted = Subscription("topics", topics_of(topics))
+            wanted = Subscription("topics", wanted_topics(topics))
         elif pattern is not None:
             wanted = Subscription(
                 "pattern", pattern=pattern_of(pattern), exclude=exclusion_of(exclude)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headrace.clients.consumer.records import ConsumerRecord, FetchedBatches
+from headrace.clients.flows.cluster import NO_TOPIC_ID
 from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.errors import CorruptRecordError
 from headrace.types import TopicPartition
@@ -17,6 +18,7 @@ class Cursor:
         "checked_epoch",
         "committed",
         "epoch",
+        "failures",
         "fetched",
         "fetching",
         "finished",
@@ -29,10 +31,13 @@ class Cursor:
         "paused",
         "quiet_until_ms",
         "records",
+        "topic_id",
     )
 
     def __init__(self, name: TopicPartition, offset: int | None = None) -> None:
         self.name = name
+        self.topic_id = NO_TOPIC_ID
+        """The topic that the position belongs to; another may get its name."""
         self.offset = offset
         """The next offset to hand out; None until it is known."""
         self.epoch = -1
@@ -48,6 +53,8 @@ class Cursor:
         self.high_watermark = -1
         self.fetching = False
         self.paused = False
+        self.failures = 0
+        """How many fetches in a row have failed."""
         self.muted_until_ms = 0
         self.quiet_until_ms = 0
         """Until then nothing new is expected: it had nothing when it was asked last."""
@@ -81,6 +88,21 @@ class Cursor:
         self.out_of_range = False
         self.checked_epoch = -1
         self.drop_read_ahead()
+
+    def belongs_to(self, topic_id: bytes) -> None:
+        """Take note of the topic's id; if it was deleted and created again, nothing of the old one holds any more."""
+        if topic_id in {NO_TOPIC_ID, self.topic_id}:
+            return
+        known, self.topic_id = self.topic_id, topic_id
+        if known != NO_TOPIC_ID:
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self.move(-1)
+        self.offset = None
+        self.finished = None
+        self.committed = None
+        self.out_of_range = True  # the policy decides
 
     def drop_read_ahead(self) -> None:
         """Forget what was read ahead."""

@@ -6,7 +6,7 @@ and one decoded batch per partition.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -26,7 +26,7 @@ from headrace.clients.flows.fetch import (
 )
 from headrace.clients.flows.list_offsets import READ_COMMITTED, READ_UNCOMMITTED
 from headrace.clients.flows.routing import by_leader, partition_error
-from headrace.errors import ErrorCode, HeadraceError, TransportError
+from headrace.errors import ErrorCode, HeadraceError
 from headrace.protocol.codec import Message
 from headrace.types import TopicPartition
 
@@ -88,6 +88,10 @@ class Fetcher:
             and name.topic not in state.stale_topics
             and usable(cursor)
         }
+        for name in list(wanted):
+            self._cursors[name].belongs_to(state.metadata.topic_id(name.topic))
+            if self._cursors[name].offset is None:
+                del wanted[name]
         for node, positions in by_leader(state, wanted).items():
             if node == NO_LEADER:
                 state.stale_topics.update(topic for topic, _ in positions)
@@ -107,8 +111,6 @@ class Fetcher:
             self._busy_nodes.discard(node)
             for cursor in cursors.values():
                 cursor.fetching = False
-            if isinstance(outcome, TransportError):
-                self._mute(cursors.values())
             try:
                 for name, data in read_fetch(self._engine.state, positions, outcome):
                     if name in positions:
@@ -139,6 +141,7 @@ class Fetcher:
             self._mute([cursor])
             self._on_failure(partition_error(cursor.name, data.error))
         else:
+            cursor.failures = 0
             cursor.high_watermark = data.high_watermark
             if len(data.records):
                 checked = self._config.check_crcs
@@ -146,8 +149,14 @@ class Fetcher:
             else:
                 cursor.quiet_until_ms = self._engine.now_ms + ASK_AGAIN_MS
 
-    def _mute(self, cursors: Iterable[Cursor]) -> None:
-        until_ms = self._engine.now_ms + self._config.retry_backoff_ms
+    def _mute(self, cursors: Collection[Cursor]) -> None:
+        """Leave partitions alone for a while, longer each time; questions for their leaders follow at that pace."""
         for cursor in cursors:
-            cursor.muted_until_ms = until_ms
-        self._engine.at(until_ms, self._engine.notify)
+            pause_ms = min(
+                self._config.retry_backoff_ms << min(cursor.failures, 16),
+                self._config.retry_backoff_max_ms,
+            )
+            cursor.failures += 1
+            cursor.muted_until_ms = self._engine.now_ms + pause_ms
+        for until_ms in {cursor.muted_until_ms for cursor in cursors}:
+            self._engine.at(until_ms, self._engine.notify)

@@ -119,7 +119,9 @@ class Locator:
         if self._config.auto_offset_reset == "none":
             cursor = unknown[0]
             text = f"offset {cursor.offset} of {cursor.name} does not exist (any more)"
-            if cursor.offset is None:
+            if cursor.offset is None and cursor.out_of_range:
+                text = f"the topic of {cursor.name} was deleted and created again"
+            elif cursor.offset is None:
                 text = f"nothing is committed for {cursor.name}"
             raise NoOffsetError(
                 f"{text}, and auto.offset.reset is none: seek, commit an offset, or set earliest or latest"
@@ -146,12 +148,15 @@ class Locator:
             return False
         if cursor.name in lost:
             return cursor.out_of_range and cursor.offset == lost[cursor.name]
-        return cursor.offset is None
+        return cursor.offset is None and not cursor.out_of_range
 
     def _reset(self, cursor: Cursor, offset: int) -> None:
-        if cursor.offset is not None:
+        what = f"offset {cursor.offset} does not exist (any more)"
+        if cursor.offset is None:
+            what = "the topic was deleted and created again"
+        if cursor.out_of_range:
             self._reports.warn(
-                f"{cursor.name}: offset {cursor.offset} does not exist (any more); reading goes on at {offset} "
+                f"{cursor.name}: {what}; reading goes on at {offset} "
                 f"(auto.offset.reset={self._config.auto_offset_reset})"
             )
         cursor.move(offset)

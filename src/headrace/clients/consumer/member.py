@@ -136,9 +136,10 @@ class Member:
         """Whether the session may have ended: nobody has confirmed the membership for as long as a session lasts.
 
         (1) The process stops, (2) the session ends, others read and commit, (3) the process goes on, with records in
-        hand that were fetched before. They must wait for the coordinator's word.
+        hand that were fetched before. They must wait for the coordinator's word. While a member joins that keeps its
+        partitions, its heartbeats go on, and their answers count.
         """
-        if self.generation < 0 or self.joining:
+        if self.generation < 0 or (self.joining and not self._reports.owned):
             return False
         return self._engine.now_ms >= self._confirmed_ms + self._config.session_timeout_ms
 
@@ -356,7 +357,9 @@ class Member:
     def _sync(self, joined: JoinGroupResponse) -> Flow[Arrival | None]:
         """Bring or fetch the assignment; None when the group moved on to another generation meanwhile."""
         self.member_id, self.generation = joined.member_id, joined.generation_id
-        self._confirmed_ms = self._engine.now_ms
+        if not self._reports.owned:
+            self._confirmed_ms = self._engine.now_ms
+        # Else only heartbeats count: this answer may have waited for a process that was stopped.
         # The session runs from the join's answer on; the leader may take its time, and so may the others' syncs.
         self._beat_at(self._engine.now_ms + self._beat_every_ms)
         assignments: list[SyncGroupRequestAssignment] = []
@@ -367,6 +370,7 @@ class Member:
             counts = yield from self._topics.count_partitions(topics)
             if not joined.skip_assignment:
                 assignments = self._divide(joined.protocol_name or "", subscriptions, counts)
+        began_ms = self._engine.now_ms
         synced = yield from membership.sync_group(
             self._engine.state, self._settings, joined, assignments
         )
@@ -377,6 +381,7 @@ class Member:
             self._check_nothing_lost(code)
             return None
         raise_for(code, f"cannot sync with group {self._settings.group_id!r}")
+        self._confirmed_ms = max(self._confirmed_ms, began_ms)
         partitions = membership.decode_assignment(synced.assignment)
         for assignor in self.assignors:
             if assignor.name == joined.protocol_name and hasattr(assignor, "on_assignment"):

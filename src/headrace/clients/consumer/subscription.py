@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
-from headrace.errors import ConfigError, ConflictingSubscriptionError
+from headrace.errors import ConfigError, ConflictingSubscriptionError, InvalidTopicError
 from headrace.types import TopicPartition
+
+LEGAL_NAME: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
+"""What brokers allow; they become the names of directories there."""
 
 Kind = Literal["none", "topics", "pattern", "group", "partitions"]
 
@@ -75,6 +78,36 @@ def topics_of(names: object) -> frozenset[str]:
         if not isinstance(name, str) or not name:
             raise ConfigError(f"a topic's name is text, not {name!r}")
     return frozenset(names)
+
+
+def wanted_topics(names: object) -> frozenset[str]:
+    """Return the topics to subscribe to; they need not exist, but they must be able to.
+
+    Raises:
+        ConfigError: It is no collection of names.
+        InvalidTopicError: A name is one that no topic may have.
+    """
+    topics = topics_of(names)
+    for name in sorted(topics):
+        if LEGAL_NAME.fullmatch(name) is None:
+            raise InvalidTopicError(
+                f"no topic can be called {name!r}: names are up to 249 ASCII letters, digits, '.', '_' and '-'; to "
+                "subscribe to all that match something, use pattern="
+            )
+    return topics
+
+
+def check_listener(listener: object | None) -> None:
+    """Make sure that what is to be told of partitions can be told.
+
+    Raises:
+        ConfigError: It has none of the methods that are called.
+    """
+    hooks = ("on_revoked", "on_assigned", "on_lost")
+    if listener is not None and not any(callable(getattr(listener, hook, None)) for hook in hooks):
+        raise ConfigError(
+            f"a listener is an object with any of {', '.join(hooks)}; {listener!r} has none"
+        )
 
 
 def partition_of(given: object) -> TopicPartition:

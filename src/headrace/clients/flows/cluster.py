@@ -9,6 +9,7 @@ from headrace.errors import ErrorCode
 from headrace.types import TopicPartition
 
 NO_LEADER = -1
+NO_TOPIC_ID = bytes(16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class TopicMetadata:
     """A topic and its partitions, by number."""
 
     name: str
-    topic_id: bytes = bytes(16)
+    topic_id: bytes = NO_TOPIC_ID
     """The id as 16 bytes, all zero where the broker does not tell."""
     partitions: dict[int, PartitionMetadata] = field(default_factory=dict)
     is_internal: bool = False
@@ -67,6 +68,11 @@ class ClusterMetadata:
     controller_id: int = -1
     cluster_id: str | None = None
     topics: dict[str, TopicMetadata] = field(default_factory=dict)
+
+    def topic_id(self, topic: str) -> bytes:
+        """Return a topic's id; all zero while it is unknown."""
+        known = self.topics.get(topic)
+        return NO_TOPIC_ID if known is None else known.topic_id
 
     def leader(self, topic_partition: TopicPartition) -> int:
         """Return the leader's node id, or -1 while it is unknown or unreachable."""

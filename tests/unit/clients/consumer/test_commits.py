@@ -14,6 +14,7 @@ from headrace.errors import (
     NotAssignedError,
     TransportError,
 )
+from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.offset_commit import OffsetCommitRequest
 from headrace.types import TopicPartition
 from tests.fixtures.consumer_world import ConsumerWorld, Program
@@ -215,3 +216,36 @@ def test_a_commit_by_itself_that_has_to_be_repeated_does_not_overtake_the_progra
     assert committed(world) == 10
     world.advance(500)
     assert committed(world) == 10
+
+
+def test_a_commit_by_itself_does_not_set_back_what_the_program_committed() -> None:
+    world, reader = make_reader(auto_commit_interval_ms=1_000)
+    reader.subscribe(["t"])
+    assert len(reader.poll(1000)) == 5
+    assert len(reader.poll(1000)) == 5
+    reader.commit()
+    world.advance(5_000)  # the program works on
+    assert committed(world) == 10
+
+
+def test_the_later_of_two_commits_that_look_for_the_coordinator_wins() -> None:
+    world, reader = make_reader(enable_auto_commit=False)
+    reader.subscribe(["t"])
+    assert len(reader.poll(1000)) == 5
+    name = TopicPartition("t", 0)
+    reader.state.coordinators.clear()
+    failures = iter([TransportError("not this broker")])
+
+    def fail_first(_program: Program, call: Call) -> TransportError | None:
+        is_search = isinstance(call.request, FindCoordinatorRequest)
+        return next(failures, None) if is_search else None
+
+    world.fault = fail_first
+    told: list[object] = []
+    reader.core.commit_async({name: 1}, lambda _, error: told.append(error))  # it tries again later
+    reader.commit({name: 3})
+    assert committed(world) == 3
+    world.advance(1_000)
+    reader.poll(0)
+    assert committed(world) == 3
+    assert told == [None]

@@ -637,3 +637,37 @@ def test_a_listener_that_was_interrupted_is_told_again_before_records_are_handed
     records = [record for _ in range(3) for record in reader.poll(1000)]
     assert [record.offset for record in records] == [7, 8, 9]
     assert reader.run(reader.core.places.position(name, 0)) == 10
+
+
+def test_a_process_that_slept_while_it_joined_hands_out_nothing_that_others_have() -> None:
+    world = make_world()
+    options: dict[str, Any] = {"session_timeout_ms": 10_000}
+    first = member(world, "cooperative-sticky", **options)
+    third = member(world, "cooperative-sticky", **options)
+    rebalance(first, third)
+    world.fill("t", 6, 10)
+    assert len(first.poll(1_000, 1)) == 1
+    second = member(world, "cooperative-sticky", **options)
+    second.poll(0)
+    world.advance(3_500)  # the heartbeats have told of the second
+    first.poll(0, 0)
+    own = first.core._member
+    assert own is not None
+    assert own.joining, "the third has not come yet"
+    assert first.core.cursors
+    world.programs.remove(first)  # as SIGSTOP would
+    for _ in range(100):
+        third.poll(10)
+        second.poll(10)
+        world.advance(500)
+    assert len(numbers(second)) + len(numbers(third)) == 6
+    world.programs.append(first)
+    first.engine.advance(world.now_ms)
+    assert first.core.take(5) == []
+    while first.inbox:  # the join's answer has waited all the while
+        on_done, outcome = first.inbox.popleft()
+        on_done(outcome)
+        assert first.core.take(5) == []
+    assert first.core.take_one() is None
+    rebalance(first, second, third)
+    assert sorted(numbers(first) + numbers(second) + numbers(third)) == list(range(6))

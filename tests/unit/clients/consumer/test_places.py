@@ -16,6 +16,7 @@ from headrace.protocol.messages.delete_records import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
+from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from headrace.protocol.messages.fetch import FetchRequest
 from headrace.protocol.messages.list_offsets import ListOffsetsRequest
 from headrace.protocol.messages.metadata import MetadataRequest
@@ -226,3 +227,43 @@ def test_a_new_leader_with_the_whole_log_changes_nothing() -> None:
     assert offsets_of(reader.poll(5000)) == [8, 9]
     assert reader.warnings == []
     assert len(reader.requests(OffsetForLeaderEpochRequest)) == 1
+
+
+@pytest.mark.parametrize("reset", ["earliest", "latest", "none"])
+def test_positions_in_a_topic_that_was_deleted_are_not_used_in_its_namesake(reset: str) -> None:
+    world, reader = make_reader(group_id="g", auto_offset_reset="earliest")
+    reader.assign({T0: 0})
+    assert len(reader.poll(1000)) == 10
+    assert reader.poll(100) == []  # the next fetch waits at the broker, and will be answered
+    object.__setattr__(reader.config, "auto_offset_reset", reset)
+    world.broker.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], topic_names=["t"]))
+    world.broker.create_topic("t", partitions=2)
+    world.fill("t", 2, 12)  # longer than the old one: no offset is out of range
+    if reset == "none":
+        with pytest.raises(NoOffsetError, match="the topic of t-0 was deleted and created again"):
+            reader.poll(2_000)
+        return
+    read = offsets_of(reader.poll(2_000))
+    assert any("deleted and created again" in text for text in reader.warnings)
+    assert read == (list(range(12)) if reset == "earliest" else [])
+    assert reader.run(reader.core.places.position(T0, 1_000)) == 12
+    reader.commit()
+    assert reader.committed(T0) == {T0: 12}
+
+
+def test_fetches_that_fail_come_at_growing_intervals_and_so_do_questions_for_the_leader() -> None:
+    world, reader = make_reader(retry_backoff_ms=100, retry_backoff_max_ms=1_000)
+    reader.assign({T0: 0})
+    assert len(reader.poll(1000)) == 10
+
+    def fail(_program, call):
+        return TransportError("gone") if isinstance(call.request, FetchRequest) else None
+
+    world.fault = fail
+    reader.calls.clear()
+    reader.poll(10_000)
+    assert len(reader.requests(FetchRequest)) <= 16, "ten a second at first, then one"
+    assert len(reader.requests(MetadataRequest)) <= 16
+    world.fault = None
+    world.fill("t", 2, 1)
+    assert offsets_of(reader.poll(5_000)) == [10]

@@ -14,6 +14,7 @@ from headrace.errors import (
     ConfigError,
     ConflictingSubscriptionError,
     ErrorCode,
+    InvalidTopicError,
     NoSubscriptionError,
     NotAssignedError,
     TransportError,
@@ -73,12 +74,21 @@ def test_subscriptions_of_different_kinds_exclude_each_other() -> None:
         ({"topics": ["t"], "pattern": "t"}, "not both"),
         ({"pattern": "("}, "no regular expression"),
         ({"pattern": ".*", "exclude": "("}, "no regular expression"),
+        ({"topics": ["t"], "listener": object()}, "any of on_revoked, on_assigned, on_lost"),
     ],
 )
 def test_subscriptions_of_the_wrong_form(arguments, message: str) -> None:
     reader = make_world().consumer(group="g")
     with pytest.raises(ConfigError, match=message):
         reader.subscribe(**arguments)
+
+
+@pytest.mark.parametrize("name", ["no/topic", "..", "t*", "x" * 250, "t\n"])
+def test_a_name_that_no_topic_may_have_is_no_subscription(name: str) -> None:
+    reader = make_world().consumer(group="g")
+    with pytest.raises(InvalidTopicError, match="no topic can be called"):
+        reader.subscribe(["t", name])
+    reader.subscribe(["t", "...", "x" * 249])
 
 
 def test_subscribing_needs_a_group() -> None:
