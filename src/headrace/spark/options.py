@@ -85,7 +85,7 @@ class ClientOptions:
     """Where the cluster is, and the `kafka.*` options for the client, without that prefix."""
 
     bootstrap: str
-    properties: tuple[tuple[str, str], ...] = ()
+    properties: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # may hold secrets
 
 
 @dataclass(frozen=True)
@@ -114,9 +114,9 @@ class SinkOptions:
 class _Reader:
     """Typed access to the options, with messages that name option and value."""
 
-    options: Mapping[str, str]
+    options: Mapping[str, str] = field(repr=False)
     known: Iterable[str]
-    _values: dict[str, str] = field(init=False)
+    _values: dict[str, str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         canonical = {name.lower(): name for name in self.known}
