@@ -36,12 +36,12 @@ from headrace.errors import ConfigError
 from headrace.ports import Journal
 from headrace.protocol.codec import Message
 from headrace.server.hub import BrokerHub
+from headrace.server.jwks import KeyReader
 from headrace.server.listeners import BoundListener
 from headrace.server.log import RateLimited, describe
 from headrace.server.process import server_limits
 
 if TYPE_CHECKING:
-
     from headrace.streams.world import World
 
 _DRAIN_TIMEOUT_S: Final = 2.5
@@ -176,10 +176,12 @@ class Listener:
             ),
             on_failure=self._sync_failed,
         )
+        keys = KeyReader(loop, self._world.broker.authenticator, self._journal)
         self._running = True
         self._hub.start()
         self._started.set()
         await self._stop.wait()
+        keys.close()
         await self._end()
 
     async def _serve(self, bound: BoundListener) -> None:
