@@ -25,6 +25,7 @@ check:  ## lint, types, import contracts, generated files, unit and property tes
 
 test: check  ## everything that needs no special hardware (under twenty minutes)
 	$(PYTEST) tests/crash tests/mission tests/conformance tests/spark tests/docs
+	HEADRACE_ACCEL=0 $(PYTEST) -n 2 tests/unit/records tests/unit/clients tests/property/test_records.py
 
 conformance:  ## the client suites alone; TARGET=kafka (or kafka-3.9) runs them against Apache Kafka
 	@$(PYTHON) tools/prepare.py test

@@ -18,6 +18,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
+ACCELERATOR = ROOT / "accel"
+COMPILERS = [*os.environ.get("CC", "").split()[:1], "cc", "gcc", "clang"]
 MINIMUM_PYTHON = (3, 11)
 MINIMUM_JAVA = 17
 
@@ -123,6 +125,41 @@ def prepare_environment(purpose: str) -> None:
     stamps[extra].write_text(digest)
 
 
+def prepare_accelerator() -> None:
+    """Build the accelerator in C, unless these sources are built; the tests go without it where that fails."""
+    sources = [
+        path for path in sorted(ACCELERATOR.rglob("*")) if path.suffix in {".c", ".py", ".toml"}
+    ]
+    sources = [path for path in sources if "build" not in path.relative_to(ACCELERATOR).parts]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+    stamp = VENV / ".prepared-accel"
+    if stamp.exists() and stamp.read_text() == digest:
+        return
+    if not any(map(shutil.which, COMPILERS)):
+        say("no C compiler: the accelerator is not built, its tests are skipped")
+        say(
+            "  Debian, Ubuntu: sudo apt-get install gcc libc6-dev python3-dev    macOS: xcode-select --install"
+        )
+        return
+    say("building the accelerator (accel/)")
+    shutil.rmtree(
+        ACCELERATOR / "build", ignore_errors=True
+    )  # what is left of another version of Python
+    result = subprocess.run(
+        [
+            *(str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
+            *("--no-deps", "--force-reinstall", str(ACCELERATOR)),
+        ],
+        check=False,
+    )
+    if result.returncode != 0:
+        say(
+            "the accelerator was not built, its tests are skipped; what pip says above is the reason"
+        )
+        return
+    stamp.write_text(digest)
+
+
 def main() -> None:
     """Prepare for the purpose named on the command line."""
     purpose = sys.argv[1] if len(sys.argv) == 2 else ""
@@ -135,6 +172,8 @@ def main() -> None:
         )
     prepare_programs(purpose)
     prepare_environment(purpose)
+    if purpose == "test":
+        prepare_accelerator()
 
 
 if __name__ == "__main__":
