@@ -2,62 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import re
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from headrace.errors import ApiError, ErrorCode
+from tests.docs.console import Step, run_shell, steps, users_environment
 from tests.fixtures.kafka import free_ports
 from tests.fixtures.processes import READY_LINE
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "security-walk.md").read_text()
-TIMEOUT_S = 120
-
-
-@dataclass
-class Step:
-    """A command and what it prints, or a file or program and its text."""
-
-    kind: str
-    text: str
-    name: str = ""
-    shown: list[str] = field(default_factory=list)
-
-
-def steps(page: str) -> Iterator[Step]:
-    """The steps of the page, in order; a file is named in the text before its block."""
-    for kind, text, before in _blocks(page):
-        if kind != "console":
-            [*_, name] = re.findall(r"`([\w.]+\.\w+)`", before) or [""]
-            yield Step(kind, text, name)
-            continue
-        step: Step | None = None
-        for line in text.splitlines():
-            if line.startswith("$ "):
-                if step is not None:
-                    yield step
-                step = Step(kind, line[2:])
-            else:
-                assert step is not None
-                step.shown.append(line)
-        assert step is not None
-        yield step
-
-
-def _blocks(page: str) -> Iterator[tuple[str, str, str]]:
-    end = 0
-    for match in re.finditer(r"```(\w+)\n(.*?)```", page, re.DOTALL):
-        yield match[1], match[2], page[end : match.start()]
-        end = match.end()
-
-
 STEPS = list(steps(PAGE))
 
 
@@ -68,9 +24,7 @@ class Walk:
         self.directory = directory
         self.port = free_ports(1)[0]
         self.broker: subprocess.Popen[str] | None = None
-        self.environment = {
-            name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")
-        } | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+        self.environment = users_environment()
 
     def here(self, text: str) -> str:
         """The one liberty: a port that is free."""
@@ -105,15 +59,7 @@ class Walk:
         assert printed.groupdict() | {"pid": b""} == shown.groupdict() | {"pid": b""}
 
     def run(self, step: Step) -> None:
-        done = subprocess.run(
-            ["bash", "-uo", "pipefail", "-c", f"umask 077; {step.text}"],
-            cwd=self.directory,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
+        done = run_shell(step.text, self.directory, self.environment)
         if step.text.startswith("openssl"):
             assert done.returncode == 0, done.stderr
             return

@@ -1,0 +1,73 @@
+"""What a page shows: commands with what they print, and files and programs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+TIMEOUT_S = 120
+
+
+@dataclass
+class Step:
+    """A command and what it prints, or a file or program and its text."""
+
+    kind: str
+    text: str
+    name: str = ""
+    shown: list[str] = field(default_factory=list)
+
+
+def steps(page: str) -> Iterator[Step]:
+    """The steps of a page, in order; a file is named in the text before its block."""
+    for kind, text, before in _blocks(page):
+        if kind != "console":
+            [*_, name] = re.findall(r"`([\w.]+\.\w+)`", before) or [""]
+            yield Step(kind, text, name)
+            continue
+        commands: list[Step] = []
+        for line in text.splitlines():
+            if line.startswith("$ "):
+                commands.append(Step(kind, line[2:]))
+            else:
+                commands[-1].shown.append(line)
+        yield from commands
+
+
+def section(page: str, title: str) -> str:
+    """A section of a page, from its heading to the next one."""
+    return page.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def _blocks(page: str) -> Iterator[tuple[str, str, str]]:
+    end = 0
+    for match in re.finditer(r"```(\w+)\n(.*?)```", page, re.DOTALL):
+        yield match[1], match[2], page[end : match.start()]
+        end = match.end()
+
+
+def users_environment() -> dict[str, str]:
+    """The environment of somebody who has installed the package and set nothing."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    mine = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
+    return {**mine, "PATH": path}
+
+
+def run_shell(
+    command: str, directory: Path, environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Run a command as a user types it."""
+    return subprocess.run(
+        ["bash", "-uo", "pipefail", "-c", f"umask 077; {command}"],
+        cwd=directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
