@@ -32,8 +32,6 @@ _WHOLE: Final = {PRODUCER_BYTE_RATE: True, CONSUMER_BYTE_RATE: True, REQUEST_PER
 """The quotas there are, and whether they are whole numbers."""
 _NOT_SUPPORTED: Final = frozenset({"controller_mutation_rate", "connection_creation_rate"})
 
-ANONYMOUS: Final = "ANONYMOUS"
-"""The user of a connection that nobody has authenticated on, as Kafka calls it."""
 ENTITIES_LIMIT: Final = 10_000
 """How many entities may have quotas."""
 _NAME_CHARACTERS_LIMIT: Final = 450

@@ -494,7 +494,38 @@ GROUPS: Final = (
     ),
 )
 
-DIFFERENCES: Final = (*PRODUCE, *READ, *CLUSTER, *ADMIN, *GROUPS)
+RIGHTS: Final = (
+    Difference(
+        "Produce",
+        "refuses the whole request for one transactional batch",
+        "refuses that partition",
+        "The other partitions have nothing to do with it.",
+        (),
+    ),
+    Difference(
+        "DescribeUserScramCredentials",
+        "without the right to: a result without a name for each user; no answer at all if all users were asked for",
+        "the error alone",
+        "It says all there is.",
+        (),
+    ),
+    Difference(
+        "CreateAcls, DescribeAcls, DeleteAcls",
+        "closes the connection for numbers that mean nothing, UNKNOWN_SERVER_ERROR for ANY in a new ACL",
+        "INVALID_REQUEST for that ACL or filter",
+        "The client is told what was wrong.",
+        (),
+    ),
+    Difference(
+        "CreateAcls",
+        "as many ACLs as there is room for",
+        "10,000, each of at most 4096 bytes: POLICY_VIOLATION, INVALID_REQUEST",
+        "What can be stored has a bound.",
+        (),
+    ),
+)
+
+DIFFERENCES: Final = (*PRODUCE, *READ, *CLUSTER, *ADMIN, *GROUPS, *RIGHTS)
 
 
 def explanations(scenario: str) -> list[Where]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -38,7 +39,7 @@ from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from headrace.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from headrace.security.acls import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
 from headrace.security.principal import Principal
-from tests.conformance.differential.peer import Connection, advertised
+from tests.conformance.differential.peer import Closed, Connection, advertised
 from tests.fixtures.acl_cases import CASES, Case, Right, codes, commit, resource_name
 from tests.fixtures.broker_harness import BrokerHarness, batch
 from tests.fixtures.kafka import (
@@ -168,8 +169,12 @@ class AclKafka(KafkaServer):
 class Side:
     """One of the two brokers: `admin` may do everything, `user` what its ACLs say."""
 
-    def __init__(self, admin: Ask, user: Callable[[str], Ask], served: dict[int, int]) -> None:
+    def __init__(
+        self, admin: Ask, fresh: Ask, user: Callable[[str], Ask], served: dict[int, int]
+    ) -> None:
         self.admin = admin
+        self.fresh = fresh
+        """The same, on a connection of its own."""
         self.user = user
         self.served = served
         self.topic_ids: dict[str, bytes] = {}
@@ -250,9 +255,7 @@ def _logged_in(address: tuple[str, int], user: str) -> Connection:
     return connection
 
 
-def _kafka_side(kafka: AclKafka, served: dict[int, int]) -> Side:
-    admin = Connection(("127.0.0.1", kafka.port))
-
+def _kafka_side(kafka: AclKafka, admin: Connection, served: dict[int, int]) -> Side:
     def ask(connection: Connection, request: Message, version: int) -> Any:
         connection.send(request, version)
         return connection.receive()
@@ -267,7 +270,14 @@ def _kafka_side(kafka: AclKafka, served: dict[int, int]) -> Side:
 
         return once
 
-    return Side(lambda request, version: ask(admin, request, version), user, served)
+    def fresh(request: Message, version: int) -> Any:
+        connection = Connection(("127.0.0.1", kafka.port))
+        try:
+            return ask(connection, request, version)
+        finally:
+            connection.close()
+
+    return Side(lambda request, version: ask(admin, request, version), fresh, user, served)
 
 
 def _our_side(served: dict[int, int]) -> Side:
@@ -283,7 +293,7 @@ def _our_side(served: dict[int, int]) -> Side:
         session = Session(client_host="127.0.0.1", principal=Principal(name))
         return lambda request, version: harness.call(request, version, session=session)
 
-    return Side(harness.call, user, served)
+    return Side(harness.call, harness.call, user, served)
 
 
 @pytest.fixture(scope="module")
@@ -294,10 +304,11 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side
         kafka.start()
         theirs = advertised(("127.0.0.1", kafka.port))
         served = {key: min(top, theirs[key][1]) for key, top in ours.items() if key in theirs}
-        both = _kafka_side(kafka, served), _our_side(served)
-        for side in both:
-            side.prepare()
-        yield both
+        with closing(Connection(("127.0.0.1", kafka.port))) as admin:
+            both = _kafka_side(kafka, admin, served), _our_side(served)
+            for side in both:
+                side.prepare()
+            yield both
     finally:
         kafka.stop()
 
@@ -344,6 +355,24 @@ def test_the_name_of_the_cluster_is_the_only_one(sides: tuple[Side, Side]) -> No
     ]
     found = [side.admin(CreateAclsRequest(creations=creations), 3) for side in sides]
     assert [[result.error_code for result in each.results] for each in found] == [[42, 0]] * 2
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "theirs"), [("resource_type", 0, None), ("operation", 1, -1)]
+)
+def test_numbers_that_mean_nothing(
+    sides: tuple[Side, Side], field: str, value: int, theirs: int | None
+) -> None:
+    creation = _creation("c0v0", (Operation.READ, ResourceType.TOPIC), "t")
+    setattr(creation, field, value)
+    request = CreateAclsRequest(creations=[creation])
+    kafka, headrace = sides
+    if theirs is None:
+        with pytest.raises(Closed):
+            kafka.fresh(request, 3)
+    else:
+        assert list(codes(kafka.fresh(request, 3))) == [theirs]
+    assert list(codes(headrace.fresh(request, 3))) == [42]
 
 
 @pytest.mark.parametrize("user", RANDOM_USERS)
