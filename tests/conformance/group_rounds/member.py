@@ -16,7 +16,7 @@ from typing import IO
 
 import headrace
 from headrace import TopicPartition
-from headrace.errors import ApiError, HeadraceError, NotAssignedError, TransportError
+from headrace.errors import ApiError, ErrorCode, HeadraceError, NotAssignedError, TransportError
 
 ADDRESS, GROUP, TOPIC, NAME, ASSIGNOR, LEDGER = sys.argv[1:]
 WORK_S = 0.002
@@ -85,7 +85,6 @@ class Program:
                 self._finished[TopicPartition(TOPIC, record.partition)] = record.offset + 1
             self._commit()
         self._consumer.close()
-        self.write("end")
 
     def _work_s(self, record: headrace.ConsumerRecord) -> float:
         """A slow record is slow for the first who gets it; else nobody would ever commit it."""
@@ -104,6 +103,8 @@ class Program:
             self.write("fenced", "NOT_ASSIGNED")
         except ApiError as error:
             self.write("fenced", error.code.name)
+            if error.code == ErrorCode.REBALANCE_IN_PROGRESS:
+                return  # whatever is kept through the rebalance has to be committed after it
         except HeadraceError as error:
             self.write("trouble", type(error).__name__)
             return
