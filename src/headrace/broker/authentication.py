@@ -40,9 +40,8 @@ if TYPE_CHECKING:
 
 _ALWAYS: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 _MIN_REAUTHENTICATION_MS: Final = 1000
-_NO_STATE: Final = (
-    "SaslAuthenticate does not fit here: send SaslHandshake first, and each only once"
-)
+_DONE: Final = "SaslAuthenticate request received after successful authentication"
+_NO_STATE: Final = "SaslAuthenticate does not fit here: SaslHandshake comes first"
 
 T = TypeVar("T")
 RunAside = Callable[[Callable[[], Any], Callable[[Any], object]], object]
@@ -175,7 +174,9 @@ class Authenticator:
         session, exchange = context.session, context.session.exchange
         if exchange is None or exchange.busy:
             response = SaslAuthenticateResponse(
-                error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=_NO_STATE, auth_bytes=b""
+                error_code=ErrorCode.ILLEGAL_SASL_STATE,
+                error_message=_DONE if session.authenticated else _NO_STATE,
+                auth_bytes=b"",
             )
             if session.authenticated:
                 return response

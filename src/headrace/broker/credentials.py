@@ -6,7 +6,7 @@ is connected stays so, until the session has to be renewed (`connections.max.rea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -26,7 +26,7 @@ from headrace.security.scram import ScramCredential, ScramMechanism, unknown_use
 
 USER_CHARACTERS_LIMIT: Final = 450
 """Counted as the store's key spells a name."""
-USERS_LIMIT: Final = 10_000
+CREDENTIALS_LIMIT: Final = 10_000
 
 
 class Credential(NamedTuple):
@@ -132,26 +132,22 @@ class ScramCredentials:
         )
         return fresh
 
-    def change(
-        self, puts: Mapping[Credential, ScramCredential], deletes: Sequence[Credential]
-    ) -> None:
-        """Store and delete credentials, all or none; durable and in force when this returns.
+    def change(self, whose: Credential, credential: ScramCredential | None) -> None:
+        """Store a credential, or with None delete it; durable and in force when this returns.
 
         Raises:
-            ApiError: They could not be stored.
+            ApiError: It could not be stored.
         """
-        operations: list[Put | Delete] = [
-            Put(credential_key(*whose), credential_value(credential))
-            for whose, credential in puts.items()
-        ]
-        operations += [Delete(credential_key(*whose)) for whose in deletes]
+        key = credential_key(*whose)
 
         def count() -> None:
-            self._credentials.update(puts)
-            for whose in deletes:
+            if credential is None:
                 self._credentials.pop(whose, None)
+            else:
+                self._credentials[whose] = credential
 
-        self._metadata.commit([], operations, count)
+        operation = Delete(key) if credential is None else Put(key, credential_value(credential))
+        self._metadata.commit([], [operation], count)
 
 
 def _read(entry: Entry) -> tuple[Credential, ScramCredential]:

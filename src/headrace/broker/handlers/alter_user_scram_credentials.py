@@ -1,22 +1,24 @@
 """AlterUserScramCredentials (API key 51), versions 0-0.
 
 Behaviour: stores and deletes credentials; the client sends the salted password, and only the keys that are made from
-it are kept. A user is changed wholly or not at all, each for itself; the change is durable when the answer leaves and
-counts for the next authentication. Who is connected stays so until the session has to be renewed
-(connections.max.reauth.ms). Refused: a user and mechanism twice in one request (DUPLICATE_RESOURCE), to delete what
-is not there (RESOURCE_NOT_FOUND), unknown mechanisms (UNSUPPORTED_SASL_MECHANISM), an empty name, and fewer than 4096
-or more than 16384 iterations (UNACCEPTABLE_CREDENTIAL).
+it are kept. Each change stands for itself, is durable when the answer leaves, and counts for the next authentication.
+Who is connected stays so until the session has to be renewed (connections.max.reauth.ms). Refused: a user twice in one
+request, also for two mechanisms (DUPLICATE_RESOURCE), to delete what is not there (RESOURCE_NOT_FOUND), unknown
+mechanisms (UNSUPPORTED_SASL_MECHANISM), fewer than 4096 or more than 16384 iterations, a name that is empty or longer
+than 450 characters, percent-encoded, an empty salt, and a salted password that is not as long as the mechanism's hash
+(UNACCEPTABLE_CREDENTIAL; Kafka looks at neither of the last two).
 Versions: v0 flexible.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.authorizer import authorize
 from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.credentials import USERS_LIMIT, Credential, user_name_fits
+from headrace.broker.credentials import CREDENTIALS_LIMIT, Credential, user_name_fits
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.alter_user_scram_credentials import (
@@ -52,7 +54,7 @@ def handle(
 ) -> AlterUserScramCredentialsResponse:
     """Change the credentials of every user."""
     by_user: dict[str, list[_Change]] = {}
-    changes: Iterator[_Change] = iter([*request.deletions, *request.upsertions])
+    changes: Iterator[_Change] = chain(request.deletions, request.upsertions)
     for change in changes:
         by_user.setdefault(change.name, []).append(change)
     results = []
@@ -60,8 +62,8 @@ def handle(
         code, message = ErrorCode.NONE, None
         try:
             authorize(broker, context, Operation.ALTER, ResourceType.CLUSTER)
-            _check_request(broker, number)
-            _alter(broker, user, wanted)
+            _check_request(broker, number, wanted)
+            _alter(broker, wanted[0])
         except ApiError as error:
             code, message = error.code, error.message
         results.append(
@@ -70,36 +72,33 @@ def handle(
     return AlterUserScramCredentialsResponse(results=results)
 
 
-def _check_request(broker: Broker, number: int) -> None:
+def _check_request(broker: Broker, number: int, wanted: list[_Change]) -> None:
     if number >= broker.config.max_topics_per_request:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "too many users in one request")
-
-
-def _alter(broker: Broker, user: str, wanted: list[_Change]) -> None:
-    if not user_name_fits(user):
-        what = "Username must not be empty" if not user else "The name of the user is too long"
-        raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, what)
-    puts: dict[Credential, ScramCredential] = {}
-    deletes: list[Credential] = []
-    for change in wanted:
-        whose = Credential(user, _mechanism(change.mechanism))
-        if whose in puts or whose in deletes:
-            raise ApiError(
-                ErrorCode.DUPLICATE_RESOURCE,
-                "A user credential cannot be altered twice in the same request",
-            )
-        if isinstance(change, ScramCredentialDeletion):
-            deletes.append(whose)
-        else:
-            puts[whose] = _credential(change, whose.mechanism)
-    if any(whose not in broker.credentials for whose in deletes):
+    if len(wanted) > 1:
         raise ApiError(
-            ErrorCode.RESOURCE_NOT_FOUND,
-            "Attempt to delete a user credential that does not exist",
+            ErrorCode.DUPLICATE_RESOURCE,
+            "A user credential cannot be altered twice in the same request",
         )
-    if puts and len(broker.credentials) >= USERS_LIMIT:
-        raise ApiError(ErrorCode.POLICY_VIOLATION, f"{USERS_LIMIT} credentials are stored already")
-    broker.credentials.change(puts, deletes)
+
+
+def _alter(broker: Broker, change: _Change) -> None:
+    if not user_name_fits(change.name):
+        what = "The name of the user is too long" if change.name else "Username must not be empty"
+        raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, what)
+    whose = Credential(change.name, _mechanism(change.mechanism))
+    known, credential = whose in broker.credentials, None
+    if isinstance(change, ScramCredentialUpsertion):
+        credential = _credential(change, whose.mechanism)
+        if not known and len(broker.credentials) >= CREDENTIALS_LIMIT:
+            raise ApiError(
+                ErrorCode.POLICY_VIOLATION, f"{CREDENTIALS_LIMIT} credentials are stored already"
+            )
+    elif not known:
+        raise ApiError(
+            ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist"
+        )
+    broker.credentials.change(whose, credential)
 
 
 def _mechanism(number: int) -> ScramMechanism:

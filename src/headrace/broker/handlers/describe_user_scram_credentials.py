@@ -1,8 +1,7 @@
 """DescribeUserScramCredentials (API key 50), versions 0-0.
 
 Behaviour: mechanisms and iterations of the users that are named, of all when none are; salts and keys are never told.
-A user without credentials is RESOURCE_NOT_FOUND, one that is named twice DUPLICATE_RESOURCE, an empty name
-INVALID_REQUEST.
+A user without credentials is RESOURCE_NOT_FOUND, one that is named twice DUPLICATE_RESOURCE.
 Versions: v0 flexible.
 """
 
@@ -54,15 +53,13 @@ def handle(
         counts = Counter(user.name for user in request.users)
         results = [_asked(user, count, found.get(user)) for user, count in counts.items()]
     return DescribeUserScramCredentialsResponse(
-        error_code=ErrorCode.NONE, error_message=None, results=results
+        error_code=ErrorCode.NONE, error_message="", results=results
     )
 
 
 def _asked(
     user: str, count: int, infos: list[CredentialInfo] | None
 ) -> DescribeUserScramCredentialsResult:
-    if not user:
-        return _result(user, ErrorCode.INVALID_REQUEST, "Username must not be empty")
     if count > 1:
         return _result(
             user,
@@ -81,7 +78,7 @@ def _asked(
 def _result(
     user: str,
     code: ErrorCode = ErrorCode.NONE,
-    message: str | None = None,
+    message: str = "",
     credential_infos: list[CredentialInfo] | None = None,
 ) -> DescribeUserScramCredentialsResult:
     return DescribeUserScramCredentialsResult(
