@@ -110,7 +110,7 @@ class ProducerCore(Generic[D]):
         Args:
             engine: The client's engine.
             config: The producer's configuration.
-            delivery: Makes what the program is given for a record, of its batch's fate, its place there and its timestamp.
+            delivery: Makes what the program is given for a record, of its batch's fate, its place and its timestamp.
             choose: Returns a number below its argument, at random.
             partitioner: For all topics; None is what each topic's metadata says, or else `key_hash`.
             serde: For values; None is what each topic's metadata says, or else bytes.
@@ -211,26 +211,30 @@ class ProducerCore(Generic[D]):
             self._check_open()
             return False
         self._serialize(topic, many)
-        values, deliveries = many.values, many.deliveries
-        now_ms = self._engine.now_ms
-        timestamp_ms = now_ms if many.timestamp_ms is None else many.timestamp_ms
-        stays = many.keys is None and (
-            many.partition is not None or type(topic.partitioner) in {KeyHash, Sticky}
-        )
+        timestamp_ms = self._engine.now_ms if many.timestamp_ms is None else many.timestamp_ms
+        try:
+            return self._append_many(topic, many, timestamp_ms)
+        except (AttributeError, TypeError, ValueError):
+            _check_record(many.headers, timestamp_ms)
+            raise
+
+    def _append_many(self, topic: Topic, many: Many[D], timestamp_ms: int) -> bool:
+        values, keys, deliveries = many.values, many.keys, many.deliveries
+        placed = many.partition is not None or type(topic.partitioner) in {KeyHash, Sticky}
+        # Whether a batch that took one record may take all those after it that fit.
+        stays = placed and keys is None and not many.headers
         while (position := len(deliveries)) < len(values):
             if self.sender.buffered > self._config.buffer_memory:
                 return False
-            batch = self._append_checked(
+            batch = self._append(
                 topic,
-                None if many.keys is None else many.keys[position],
+                None if keys is None else keys[position],
                 values[position],
                 headers=many.headers,
                 timestamp_ms=timestamp_ms,
                 partition=many.partition,
             )
-            more = 0
-            if stays and not many.headers:  # until the batch is full they all go there
-                more = batch.extend(values, position + 1, timestamp_ms)
+            more = batch.extend(values, position + 1, timestamp_ms) if stays else 0
             first = len(batch.deliveries)
             new = [
                 self._delivery(batch.fate, index, timestamp_ms)
@@ -262,29 +266,6 @@ class ProducerCore(Generic[D]):
             for each in values
         ]
         many.serialized = True
-
-    def _append_checked(
-        self,
-        topic: Topic,
-        key: bytes | None,
-        value: bytes | None,
-        *,
-        headers: Headers,
-        timestamp_ms: int,
-        partition: int | None,
-    ) -> Batch:
-        try:
-            return self._append(
-                topic,
-                key,
-                value,
-                headers=headers,
-                timestamp_ms=timestamp_ms,
-                partition=partition,
-            )
-        except (AttributeError, TypeError, ValueError):
-            _check_record(headers, timestamp_ms)
-            raise
 
     def _append(
         self,
