@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
-from typing import Final, Protocol
+from dataclasses import fields
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 from headrace.clients.blocking import (
@@ -14,7 +15,7 @@ from headrace.clients.blocking import (
     FetchedPartition,
     FetchPosition,
 )
-from headrace.clients.config import ConsumerConfig, parse_config
+from headrace.clients.config import ClientConfig, ConsumerConfig, parse_config
 from headrace.errors import ApiError, ConfigError, ErrorCode
 from headrace.spark.offsets import TopicDescription
 from headrace.spark.options import ClientOptions
@@ -55,15 +56,7 @@ class ClusterClient:
         self._isolation = (
             READ_COMMITTED if self._config.isolation_level == "read_committed" else READ_UNCOMMITTED
         )
-        self._client = BlockingClient(
-            options.bootstrap,
-            client_id=self._config.client_id,
-            request_timeout_ms=self._config.request_timeout_ms,
-            security_protocol=self._config.security_protocol,
-            retry_backoff_ms=self._config.retry_backoff_ms,
-            retry_backoff_max_ms=self._config.retry_backoff_max_ms,
-            receive_message_max_bytes=self._config.receive_message_max_bytes,
-        )
+        self._client = BlockingClient(options.bootstrap, **_common(self._config))
 
     def topology(self, names: Sequence[str] | None) -> dict[str, TopicDescription]:
         """See `SourceClient`."""
@@ -121,6 +114,17 @@ def consumer_config(options: ClientOptions) -> ConsumerConfig:
         )
     except ConfigError as error:
         raise ConfigError(f"kafka.* options: {error}") from None
+
+
+def _common(config: ConsumerConfig) -> dict[str, Any]:
+    """Return what of a consumer's configuration every client has, and was given."""
+    given = {field.name: getattr(config, field.name) for field in fields(ClientConfig)}
+    defaults = {field.name: field.default for field in fields(ClientConfig)}
+    return {
+        name: value
+        for name, value in given.items()
+        if name != "bootstrap_servers" and value != defaults[name]
+    }
 
 
 _clients: dict[tuple[int, ClientOptions], ClusterClient] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import ConfigError
-from headrace.spark.cluster import consumer_config
+from headrace.spark.cluster import ClusterClient, consumer_config
 from headrace.spark.options import sink_options, source_options
 from headrace.types import TopicPartition
 
@@ -127,3 +127,24 @@ def test_sink_options() -> None:
     assert (options.topic, options.client.properties) == ("out", (("acks", "all"),))
     with pytest.raises(ConfigError, match="unknown option subscribe"):
         sink_options({**given, "subscribe": "a"})
+
+
+def test_what_protects_connections_reaches_the_clients_and_shows_in_no_repr() -> None:
+    secured = {
+        **GOOD,
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "PLAIN",
+        "kafka.sasl.username": "u",
+        "kafka.sasl.password": "hush-hush",
+        "kafka.enable.ssl.certificate.verification": "false",
+    }
+    options = source_options(secured, streaming=True)
+    assert "hush-hush" not in repr(options)
+    assert consumer_config(options.client).sasl_password == "hush-hush"
+    cluster = ClusterClient(options.client)
+    try:
+        config = cluster._client.config
+        assert (config.security_protocol, config.sasl_password) == ("SASL_SSL", "hush-hush")
+        assert not config.enable_ssl_certificate_verification
+    finally:
+        cluster.close()
