@@ -43,6 +43,11 @@ from headrace.records.reader import read_records
 from headrace.storage.memory_files import MemoryFileSystem
 from tests.fixtures.broker_harness import START_MS, BrokerHarness, produce_request, values
 from tests.fixtures.messages import every_version, joined, message_class, random_message
+from tests.fuzz.configuration import (
+    fuzz_access_control,
+    fuzz_configuration,
+    fuzz_configuration_file,
+)
 from tests.fuzz.mutation import HOSTILE, mutated
 from tests.fuzz.recovery import recover_from_damage
 from tests.fuzz.sasl import fuzz_sasl, fuzz_sasl_at_the_broker
@@ -421,6 +426,9 @@ TARGETS: dict[str, Callable[[Random], None]] = {
     "group-records": fuzz_group_records,
     "sasl": fuzz_sasl,
     "sasl-broker": fuzz_sasl_at_the_broker,
+    "configuration": fuzz_configuration,
+    "configuration-file": fuzz_configuration_file,
+    "access-control": fuzz_access_control,
 }
 
 

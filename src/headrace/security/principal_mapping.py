@@ -8,7 +8,7 @@ may hold another one that is as free (that is what makes a search exponential).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from re import _constants, _parser  # type: ignore[attr-defined]  # the only way to see the parts of a pattern
 from typing import Any, Final, NamedTuple
 
@@ -23,6 +23,8 @@ _RULE: Final = re.compile(
 _REFERENCE: Final = re.compile(r"\$(\d)|\\(.)")
 _FEW: Final = 16
 """Repetitions up to so many times do not count as free."""
+_REPETITIONS: Final = 10
+"""Most free repetitions in a pattern: each multiplies the places that a search may have to try."""
 
 
 class MappingError(Exception):
@@ -98,7 +100,8 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     # Java writes a named group without the P.
     ours = re.sub(r"\(\?<(?=[A-Za-z])", "(?P<", pattern)
     try:
-        free = _has_nested_repetition(_parser.parse(ours))
+        parsed = _parser.parse(ours)
+        free = _has_nested_repetition(parsed) or _has_neighbours(parsed)
         compiled = re.compile(ours)
     except (re.error, OverflowError, RecursionError) as error:
         raise ConfigError(
@@ -106,8 +109,9 @@ def _compiled(pattern: str) -> re.Pattern[str]:
         ) from None
     if free:
         raise ConfigError(
-            f"ssl.principal.mapping.rules: {pattern[:80]!r}: a repetition within a repetition, as in (a+)+, can take for "
-            "ever on a certificate made for it; write it with one"
+            f"ssl.principal.mapping.rules: {pattern[:80]!r}: repetitions within repetitions, as in (a+)+, or behind one "
+            f"another, as in .*.*.*, or more than {_REPETITIONS} can take for ever on a certificate made for it; write it "
+            "with fewer"
         )
     return compiled
 
@@ -123,6 +127,29 @@ def _has_nested_repetition(parsed: Iterable[tuple[Any, Any]], *, within: bool = 
         if any(_has_nested_repetition(part, within=free) for part in _parts(argument)):
             return True
     return False
+
+
+def _has_neighbours(parsed: Iterable[tuple[Any, Any]]) -> bool:
+    """Whether three free repetitions follow one another with nothing between, or there are too many of them."""
+    found = [*_repetitions(parsed)]
+    return sum(found) > _REPETITIONS or any(all(found[at : at + 3]) for at in range(len(found) - 2))
+
+
+def _repetitions(parsed: Iterable[tuple[Any, Any]]) -> Iterator[bool]:
+    """Yield True for each free repetition, False for what takes a character of its own."""
+    for operation, argument in parsed:
+        if operation in {_constants.MAX_REPEAT, _constants.MIN_REPEAT}:
+            if argument[1] > _FEW:
+                yield True
+            else:
+                # None of it may be there: only its repetitions count.
+                yield from (one for one in _repetitions(argument[2]) if one or argument[0])
+        elif operation is _constants.SUBPATTERN:
+            yield from _repetitions(argument[3])
+        elif operation is _constants.BRANCH:
+            yield from (one for part in argument[1] for one in _repetitions(part) if one)
+        elif operation not in {_constants.AT, _constants.ASSERT, _constants.ASSERT_NOT}:
+            yield False
 
 
 def _parts(argument: Any) -> Iterable[Any]:
