@@ -53,7 +53,7 @@ def test_a_table_a_stream_and_a_refusal(
     query = writer.option("checkpointLocation", str(tmp_path)).start()
     assert query.awaitTermination(60)
     assert PASSWORD not in query._jsq.lastProgress().json()
-    assert PASSWORD not in query._jsq.explainInternal(True)
+    assert PASSWORD not in query._jsq.explainInternal(True)  # noqa: FBT003 - Java has no names of arguments
     kept = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     assert not [content for content in kept if PASSWORD.encode() in content]
 

@@ -1,4 +1,4 @@
-"""One SASL exchange with a broker: SaslHandshake 1, then SaslAuthenticate until both sides have said all they have to."""
+"""One SASL exchange with a broker: SaslHandshake 1, then SaslAuthenticate until both sides have said everything."""
 
 from __future__ import annotations
 

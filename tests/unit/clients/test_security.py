@@ -1,4 +1,4 @@
-"""Properties for TLS and SASL: names of librdkafka and of Java, combinations that cannot be meant, secrets kept quiet."""
+"""Properties for TLS and SASL: names of librdkafka and of Java, combinations that cannot be meant, quiet secrets."""
 
 from __future__ import annotations
 
