@@ -83,6 +83,11 @@ _HANDLERS: Final = {
 class Broker:
     """One Kafka broker, without I/O of its own."""
 
+    fetch_sessions: FetchSessions
+    replicas: ReplicaManager
+    topics: Topics
+    groups: GroupCoordinator
+
     def __init__(
         self,
         config: BrokerConfig,
@@ -134,10 +139,6 @@ class Broker:
         windows = Windows(config.quota_window_num, config.quota_window_size_seconds * 1000)
         self.throttling = Throttling(self.quotas, windows)
         self.cluster_id = ""
-        self.fetch_sessions: FetchSessions
-        self.replicas: ReplicaManager
-        self.topics: Topics
-        self.groups: GroupCoordinator
         self._endpoints = Endpoints(config.advertised_listeners)
         self._files = files
         self._further = further

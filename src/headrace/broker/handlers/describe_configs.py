@@ -1,9 +1,10 @@
 """DescribeConfigs (API key 32), versions 1-4.
 
-Behaviour: topics, groups and this broker. Of a group it is what an administrator attached it to, whether or not it has
-members. The broker's resource name is its id as text; the empty name is what was set for all brokers while they ran,
-and nothing else. Every value comes with its source, and on request with its synonyms in the order in which they count,
-its type and its documentation; of a secret one (`Option.sensitive`) the value is null. Options that are accepted but not acted on yet say so in their documentation.
+Behaviour: topics, groups and this broker. Of a group it is what an administrator attached it to, whether or not it
+has members. The broker's resource name is its id as text; the empty name is what was set for all brokers while they
+ran, and nothing else. Every value comes with its source, and on request with its synonyms in the order in which they
+count, its type and its documentation; of a secret one (`Option.sensitive`) the value is null. Options that are
+accepted but not acted on yet say so in their documentation.
 Not implemented: loggers, client metrics (INVALID_REQUEST); Kafka's own settings of groups.
 Versions: v1 source and synonyms; v3 type and documentation; v4 flexible.
 """
