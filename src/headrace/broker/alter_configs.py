@@ -127,7 +127,7 @@ def _alter_topic(broker: Broker, resource: Resource, *, validate_only: bool) -> 
     before: Mapping[str, str] = {} if resource.replaces else topic.settings
     settings = _changed(before, resource.changes, _topic_option, effective)
     if validate_only:
-        broker.topics.parse_settings(settings)
+        broker.topics.check_change(topic, settings)
     elif settings != topic.settings:
         broker.topics.configure(topic, settings)
 

@@ -379,11 +379,7 @@ class Topics:
         Raises:
             ApiError: A setting is not acceptable, or they could not be stored.
         """
-        config = self.parse_settings(settings)
-        if settings.get(_STORAGE, "") != topic.settings.get(_STORAGE, ""):
-            raise InvalidConfigError(
-                f"{_STORAGE} is chosen when a topic is created; {topic.name!r} cannot get another one"
-            )
+        config = self.check_change(topic, settings)
         key = TOPIC_CONFIGS + topic.name
         operation: Put | Delete = (
             Put(key, encode(TopicConfigRecord(dict(settings)))) if settings else Delete(key)
@@ -395,6 +391,19 @@ class Topics:
             self._journal.info("topic_configured", topic=topic.name, settings=topic.settings)
 
         self._commit(Check(TOPICS + topic.name, "exists"), [operation], applied)
+
+    def check_change(self, topic: Topic, settings: Mapping[str, str]) -> TopicConfig:
+        """Return the configuration that other settings would give a topic.
+
+        Raises:
+            ApiError: A setting is not acceptable, or is chosen once for all.
+        """
+        config = self.parse_settings(settings)
+        if settings.get(_STORAGE, "") != topic.settings.get(_STORAGE, ""):
+            raise InvalidConfigError(
+                f"{_STORAGE} is chosen when a topic is created; {topic.name!r} cannot get another one"
+            )
+        return config
 
     def check_defaults(self, config: BrokerConfig) -> None:
         """Refuse a configuration of the broker that a topic could not inherit from.

@@ -35,6 +35,7 @@ for command in topic_changes.COMMANDS:
 @click.option(
     "-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Topic configs."
 )
+@click.option("--storage", metavar="NAME", help="Where records are kept (headrace.storage).")
 @click.option("--if-not-exists", is_flag=True, help="A topic that exists is no failure.")
 @click.option("--dry-run", is_flag=True, help="Have the broker check the request, create nothing.")
 @client_options
@@ -46,13 +47,11 @@ def create(bootstrap: str, properties: dict[str, str], *, as_json: bool, **optio
     from headrace.clients.blocking import NewTopic  # noqa: PLC0415 - not for `--help`
     from headrace.errors import ErrorCode  # noqa: PLC0415 - as above
 
+    configs = assignments(options["configs"], "--config")
+    if options["storage"] is not None:
+        configs = {**configs, "headrace.storage": options["storage"]}
     topics = [
-        NewTopic(
-            name,
-            options["partitions"] or -1,
-            options["replicas"] or -1,
-            assignments(options["configs"], "--config"),
-        )
+        NewTopic(name, options["partitions"] or -1, options["replicas"] or -1, configs)
         for name in options["names"]
     ]
     with open_client(bootstrap, properties) as client:

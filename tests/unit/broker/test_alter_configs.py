@@ -141,6 +141,7 @@ def test_settings_are_durable_before_the_answer(harness, again):
         ([("compression.type", "gzip")], ErrorCode.INVALID_CONFIG),
         ([("retention.ms", "1", APPEND)], ErrorCode.INVALID_CONFIG),
         ([("retention.ms", "1", SUBTRACT)], ErrorCode.INVALID_CONFIG),
+        ([("headrace.storage", "array")], ErrorCode.INVALID_CONFIG),  # chosen at the creation
         ([("retention.ms", None)], ErrorCode.INVALID_REQUEST),
         ([("cleanup.policy", None, APPEND)], ErrorCode.INVALID_REQUEST),
         ([("retention.ms", "1", 4)], ErrorCode.INVALID_REQUEST),
