@@ -413,6 +413,23 @@ ADMIN: Final = (
         ),
     ),
     Difference(
+        "DescribeConfigs",
+        "listeners and ssl.* can be changed while a broker runs; stores are JKS, SASL is GSSAPI, a broker listens on all "
+        "addresses; options without a default have none",
+        "they cannot, but certificates are read again when their files change; stores are PEM, SASL is SCRAM, a broker "
+        "listens on loopback; such options are empty",
+        "A renewed certificate needs no administrator. Nothing listens by accident, and there is no Kerberos.",
+        (
+            where(
+                "describe_all_broker_configs",
+                "listener*",
+                "ssl.*",
+                "sasl.*",
+                paths=("read_only", "default*"),
+            ),
+        ),
+    ),
+    Difference(
         "DescribeConfigs, ListConfigResources",
         "have loggers and client metrics",
         "INVALID_REQUEST, or none listed",
@@ -500,6 +517,21 @@ RIGHTS: Final = (
         "refuses the whole request for one transactional batch",
         "refuses that partition",
         "The other partitions have nothing to do with it.",
+        (),
+    ),
+    Difference(
+        "AlterUserScramCredentials",
+        "stores any salt and any salted password; UNKNOWN_SERVER_ERROR for an empty one",
+        "UNACCEPTABLE_CREDENTIAL for an empty salt, a salted password that is not as long as the mechanism's hash, and "
+        "a name of more than 450 characters, percent-encoded",
+        "Nobody could log in with it.",
+        (),
+    ),
+    Difference(
+        "SaslAuthenticate",
+        "closes the connection without an answer if SaslHandshake did not come before",
+        "ILLEGAL_SASL_STATE, and closes",
+        "Whoever writes a client learns what is missing.",
         (),
     ),
     Difference(

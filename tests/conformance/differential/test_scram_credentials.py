@@ -1,4 +1,4 @@
-"""AlterUserScramCredentials, DescribeUserScramCredentials, and SASL where there is none: the same answers as Kafka's."""
+"""SCRAM credentials are changed and described, and SASL is refused where there is none, as Kafka does it."""
 
 from __future__ import annotations
 
