@@ -120,7 +120,12 @@ class StoredUsers:
             )
             for each in passwords
         }
-        self._credentials.change(new, [each for each in self._of(name) if each not in new])
+        # What is void goes first, as a broker is asked.
+        for whose in self._of(name):
+            if whose not in new:
+                self._credentials.change(whose, None)
+        for whose, credential in new.items():
+            self._credentials.change(whose, credential)
 
     def delete(self, name: str) -> None:
         """Delete a user.
@@ -131,7 +136,8 @@ class StoredUsers:
         gone = self._of(name)
         if not gone:
             raise ApiError.for_code(ErrorCode.RESOURCE_NOT_FOUND, f"there is no user {name!r}")
-        self._credentials.change({}, gone)
+        for whose in gone:
+            self._credentials.change(whose, None)
 
     def _of(self, name: str) -> list[Credential]:
         every = [Credential(name, mechanism) for mechanism in ScramMechanism]

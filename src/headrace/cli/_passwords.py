@@ -14,7 +14,7 @@ from headrace.config.secrets import warn_if_exposed
 from headrace.errors import ConfigError
 
 VARIABLE: Final = "HEADRACE_PASSWORD"
-_SIZE_LIMIT: Final = 64 << 10
+_BYTES_LIMIT: Final = 4096
 
 
 def ask_password(user: str, file: Path | None) -> str:
@@ -31,7 +31,7 @@ def ask_password(user: str, file: Path | None) -> str:
         warn_if_exposed(file, _exposed)
         try:
             with file.open("rb") as opened:
-                return _line(opened.read(_SIZE_LIMIT), str(file))
+                return _line(opened.read(_BYTES_LIMIT + 1), str(file))
         except OSError as error:
             raise ConfigError(f"{file}: {error.strerror}") from None
     if given := os.environ.get(VARIABLE):
@@ -41,10 +41,12 @@ def ask_password(user: str, file: Path | None) -> str:
             f"Password for {user}", hide_input=True, confirmation_prompt="Once more", err=True
         )
         return entered
-    return _line(sys.stdin.buffer.read(_SIZE_LIMIT), "standard input")
+    return _line(sys.stdin.buffer.read(_BYTES_LIMIT + 1), "standard input")
 
 
 def _line(data: bytes, source: str) -> str:
+    if len(data) > _BYTES_LIMIT:
+        raise ConfigError(f"{source} has more than {_BYTES_LIMIT} bytes; a password is shorter")
     line = data.removesuffix(b"\n").removesuffix(b"\r")
     if not line:
         raise ConfigError(

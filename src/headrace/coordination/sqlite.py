@@ -49,11 +49,14 @@ class SqliteMetadataStore:
         """
         self._path = Path(path)
         try:
+            # Only for whom it belongs to: with what it knows of passwords others could try them. SQLite's own files
+            # beside it get the same mode.
+            self._path.touch(mode=0o600)
             # The exclusive lock takes the place of the thread check: one owner, whichever thread it runs on.
             self._connection = sqlite3.connect(
                 self._path, timeout=0, isolation_level=None, check_same_thread=False
             )
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise StorageError(f"{self._path}: {error}") from error
         try:
             self._open()

@@ -199,6 +199,7 @@ def test_a_file_that_everybody_may_read_is_warned_of(data: Data, tmp_path: Path)
         (b"\n", "no password in"),
         (b"a\nb\n", "one line"),
         (b"\xff", "UTF-8"),
+        (b"p" * 5000, "more than 4096 bytes"),
     ],
 )
 def test_what_is_no_password_is_told(data: Data, content: bytes, text: str) -> None:

@@ -549,3 +549,20 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path):
 def test_a_directory_that_does_not_exist_is_refused(tmp_path: Path):
     with pytest.raises(StorageError):
         SqliteMetadataStore(tmp_path / "missing" / "metadata.db")
+
+
+def test_what_is_known_of_passwords_is_for_the_owner_alone(tmp_path: Path):
+    path = tmp_path / "metadata.db"
+    store = SqliteMetadataStore(path)
+    try:
+        store.commit([], [Put("scram/SCRAM-SHA-256/alice", b"{}")])
+        modes = {each.name: each.stat().st_mode & 0o777 for each in tmp_path.iterdir()}
+    finally:
+        store.close()
+    assert modes == dict.fromkeys(modes, 0o600)
+    assert set(modes) >= {"metadata.db", "metadata.db-wal"}
+
+
+def test_a_directory_that_is_not_there_is_told(tmp_path: Path):
+    with pytest.raises(StorageError, match="No such file"):
+        SqliteMetadataStore(tmp_path / "missing" / "metadata.db")
