@@ -1,4 +1,4 @@
-"""How a client proves who it is and checks who the broker is: properties under librdkafka's and the Java client's names.
+"""How a client proves who it is and checks who the broker is: properties under librdkafka's names and Java's.
 
 Values are data: nothing is looked up, loaded or run by what a property says, and what is secret is in no repr and in no
 message.

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 MAX_BUFFERS_PER_WRITE: Final = 512
 """Below every system's IOV_MAX."""
 
+_READ: Final = selectors.EVENT_READ
 _CONNECTING: Final = frozenset({0, errno.EINPROGRESS, errno.EWOULDBLOCK})
 
 AddressInfo = tuple[Any, ...]
@@ -181,7 +182,8 @@ class Sockets:
             return
         if not output:
             link.connection.written()
-        self._watch(link, stream, write=bool(output))
+        if bool(output) == (stream.wanted == _READ) or stream.tls is not None:
+            self._watch(link, stream, write=bool(output))
 
     def close(self, link: Link) -> None:
         """Close a link's socket, if it has one."""
@@ -274,7 +276,7 @@ class Sockets:
         tls = stream.tls
         if tls is not None and tls.wants_write:
             write = True
-        wanted = selectors.EVENT_READ | selectors.EVENT_WRITE if write else selectors.EVENT_READ
+        wanted = _READ | selectors.EVENT_WRITE if write else _READ
         if wanted != stream.wanted and stream.sock is not None:
             stream.wanted = wanted
             self._selector.modify(stream.sock, wanted, link)
