@@ -111,6 +111,8 @@ class Member:
         self._beat_timer: Timer | None = None
         self._confirmed_ms = 0
         """When the last request was sent by whose answer the coordinator counted on this member."""
+        self._asked_ms = 0
+        """When the last heartbeat was sent."""
         self._polls = 0
         self._polled_ms = engine.now_ms
         self._poll_timer: Timer | None = None
@@ -144,8 +146,13 @@ class Member:
         return self._engine.now_ms >= self._confirmed_ms + self._config.session_timeout_ms
 
     def confirm(self) -> None:
-        """Ask the coordinator whether it counts on this member."""
-        self._beat()
+        """Ask the coordinator whether it counts on this member, unless it was asked a moment ago.
+
+        (1) A member joins that keeps its partitions, (2) the join's answer is lost, (3) the coordinator answers that it
+        knows another generation: the doubt stays until the join ends, and asking at once again would not end it.
+        """
+        if self._engine.now_ms >= self._asked_ms + self._config.retry_backoff_ms:
+            self._beat()
 
     def identity(self) -> Committer:
         """Return who commits."""
@@ -292,6 +299,7 @@ class Member:
         if self._beating.running or self.generation < 0:
             return
         generation, began_ms = self.generation, self._engine.now_ms
+        self._asked_ms = began_ms
         place = membership.Membership(self.member_id, generation)
         flow = membership.heartbeat(self._engine.state, self._settings, place)
 

@@ -671,3 +671,37 @@ def test_a_process_that_slept_while_it_joined_hands_out_nothing_that_others_have
     assert first.core.take_one() is None
     rebalance(first, second, third)
     assert sorted(numbers(first) + numbers(second) + numbers(third)) == list(range(6))
+
+
+def test_a_doubt_that_lasts_as_long_as_a_join_does_not_flood_the_coordinator() -> None:
+    world = make_world()
+    first = member(world, "cooperative-sticky")
+    rebalance(first)
+    world.fill("t", 6, 10)
+    assert len(first.poll(1_000, 1)) == 1
+    lost: list[Any] = []
+
+    def lose(program, call):
+        if program is first and isinstance(call.request, JoinGroupRequest):
+            lost.append(call)
+            return TransportError("no answer")
+        return None
+
+    def disown(program, call):
+        if program is first and isinstance(call.request, HeartbeatRequest) and lost:
+            return HeartbeatResponse(error_code=ErrorCode.ILLEGAL_GENERATION)
+        return None
+
+    world.fault, world.lost = lose, disown
+    second = member(world, "cooperative-sticky")
+    second.poll(0)
+    world.advance(3_500)
+    first.poll(0, 0)
+    own = first.core._member
+    assert own is not None
+    assert own.joining
+    world.advance(46_000)  # a session, without a word that confirms
+    assert own.doubtful
+    first.calls.clear()
+    assert first.poll(5_000) == []
+    assert len(first.requests(HeartbeatRequest)) <= 51
