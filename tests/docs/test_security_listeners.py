@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import socket
 import ssl
 import subprocess
 from pathlib import Path

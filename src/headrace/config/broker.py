@@ -119,6 +119,7 @@ class BrokerConfig(SecurityConfig):
         "PLAINTEXT://127.0.0.1:9092",
         "Where to accept connections: NAME://host:port, several with commas between; without a host on all addresses. "
         "The flag --listen says the same, and wins. A broker inside a program listens where the program says.",
+        type=OptionType.LIST,
     )
     log_cleaner_backoff_ms: int = option(
         15_000,

@@ -33,6 +33,7 @@ class OptionType(IntEnum):
     LONG = 5
     DOUBLE = 6
     LIST = 7
+    PASSWORD = 9
 
 
 class Source(IntEnum):
@@ -101,6 +102,8 @@ def option(
     if stored_only is not None:
         documentation = f"{documentation} Accepted and stored, but not acted on yet: {stored_only}."
     kind = type if type is not None else _type_of(default)
+    if sensitive:
+        kind = OptionType.PASSWORD
     if maximum is None and kind in {OptionType.INT, OptionType.LONG}:
         maximum = INT_MAX if kind is OptionType.INT else LONG_MAX
     described = Option(
@@ -165,7 +168,7 @@ def _parse_text(name: str, described: Option, text: str) -> Value:
         for word in words:
             _check_word(name, described, word)
         return ",".join(words)
-    if described.type is OptionType.STRING:
+    if described.type in {OptionType.STRING, OptionType.PASSWORD}:
         _check_word(name, described, text)
         return text
     return _parse_number(name, described, text)

@@ -26,6 +26,7 @@ from headrace.errors import ConfigError
 LISTENER_PREFIX: Final = "listener.name."
 _INT: Final = OptionType.INT
 _LIST: Final = OptionType.LIST
+_PASSWORD: Final = OptionType.PASSWORD
 _LISTENER_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 _KEYSTORE_AS_PEM: Final = (
@@ -106,9 +107,6 @@ class SecurityConfig:
         "",
         "Where the keys are that tokens are signed with: an https: or a file: URL of a JSON Web Key Set.",
     )
-    sasl_oauthbearer_scope_claim_name: str = option(
-        "scope", "The claim of a token that holds its scopes."
-    )
     sasl_oauthbearer_sub_claim_name: str = option(
         "sub", "The claim of a token that names the user."
     )
@@ -146,7 +144,9 @@ class SecurityConfig:
     )
     ssl_key_password: str = option("", "The password of the private key.", sensitive=True)
     ssl_keystore_certificate_chain: str = option(
-        "", "The certificate of the broker and its chain, as PEM, in place of a file."
+        "",
+        "The certificate of the broker and its chain, as PEM, in place of a file.",
+        type=_PASSWORD,
     )
     ssl_keystore_key: str = option(
         "", "The key to ssl.keystore.certificate.chain, as PEM.", sensitive=True
@@ -163,7 +163,9 @@ class SecurityConfig:
         "RULE:pattern/replacement/[LU] or DEFAULT (the whole name).",
     )
     ssl_truststore_certificates: str = option(
-        "", "The authorities that sign the certificates of clients, as PEM, in place of a file."
+        "",
+        "The authorities that sign the certificates of clients, as PEM, in place of a file.",
+        type=_PASSWORD,
     )
     ssl_truststore_location: str = option(
         "", "A PEM file with the authorities that sign the certificates of clients."
