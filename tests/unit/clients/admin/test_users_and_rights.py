@@ -62,7 +62,7 @@ def test_a_password_that_brokers_would_not_take(admin: headrace.Admin) -> None:
         admin.set_user("alice", "")
     with pytest.raises(ApiError) as raised:
         admin.set_user("", "p")
-    assert raised.value.code is ErrorCode.INVALID_REQUEST
+    assert raised.value.code is ErrorCode.UNACCEPTABLE_CREDENTIAL
     assert admin.list_users() == []
 
 
