@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from headrace.config.properties_file import parse_properties
-from headrace.config.secrets import resolve_references, warn_of_secrets
+from headrace.config.secrets import (
+    has_reference,
+    is_secret,
+    resolve_references,
+    warn_of_secrets,
+)
 from headrace.errors import ConfigError
 from headrace.ports import Journal
 
@@ -58,6 +63,17 @@ def read_properties(path: Path, journal: Journal) -> dict[str, str]:
     if ignored:
         journal.warning("config_ignored", file=str(path), keys=",".join(sorted(ignored)))
     return {key: value for key, value in settings.items() if key not in ignored}
+
+
+def warn_of_visible_secrets(given: Mapping[str, str], journal: Journal) -> None:
+    """Warn of secrets among the arguments of the command, which a list of processes shows."""
+    for name, value in given.items():
+        if is_secret(name) and value and not has_reference(value):
+            journal.warning(
+                "secret_on_command_line",
+                option=name,
+                remedy="a file, or a reference: ${file:/path}",
+            )
 
 
 def resolved(settings: Mapping[str, str], journal: Journal) -> dict[str, str]:

@@ -10,7 +10,12 @@ from typing import Any, TypeVar
 
 import click
 
-from headrace.cli.properties import read_properties, resolved, split_assignments
+from headrace.cli.properties import (
+    read_properties,
+    resolved,
+    split_assignments,
+    warn_of_visible_secrets,
+)
 from headrace.errors import ConfigError, HeadraceError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -132,7 +137,9 @@ def run_server(
     try:
         journal = LoggingJournal()
         from_file = read_properties(config_file, journal) if config_file else {}
-        values = resolved({**from_file, **split_assignments(assignments)}, journal)
+        given = split_assignments(assignments)
+        warn_of_visible_secrets(given, journal)
+        values = resolved({**from_file, **given}, journal)
         log_dirs = values.pop("log.dirs", values.pop("log.dir", None))
         if not data and default_data is not None:
             data = (default_data,) if log_dirs is None else _directories(log_dirs)

@@ -76,6 +76,16 @@ def test_serve_warns_of_a_file_with_a_secret_that_everybody_may_read(
     assert len(configs) == 2
 
 
+def test_serve_warns_of_a_secret_that_a_list_of_processes_shows(
+    tmp_path: Path, configs: list[BrokerConfig]
+) -> None:
+    given = f"listener.name.x.ssl.key.password={SECRET}"
+    result = CliRunner().invoke(main, ["serve", "--data", str(tmp_path), "--config", given])
+    assert "secret_on_command_line option=listener.name.x.ssl.key.password" in result.output
+    assert SECRET not in result.output
+    assert len(configs) == 1
+
+
 def test_a_client_takes_references_from_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

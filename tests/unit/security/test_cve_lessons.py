@@ -548,7 +548,14 @@ def test_cve_2023_34040_what_is_in_a_record_stays_bytes() -> None:
     assert dict(record.headers)["springDeserializerExceptionValue"] == data
 
 
-SAFE = {"cramjam": (2, 11), "crc32c": (2, 7), "msgspec": (0, 19), "lz4": (4, 4), "zstandard": (0, 23), "python-snappy": (0, 7)}  # fmt: skip
+SAFE = {
+    "cramjam": (2, 11),
+    "crc32c": (2, 7),
+    "msgspec": (0, 19),
+    "lz4": (4, 4),
+    "zstandard": (0, 23),
+    "python-snappy": (0, 7),
+}
 """The oldest versions without a known hole, as far as is known; a change of pyproject.toml has to pass here."""
 
 
