@@ -1,4 +1,4 @@
-"""The authorizer against an obvious reference: after any changes, every question is answered as by looking at all ACLs."""
+"""The authorizer against an obvious reference: every question is answered as by looking at all ACLs."""
 
 from __future__ import annotations
 

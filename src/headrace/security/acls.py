@@ -41,6 +41,8 @@ class Operation(IntEnum):
     DESCRIBE_TOKENS = 14
     TWO_PHASE_COMMIT = 15
 
+    __hash__ = int.__hash__  # decisions are looked up by it, and an enum's own one is slow
+
     @classmethod
     def _missing_(cls, value: object) -> Operation | None:
         return cls.UNKNOWN if isinstance(value, int) else None
@@ -57,6 +59,8 @@ class ResourceType(IntEnum):
     TRANSACTIONAL_ID = 5
     DELEGATION_TOKEN = 6
     USER = 7
+
+    __hash__ = int.__hash__  # decisions are looked up by it, and an enum's own one is slow
 
     @classmethod
     def _missing_(cls, value: object) -> ResourceType | None:

@@ -7,7 +7,8 @@ waits for `max_wait_ms`, woken by the high watermark. The answer to a full fetch
 for, in order. Sessions (KIP-227): up to max.incremental.fetch.session.cache.slots are remembered; their fetches name
 and are answered what is new, see `headrace.broker.fetch_sessions`. When there is no room the answer carries session
 id 0 and the client goes on with full fetches. Leader epochs are checked (KIP-320). Fetches of followers are refused
-with NOT_LEADER_OR_FOLLOWER, whoever may not CLUSTER_ACTION with TOPIC_AUTHORIZATION_FAILED. A client above its quota gets nothing, and the time for which it is to pause.
+with NOT_LEADER_OR_FOLLOWER, whoever may not CLUSTER_ACTION with TOPIC_AUTHORIZATION_FAILED. A client above its quota
+gets nothing, and the time for which it is to pause.
 Not implemented: aborted transactions (there are none), racks.
 Versions: v5 log start offset; v7 sessions; v9 leader epochs; v10 zstd; v11 rack; v12 flexible, last fetched epoch.
 """
