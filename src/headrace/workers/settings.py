@@ -47,6 +47,8 @@ class WorkerSettings:
         handler: What it calls.
         topics: The topics, one or several.
         pattern: In place of topics, a regular expression that the whole name of a topic must match.
+        attached: In place of both, whatever the group is attached to, which an administrator may change while it runs;
+            the group's assignor is used then. Only Headrace's brokers keep such a thing.
         group: The consumer group; the app's unless given.
         ordering: Which records are handled one after another: a partition's, those with the same key, or none.
         concurrency: How many calls of the handler may run at once.
@@ -72,6 +74,7 @@ class WorkerSettings:
     handler: Handler
     topics: tuple[str, ...]
     pattern: re.Pattern[str] | None
+    attached: bool
     group: str
     ordering: Ordering
     concurrency: int
@@ -90,12 +93,15 @@ class WorkerSettings:
     publications: list[Publication] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if not self.topics and self.pattern is None:
+        chosen = sum((bool(self.topics), self.pattern is not None, self.attached))
+        if not chosen:
             raise ConfigError(
-                f"the worker {self.name!r} needs a topic, a list of topics, or pattern="
+                f"the worker {self.name!r} needs a topic, a list of topics, pattern=, or attached=True"
             )
-        if self.topics and self.pattern is not None:
-            raise ConfigError(f"the worker {self.name!r} takes topics or a pattern, not both")
+        if chosen > 1:
+            raise ConfigError(
+                f"the worker {self.name!r} takes topics, a pattern or attached=True, not several of them"
+            )
         _one_of(self.ordering, get_args(Ordering), "ordering")
         _one_of(self.delivery, get_args(Delivery), "delivery")
         _one_of(self.on_failure, get_args(OnFailure), "on_failure")
@@ -108,8 +114,10 @@ class WorkerSettings:
                 f"batch={self.batch} needs a handler of batches: annotate its first parameter as list[...], or give an "
                 "object with handle(batch)"
             )
-        if self.retry.topics and (self.pattern is not None or self.handler.wants_batches):
-            raise ConfigError("Retry(topics=True) goes neither with pattern= nor with batches")
+        if self.retry.topics and (not self.topics or self.handler.wants_batches):
+            raise ConfigError(
+                "Retry(topics=True) goes neither with pattern=, attached=True nor with batches"
+            )
 
     @property
     def pauses_s(self) -> list[float]:

@@ -83,7 +83,7 @@ class Worker:
             **{
                 "group": settings.group,
                 "auto_offset_reset": "earliest",
-                "assignor": "cooperative-sticky",
+                "assignor": None if settings.attached else "cooperative-sticky",
                 **settings.consumer,
                 "enable_auto_commit": False,
                 "serde": "bytes",
@@ -119,10 +119,9 @@ class Worker:
         tasks: list[asyncio.Task[None]] = []
         try:
             await self._create_retry_topics()
-            pattern = self.settings.pattern
             await self._consumer.subscribe(
-                None if pattern is not None else [*self.settings.topics, *self._sources],
-                pattern=pattern,
+                [*self.settings.topics, *self._sources] or None,
+                pattern=self.settings.pattern,
                 exclude=self.settings.exclude(),
                 listener=self,
             )

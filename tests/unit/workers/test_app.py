@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -13,6 +16,7 @@ import pydantic
 import pytest
 
 import headrace
+import headrace.testing
 from headrace import App, Broker, DeadLetter, Retry, RetryLater, Skip, TopicPartition
 from headrace.errors import ApiError, ConfigError, WorkerFailedError
 from headrace.protocol.messages.produce import ProduceRequest
@@ -645,7 +649,9 @@ def test_a_pattern_takes_every_topic_that_matches(broker: Broker) -> None:
     ("arguments", "message"),
     [
         ({}, "needs a topic"),
-        ({"topics": "a", "pattern": "b"}, "not both"),
+        ({"topics": "t", "attached": True}, "not several of them"),
+        ({"pattern": "t", "attached": True}, "not several of them"),
+        ({"topics": "a", "pattern": "b"}, "not several of them"),
         ({"topics": "a", "ordering": "random"}, "ordering is one of"),
         ({"topics": "a", "delivery": "exactly_once"}, "delivery is one of"),
         ({"topics": "a", "batch": 5}, "list"),
@@ -707,3 +713,55 @@ def test_what_was_begun_comes_again_wherever_reading_began(broker: Broker, reset
     with app.test(broker) as t:
         t.wait_idle()
     assert [value for value, _ in begun[-2:]] == ["new", "new"]
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_worker_reads_what_its_group_is_attached_to(broker: Broker) -> None:
+    for topic in ("orders", "refunds"):
+        broker.create_topic(topic, partitions=2)
+    group = broker.create_group("g", assignor="equal", topics=["orders"])
+    app = make_app()
+    seen: list[tuple[str, str]] = []
+
+    @app.worker(attached=True, metadata_max_age_ms=50)
+    async def handle(value: str, context: headrace.Context) -> None:
+        seen.append((context.topic, value))
+
+    with app.test(broker) as t:
+        t.produce("orders", "1")
+        t.wait_idle()
+        assert seen == [("orders", "1")]
+        group.attach("refunds")
+        t.produce("refunds", "2")
+        until(lambda: len(seen) == 2)
+        t.wait_idle()
+    assert seen[1] == ("refunds", "2")
+
+
+def was_retried(app: App, times: int) -> bool:
+    return app.counters["handle"].retried == times
+
+
+def test_pauses_between_attempts_are_over_when_a_tests_clock_says_so() -> None:
+    app = make_app()
+    attempts: list[int] = []
+
+    @app.worker("orders", retry=Retry(attempts=3, first=30, max=30))
+    async def handle(value: str, context: headrace.Context) -> None:
+        attempts.append(context.attempt)
+        if context.attempt < 3:
+            raise RuntimeError("not yet")
+
+    with headrace.testing.Broker() as broker, app.test(broker) as t:
+        t.produce("orders", "1")
+        for attempt in (1, 2):
+            until(partial(was_retried, app, attempt))
+            broker.advance(30_000)
+        t.wait_idle()
+    assert attempts == [1, 2, 3]

@@ -155,7 +155,11 @@ class Consumer:
             self._driver.start_background()
 
     async def assignment(self, timeout_s: float | None = None) -> list[TopicPartition]:
-        """Return the partitions that are read; in a group, wait until the consumer has its place in it."""
+        """Return the partitions that are read; in a group, wait until the consumer has its place in it.
+
+        Like a poll, it gives partitions up when the group rebalances, and tells the listener; records in hand may be
+        others' afterwards. `positions` waits for nothing.
+        """
         timeout_ms = milliseconds(timeout_s, self.config.request_timeout_ms)
         return await self._driver.run(self._core.assignment(timeout_ms), UNLIMITED_MS)
 
