@@ -158,12 +158,13 @@ class Broker(World):
         self._run(self._admin.delete_topic(name))
 
     def add_partitions(self, topic: str, total: int) -> None:
-        """Give a topic more partitions, `total` altogether; groups that run divide them anew.
+        """Give a topic more partitions, `total` altogether; groups that run here divide them anew at once.
 
         Raises:
             ApiError: INVALID_PARTITIONS: it has as many already.
         """
         self._run(self._admin.add_partitions(topic, total))
+        self.topic_changed(topic)
 
     def truncate(
         self, topic: str, before: int | Mapping[int, int] | None = None

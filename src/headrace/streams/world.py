@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.broker import Broker
 from headrace.broker.context import CloseConnection, RequestContext
 from headrace.clients.drivers.entry import report
 from headrace.clients.drivers.local import LocalClient
-from headrace.clients.engine import Outcome
+from headrace.clients.engine import Engine, Outcome
 from headrace.clients.flows.effects import Call
 from headrace.clients.versions import VersionRange, choose_version, version_table
 from headrace.clock import SteadyClock
@@ -188,6 +189,16 @@ class World:
     def closed(self) -> bool:
         """Whether the broker takes no more calls."""
         return self._closed
+
+    def topic_changed(self, topic: str) -> None:
+        """Have the clients that know a topic ask for its partitions again, in their own threads."""
+        with self.condition:
+            now_ms = self.now_ms()
+            for client in self._clients:
+                if topic in client.engine.state.metadata.topics:
+                    client.engine.at(now_ms, partial(_look_again, client.engine, topic))
+            self.stirred = True
+            self.pump()
 
     def hand_over(self) -> None:
         """Wake the clients that have been answered; their threads go on with it."""
@@ -363,3 +374,8 @@ def _at_hand(response: Message) -> Any:
                 if isinstance(partition.records, FileRange):
                     partition.records = partition.records.read()
     return response
+
+
+def _look_again(engine: Engine, topic: str) -> None:
+    engine.state.stale_topics.add(topic)
+    engine.notify()
