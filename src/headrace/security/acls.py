@@ -9,6 +9,7 @@ denying them does not deny those.
 from __future__ import annotations
 
 from enum import IntEnum
+from ipaddress import ip_address
 from typing import Final, NamedTuple
 
 from headrace.security.principal import USER
@@ -130,7 +131,9 @@ class AclBinding(NamedTuple):
 
     def speaks_of(self, principal: str, host: str) -> bool:
         """Return whether this is about that principal at that address."""
-        return self.principal in {principal, EVERYBODY} and self.host in {host, WILDCARD}
+        return self.principal in {principal, EVERYBODY} and (
+            self.host in {host, WILDCARD} or _same_address(self.host, host)
+        )
 
     def decides(self, operation: Operation) -> bool:
         """Return whether this allows or denies the operation: because it names it, or implies it."""
@@ -161,6 +164,16 @@ class AclBinding(NamedTuple):
                 f"or {EVERYBODY} for everybody"
             )
         return None
+
+
+def _same_address(one: str, other: str) -> bool:
+    """Compare addresses of IPv6, which have several spellings: Kafka's is the one that leaves out nothing."""
+    if ":" not in one or ":" not in other:
+        return False
+    try:
+        return ip_address(one) == ip_address(other)
+    except ValueError:
+        return False
 
 
 class AclFilter(NamedTuple):

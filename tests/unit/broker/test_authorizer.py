@@ -113,6 +113,15 @@ def test_a_denial_wins(harness: BrokerHarness):
     assert fetched(harness, as_user("bob", "10.0.0.1")) == 0
 
 
+@pytest.mark.parametrize("host", ["::1", "0:0:0:0:0:0:0:1", "0:0:0:0:0:0:0:01"])
+def test_an_address_of_ipv6_is_the_same_in_every_spelling(harness: BrokerHarness, host: str):
+    allow = creation(principal="User:*")
+    assert create(harness, allow, creation(permission_type=Permission.DENY, host=host)) == [0, 0]
+    assert fetched(harness, as_user("alice", "::1")) == DENIED
+    assert fetched(harness, as_user("alice", "::2")) == 0
+    assert fetched(harness, as_user("alice", "10.0.0.1")) == 0
+
+
 def test_super_users_may_do_everything():
     harness = BrokerHarness(**ON, super_users="User:root; User:CN=a,O=b")
     harness.create_topic("t")
