@@ -44,10 +44,11 @@ def _sides(chance: Random) -> tuple[SaslClient, SaslServer]:
             )
         case 1:
             return OAuthBearerClient("good"), OAuthBearerServer(_verify)
-    mechanism = chance.choice(list(ScramMechanism))
-    return ScramClient(mechanism, "alice", "secret", "client"), ScramServer(
-        mechanism, lambda _: _credential(mechanism), "server"
-    )
+        case _:
+            mechanism = chance.choice(list(ScramMechanism))
+            return ScramClient(mechanism, "alice", "secret", "client"), ScramServer(
+                mechanism, lambda _: _credential(mechanism), "server"
+            )
 
 
 def fuzz_sasl(chance: Random) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from functools import cache
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,8 +22,9 @@ from headrace.security.scram import (
 )
 
 MECHANISMS = st.sampled_from(ScramMechanism)
-NAMES = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=20)
-PASSWORDS = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=20)
+TEXT = st.characters(exclude_categories=["Cs"])
+NAMES = st.text(TEXT, min_size=1, max_size=20)
+PASSWORDS = st.text(TEXT, min_size=1, max_size=20)
 NONCES = st.text(
     st.characters(min_codepoint=0x21, max_codepoint=0x7E, exclude_characters=","),
     min_size=1,
@@ -95,7 +97,7 @@ def test_no_bytes_do_anything_but_fail(messages, mechanism):
     def never(*_):
         raise SaslError("no")
 
-    sides = [
+    sides: list[Any] = [
         ScramClient(mechanism, "alice", "secret", "nonce"),
         ScramServer(mechanism, lambda _: credential(mechanism, "secret"), "nonce"),
         PlainServer(lambda *_: False),

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 _ALWAYS: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 _MIN_REAUTHENTICATION_MS: Final = 1000
+_FAILED: Final = (
+    "Authentication failed during authentication due to invalid credentials with SASL mechanism {}"
+)
 _DONE: Final = "SaslAuthenticate request received after successful authentication"
 _NO_STATE: Final = "SaslAuthenticate does not fit here: SaslHandshake comes first"
 
@@ -150,7 +153,7 @@ class Authenticator:
         offered = _offered(config, session)
         response = SaslHandshakeResponse(error_code=ErrorCode.NONE, mechanisms=offered)
         if session.exchange is not None:
-            response.error_code = ErrorCode.ILLEGAL_SASL_STATE
+            response = SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=[])
             return self._refuse(context, response, "", "a second SaslHandshake")
         if mechanism not in offered:
             response.error_code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
@@ -207,7 +210,7 @@ class Authenticator:
         server, session = exchange.server, context.session
         if not server.done:
             return SaslAuthenticateResponse(
-                error_code=ErrorCode.NONE, error_message=None, auth_bytes=outcome
+                error_code=ErrorCode.NONE, error_message="", auth_bytes=outcome
             )
         problem = exchange.problem
         if session.authenticated and session.principal != Principal(server.user):
@@ -217,7 +220,7 @@ class Authenticator:
         lifetime_ms = self._authenticated(context, server)
         return SaslAuthenticateResponse(
             error_code=ErrorCode.NONE,
-            error_message=None,
+            error_message="",
             auth_bytes=outcome,
             session_lifetime_ms=lifetime_ms,
         )
@@ -247,7 +250,7 @@ class Authenticator:
         mechanism = exchange.server.mechanism
         response = SaslAuthenticateResponse(
             error_code=ErrorCode.SASL_AUTHENTICATION_FAILED,
-            error_message=f"Authentication failed: invalid credentials with SASL mechanism {mechanism}",
+            error_message=_FAILED.format(mechanism),
             auth_bytes=b"",
         )
         return self._refuse(context, response, mechanism, str(error), exchange.server.user)

@@ -30,7 +30,7 @@ class PlainClient:
         """Return the only message."""
         return self._message
 
-    def step(self, challenge: bytes) -> None:
+    def step(self, challenge: bytes) -> bytes | None:
         """Take the server's empty answer.
 
         Raises:
@@ -39,6 +39,7 @@ class PlainClient:
         if challenge:
             raise SaslError("the server answers PLAIN with a challenge")
         self.done = True
+        return None
 
 
 class PlainServer:

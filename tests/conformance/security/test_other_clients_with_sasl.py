@@ -25,7 +25,9 @@ with warnings.catch_warnings():  # kafka-python loads its schemas in an old way
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of kafka-python
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # what it leaves open
+    pytest.mark.filterwarnings(
+        "ignore::pytest.PytestUnraisableExceptionWarning"
+    ),  # what it leaves open
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 PATIENCE_S = 20.0
@@ -72,13 +74,13 @@ def confluent_round_trip(bootstrap, mechanism, user, secret, topic) -> bytes:
         while time.monotonic() < until:
             message = consumer.poll(0.5)
             if message is not None and not message.error():
-                return message.value()
+                return bytes(message.value())
     finally:
         consumer.close()
     raise TimeoutError
 
 
-class Tokens(AbstractTokenProvider):
+class Tokens(AbstractTokenProvider):  # type: ignore[misc]  # untyped
     def __init__(self, token: str = "") -> None:
         super().__init__()
         self._token = token
@@ -104,12 +106,12 @@ def kafka_python_round_trip(bootstrap, mechanism, user, secret, topic) -> bytes:
         topic, **settings, auto_offset_reset="earliest", consumer_timeout_ms=20_000
     )
     try:
-        return next(iter(consumer)).value
+        return bytes(next(iter(consumer)).value)
     finally:
         consumer.close()
 
 
-class AioToken(AioTokens):
+class AioToken(AioTokens):  # type: ignore[misc]  # untyped
     def __init__(self, token: str) -> None:
         self._token = token
 
@@ -136,7 +138,7 @@ async def aiokafka_exchange(bootstrap, mechanism, user, secret, topic) -> bytes:
     consumer = AIOKafkaConsumer(topic, **settings, auto_offset_reset="earliest")
     await consumer.start()
     try:
-        return (await consumer.getone()).value
+        return bytes((await consumer.getone()).value)
     finally:
         await consumer.stop()
 

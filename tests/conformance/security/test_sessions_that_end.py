@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import confluent_kafka
 import pytest
@@ -22,7 +23,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SaslServer]:
     server.stop()
 
 
-def settings(mechanism: str) -> dict[str, str]:
+def settings(mechanism: str) -> dict[str, Any]:
     return {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": mechanism,

@@ -14,6 +14,7 @@ from headrace.protocol.messages.api_versions import ApiVersionsRequest
 from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from headrace.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from headrace.security.mechanisms import SaslClient
 from headrace.security.oauthbearer import OAuthBearerClient
 from headrace.security.plain import PlainClient
 from headrace.security.scram import ScramClient, ScramMechanism
@@ -147,12 +148,12 @@ class TestBareTokens:
     def test_authenticate(self, server, client, mechanism):
         handshake(client, mechanism, 0)
         if mechanism == "PLAIN":
-            side = PlainClient("alice", PASSWORD)
+            side: SaslClient = PlainClient("alice", PASSWORD)
         elif mechanism == "OAUTHBEARER":
             side = OAuthBearerClient(server.issuer.token())
         else:
             side = ScramClient(ScramMechanism.named(mechanism), "alice", PASSWORD, "nonce")
-        message = side.first()
+        message: bytes | None = side.first()
         while message is not None:
             send_bare(client, message)
             message = side.step(client.receive_frame())

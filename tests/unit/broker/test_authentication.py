@@ -31,7 +31,9 @@ from headrace.security.scram import ScramClient, ScramMechanism
 from tests.fixtures.broker_harness import BrokerHarness
 
 SALT = b"0123456789abcdef"
-GENERIC = "Authentication failed: invalid credentials with SASL mechanism {}"
+GENERIC = (
+    "Authentication failed during authentication due to invalid credentials with SASL mechanism {}"
+)
 
 
 def upsertion(user, password, mechanism=ScramMechanism.SHA_256, iterations=4096, **other):

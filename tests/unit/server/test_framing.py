@@ -88,3 +88,31 @@ def test_garbage_is_noticed_with_the_first_four_bytes() -> None:
         assert feed(buffer, garbage[:3], [1]) == []
         with pytest.raises(BadFrameError):
             feed(buffer, garbage[3:], [1])
+
+
+@pytest.mark.parametrize("most", [512 * KIB, MIB, 4 * MIB])
+def test_before_authentication_no_request_may_be_large(most: int) -> None:
+    for api_key in (PRODUCE, b"\0\x24"):
+        buffer, _ = buffer_of(ServerLimits())
+        buffer.bound(tokens=False, most=most)
+        with pytest.raises(BadFrameError, match="before authentication"):
+            feed(buffer, (most + 1).to_bytes(4) + api_key, [4])
+    buffer, _ = buffer_of(ServerLimits())
+    buffer.bound(tokens=False, most=most)
+    feed(buffer, most.to_bytes(4) + b"\0\x24", [4])
+    buffer, _ = buffer_of(ServerLimits())
+    buffer.bound(tokens=False, most=most)
+    buffer.bound(tokens=False, most=0)
+    feed(buffer, (50 * MIB).to_bytes(4) + PRODUCE, [4])
+
+
+def test_tokens_may_be_shorter_than_requests() -> None:
+    buffer, _ = buffer_of(ServerLimits())
+    with pytest.raises(BadFrameError):
+        feed(buffer, b"\0\0\0\x01x", [5])
+    buffer, _ = buffer_of(ServerLimits())
+    buffer.bound(tokens=True, most=1024)
+    assert feed(buffer, b"\0\0\0\x01x\0\0\0\0\0\0\0\x02yz", [3]) == [b"x", b"", b"yz"]
+    for size in (b"\xff\xff\xff\xff", b"\0\0\x04\x01", b"\x7f\xff\xff\xff"):
+        with pytest.raises(BadFrameError):
+            feed(buffer, size, [4])

@@ -90,8 +90,8 @@ async def run_missing(path: Path, issuer: Issuer) -> None:
     both = Issuer()
     both.add_ec("second")
     write(path, both.key_set())
-    reads = []
-    reader._read = reads.append  # type: ignore[method-assign]  # what is counted
+    reads: list[str] = []
+    reader._read = reads.append  # type: ignore[method-assign, assignment]  # what is counted
     for _ in range(5):
         authenticator.key_missing(url)
     assert reads == [], "within the interval of the last time"

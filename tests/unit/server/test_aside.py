@@ -1,0 +1,51 @@
+"""Work beside the loop: done in a thread, finished on the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from headrace.server.aside import Aside
+from tests.unit.server.loops import on_loop
+
+
+@on_loop
+async def test_work_is_done_in_a_thread_and_finished_on_the_loop():
+    loop = asyncio.get_running_loop()
+    happened: list[object] = []
+    aside = Aside(loop, lambda: happened.append("before"), lambda: happened.append("after"))
+    done = loop.create_future()
+
+    def finish(result):
+        happened.append(threading.current_thread() is threading.main_thread())
+        done.set_result(result)
+
+    aside.run(threading.current_thread, finish)
+    assert happened == []
+    worker = await asyncio.wait_for(done, 10)
+    assert worker is not threading.main_thread()
+    assert happened == ["before", True, "after"]
+    aside.close()
+
+
+@on_loop
+async def test_what_has_not_begun_at_the_end_is_left():
+    loop = asyncio.get_running_loop()
+    finished: list[object] = []
+    aside = Aside(loop, lambda: None, lambda: None)
+    gate, began = threading.Event(), threading.Barrier(3)
+
+    def wait():
+        began.wait(10)
+        gate.wait(10)
+
+    for _ in range(2):
+        aside.run(wait, finished.append)
+    aside.run(lambda: finished.append("late"), finished.append)
+    began.wait(10)
+    aside.close()
+    gate.set()
+    async with asyncio.timeout(10):
+        while len(finished) < 2:  # noqa: ASYNC110 - threads tell nobody
+            await asyncio.sleep(0.01)
+    assert finished == [None, None]
