@@ -90,7 +90,8 @@ def _read_rules(text: str) -> Iterable[_Rule | None]:
                 f"ssl.principal.mapping.rules: {text[at : at + 80]!r}: expected RULE:pattern/replacement/[LU] or "
                 "DEFAULT, with commas between"
             )
-        yield None if found["default"] else _Rule(_compiled(found["pattern"]), found["name"], found["case"])  # fmt: skip
+        rule = found["pattern"], found["name"], found["case"]
+        yield None if found["default"] else _Rule(_compiled(rule[0]), *rule[1:])
         at = found.end()
     if not text.strip():
         yield None
@@ -109,9 +110,9 @@ def _compiled(pattern: str) -> re.Pattern[str]:
         ) from None
     if free:
         raise ConfigError(
-            f"ssl.principal.mapping.rules: {pattern[:80]!r}: repetitions within repetitions, as in (a+)+, or behind one "
-            f"another, as in .*.*.*, or more than {_REPETITIONS} can take for ever on a certificate made for it; write it "
-            "with fewer"
+            f"ssl.principal.mapping.rules: {pattern[:80]!r}: repetitions within repetitions, as in (a+)+, or behind "
+            f"one another, as in .*.*.*, or more than {_REPETITIONS} can take for ever on a certificate made for it; "
+            "write it with fewer"
         )
     return compiled
 

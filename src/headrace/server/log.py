@@ -157,7 +157,8 @@ class RateLimited:
     """A journal that passes on at most `burst` lines of each event per window, and then says how many it kept back.
 
     Events of the audit log are counted for each principal and host, so that nobody can hide behind what somebody else
-    does; changes by administrators are all passed on. `report` has to be called from time to time: a flood may end without another line to say it with.
+    does; changes by administrators are all passed on. `report` has to be called from time to time: a flood may end
+    without another line to say it with.
 
     Args:
         journal: where lines go.
