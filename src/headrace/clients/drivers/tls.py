@@ -23,6 +23,8 @@ _NEW_PLAINTEXT: Final = frozenset(
 """What OpenSSL makes of an answer that is no TLS."""
 _UNKNOWN_AUTHORITY: Final = frozenset({18, 19, 20, 21})
 """X509_V_ERR_*: self-signed, or signed by nobody who is trusted."""
+_PASSING: Final = ("INTERNAL_ERROR", "USER_CANCELLED", "BAD_RECORD_MAC")
+"""Ends of the names of alerts that say nothing about who we are."""
 _JOINED_BYTES: Final = 64 << 10
 
 
@@ -209,7 +211,7 @@ def distrust(peer: str, error: Exception) -> AuthenticationError | None:
             f"{peer} refuses the TLS handshake: if it wants a certificate of the client, set "
             "ssl.certificate.location and ssl.key.location"
         )
-    if "ALERT" in error.reason:
+    if "ALERT" in error.reason and not error.reason.endswith(_PASSING):
         what = error.reason.partition("ALERT_")[2].lower().replace("_", " ")
         return AuthenticationError(f"{peer} refuses the TLS handshake: {what}")
     return None

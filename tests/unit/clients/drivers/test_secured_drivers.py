@@ -15,7 +15,7 @@ import pytest
 
 from headrace.clients.config import ClientConfig, parse_config
 from headrace.clients.drivers import open_aio_driver, open_blocking_driver
-from headrace.clients.drivers.tls import client_context
+from headrace.clients.drivers.tls import client_context, distrust
 from headrace.clients.flows.effects import Flow
 from headrace.clients.flows.fetch import FetchLimits, FetchPosition, fetch
 from headrace.clients.flows.metadata import refresh
@@ -172,6 +172,25 @@ def test_a_broker_under_tls_that_goes_away_is_found_again(
         trust = {"security.protocol": "SSL", "ssl.ca.location": str(certificates.authority)}
         assert run(cluster.bootstrap, {**trust, "retry.backoff.ms": 5}, ask_metadata)
         assert cluster.brokers[1].accepted == 3
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [
+        ("TLSV1_ALERT_UNKNOWN_CA", "refuses the TLS handshake: unknown ca"),
+        ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "set ssl.certificate.location and ssl.key.location"),
+        ("WRONG_VERSION_NUMBER", "speaks no TLS: set security.protocol=PLAINTEXT"),
+        ("TLSV1_ALERT_INTERNAL_ERROR", ""),
+        (None, ""),
+    ],
+)
+def test_what_tls_says_is_final_where_trying_again_would_not_help(
+    reason: str | None, text: str
+) -> None:
+    error = ssl.SSLError(1, "words of OpenSSL's")
+    error.reason = reason  # type: ignore[assignment]
+    found = distrust("b:1", error)
+    assert text in str(found) if text else found is None
 
 
 # Contexts
@@ -372,6 +391,30 @@ def test_an_idle_client_logs_in_again_in_the_background() -> None:
             assert logged_in.wait(10)
         finally:
             driver.close()
+        assert cluster.brokers[1].accepted == 1
+
+
+def test_an_idle_client_on_a_loop_logs_in_again() -> None:
+    async def main(cluster: FakeCluster) -> None:
+        logged_in = asyncio.Event()
+
+        async def token() -> str:
+            if len(cluster.logins) >= 2:
+                logged_in.set()
+            return "abc"
+
+        properties = {**OAUTH, "sasl_oauthbearer_token": token}
+        config = parse_config(ClientConfig, properties, bootstrap_servers=cluster.bootstrap)
+        driver = open_aio_driver(cluster.bootstrap, config)
+        try:
+            await driver.run(ask_metadata(driver.engine.state))
+            await asyncio.wait_for(logged_in.wait(), 10)
+        finally:
+            await driver.close()
+
+    with FakeCluster(topics={"t": 1}) as cluster:
+        cluster.session_lifetime_ms = 100
+        asyncio.run(main(cluster))
         assert cluster.brokers[1].accepted == 1
 
 
