@@ -61,7 +61,11 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
 
-def _show_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:  # noqa: FBT001 - click calls it
+def _show_version(
+    ctx: click.Context,
+    _parameter: click.Parameter,
+    wanted: bool,  # noqa: FBT001 - click calls it
+) -> None:
     if wanted and not ctx.resilient_parsing:
         from headrace.records.accel import state  # noqa: PLC0415 - asked for by no other command
 
