@@ -30,10 +30,12 @@ _PASSWORD: Final = OptionType.PASSWORD
 _LISTENER_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 _KEYSTORE_AS_PEM: Final = (
-    "only PEM is. Convert it: keytool -importkeystore -srckeystore FILE -destkeystore server.p12 -deststoretype PKCS12; "
-    "then openssl pkcs12 -in server.p12 -out server.pem -nodes, and name server.pem"
+    "only PEM is. Convert it: keytool -importkeystore -srckeystore FILE -destkeystore server.p12 "
+    "-deststoretype PKCS12; then openssl pkcs12 -in server.p12 -out server.pem -nodes, and name server.pem"
 )
-_TRUSTSTORE_AS_PEM: Final = "only PEM is. Convert it: keytool -list -rfc -keystore FILE > truststore.pem, and name truststore.pem"
+_TRUSTSTORE_AS_PEM: Final = (
+    "only PEM is. Convert it: keytool -list -rfc -keystore FILE > truststore.pem, and name that"
+)
 STORE_TYPES: Final = ("PEM",)
 KEYSTORE_HINT: Final = dict.fromkeys(("JKS", "PKCS12", "jks", "pkcs12"), _KEYSTORE_AS_PEM)
 TRUSTSTORE_HINT: Final = dict.fromkeys(("JKS", "PKCS12", "jks", "pkcs12"), _TRUSTSTORE_AS_PEM)

@@ -71,8 +71,8 @@ def check_exposure(listener: Listener, config: BrokerConfig, *, insecure: bool) 
         )
         remedy = "Give it the protocol SASL_SSL, or SSL with ssl.client.auth=required"
     raise ConfigError(
-        f"refusing to listen on {listener}: {lacking}. {remedy}; or listen on 127.0.0.1:{listener.address.port}; or say "
-        "--insecure (insecure=True to `Broker.listen`) if the network is trusted"
+        f"refusing to listen on {listener}: {lacking}. {remedy}; or listen on 127.0.0.1:{listener.address.port}; or "
+        "say --insecure (insecure=True to `Broker.listen`) if the network is trusted"
     )
 
 

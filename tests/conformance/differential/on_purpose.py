@@ -414,8 +414,8 @@ ADMIN: Final = (
     ),
     Difference(
         "DescribeConfigs",
-        "listeners and ssl.* can be changed while a broker runs; stores are JKS, SASL is GSSAPI, a broker listens on all "
-        "addresses; options without a default have none",
+        "listeners and ssl.* can be changed while a broker runs; stores are JKS, SASL is GSSAPI, a broker listens on "
+        "all addresses; options without a default have none",
         "they cannot, but certificates are read again when their files change; stores are PEM, SASL is SCRAM, a broker "
         "listens on loopback; such options are empty",
         "A renewed certificate needs no administrator. Nothing listens by accident, and there is no Kerberos.",

@@ -51,15 +51,13 @@ def serve(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> Connec
 
 def repeated(test: Callable[..., None]) -> Callable[..., None]:
     """Return a test of plain connections as one of connections with TLS."""
-    return pytest.mark.usefixtures("serve")(_copy(test))
 
-
-def _copy(test: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:
         test(*args, **kwargs)
 
-    run.pytestmark = list(getattr(test, "pytestmark", []))  # type: ignore[attr-defined]  # what marks a test
+    marks = [*getattr(test, "pytestmark", []), pytest.mark.usefixtures("serve").mark]
+    run.pytestmark = marks  # type: ignore[attr-defined]  # what pytest keeps the marks of a test in
     return run
 
 

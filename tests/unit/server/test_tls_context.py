@@ -79,7 +79,7 @@ def test_what_is_missing_is_named(certificates: Certificates, tmp_path: Path) ->
         ({"ssl_keystore_location": pem, "ssl_client_auth": "required"}, "ssl.truststore.location"),
     ):  # fmt: skip
         with pytest.raises(ConfigError) as caught:
-            context_of(**options)  # type: ignore[arg-type]  # of several kinds
+            context_of(**options)
         assert said in str(caught.value)
 
 
