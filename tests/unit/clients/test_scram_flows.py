@@ -56,12 +56,13 @@ class Users:
     def __call__(self, call):
         request = call.request
         if isinstance(request, AlterUserScramCredentialsRequest):
-            names = {each.name for each in (*request.upsertions, *request.deletions)}
+            changed = [each.name for each in request.upsertions]
+            changed += [each.name for each in request.deletions]
             results = [
                 AlterUserScramCredentialsResult(
                     user=name, error_code=self.refusal, error_message=None
                 )
-                for name in names
+                for name in changed
             ]
             return AlterUserScramCredentialsResponse(results=results)
         assert isinstance(request, DescribeUserScramCredentialsRequest)
@@ -80,11 +81,11 @@ class Users:
 
 def alterations(driver: ScriptedDriver) -> list[tuple[str, int]]:
     """What was changed, in order: Kafka takes one change of a user in a request."""
-    changes = []
+    changes: list[tuple[str, int]] = []
     for request in driver.requests(AlterUserScramCredentialsRequest):
-        [change] = [*request.deletions, *request.upsertions]
-        assert change.name == "alice"
-        changes.append(("set" if request.upsertions else "forget", change.mechanism))
+        assert len(request.deletions) + len(request.upsertions) == 1
+        changes += [("forget", each.mechanism) for each in request.deletions]
+        changes += [("set", each.mechanism) for each in request.upsertions]
     return changes
 
 
