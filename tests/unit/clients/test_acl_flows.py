@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from headrace.clients.flows.acls import create_acls, delete_acls, describe_acls
@@ -46,7 +48,7 @@ WRITE = READ._replace(operation=Operation.WRITE)
 NOBODY = READ._replace(principal="nobody")
 
 
-def matching(binding: AclBinding, **error: object) -> DeleteAclsMatchingAcl:
+def matching(binding: AclBinding, **error: Any) -> DeleteAclsMatchingAcl:
     return DeleteAclsMatchingAcl(
         resource_type=binding.resource_type,
         resource_name=binding.resource_name,
