@@ -6,6 +6,7 @@ import re
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, BinaryIO, cast
@@ -20,6 +21,7 @@ PARTITIONS = 6
 TOOL_TIMEOUT_S = 300
 LEADER_TIMEOUT_S = 10
 QUIET = {"log_level": 3}
+PLAIN: Mapping[str, str] = {}  # no security: librdkafka's properties of it are added otherwise
 CHUNK = 5_000  # records that librdkafka is handed at once
 _PRODUCED = re.compile(
     r"(\d+) (?:steady state )?records sent, ([\d.]+) records/sec .*?([\d.]+) ms avg latency, .*?"
@@ -50,9 +52,11 @@ def _java(main_class: str, *arguments: str) -> str:
     return done.stdout
 
 
-def create_topic(bootstrap: str, topic: str, partitions: int = PARTITIONS) -> float:
+def create_topic(
+    bootstrap: str, topic: str, partitions: int = PARTITIONS, security: Mapping[str, str] = PLAIN
+) -> float:
     """Creates a topic and waits until all its partitions have a leader; returns how many seconds that took."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET, **security})
     admin.list_topics(timeout=10)
     begun = time.perf_counter()
     admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
@@ -66,9 +70,9 @@ def create_topic(bootstrap: str, topic: str, partitions: int = PARTITIONS) -> fl
         time.sleep(0.005)
 
 
-def delete_topic(bootstrap: str, topic: str) -> None:
+def delete_topic(bootstrap: str, topic: str, security: Mapping[str, str] = PLAIN) -> None:
     """Deletes a topic, so that the disk does not fill."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET, **security})
     admin.delete_topics([topic])[topic].result(30)
 
 
@@ -128,13 +132,14 @@ def librdkafka_produce(
     producers: int = 1,
     partitions: int = PARTITIONS,
     chunk: int = CHUNK,
+    security: Mapping[str, str] = PLAIN,
 ) -> Run:
     """Librdkafka at full speed, batches of up to 1 MB.
 
     Records are handed over `chunk` at a time; producers and partitions take turns with each chunk.
     """
     settings = {"linger.ms": 5, "batch.num.messages": 100_000, "delivery.report.only.error": True}
-    clients = [_producer(bootstrap, acks, **settings) for _ in range(producers)]
+    clients = [_producer(bootstrap, acks, **settings, **security) for _ in range(producers)]
     failed: list[str] = []
 
     def not_delivered(error: KafkaError | None, _: Message) -> None:
@@ -161,7 +166,13 @@ def librdkafka_produce(
 
 
 def librdkafka_consume(
-    bootstrap: str, topic: str, *, records: int, record_bytes: int, partitions: int = PARTITIONS
+    bootstrap: str,
+    topic: str,
+    *,
+    records: int,
+    record_bytes: int,
+    partitions: int = PARTITIONS,
+    security: Mapping[str, str] = PLAIN,
 ) -> Run:
     """Librdkafka reading a topic from its start."""
     consumer = Consumer(
@@ -173,6 +184,7 @@ def librdkafka_consume(
             # Otherwise a broker that is faster than Python makes librdkafka pause for a second with its queue full.
             "queued.max.messages.kbytes": 1_000_000,
             "fetch.queue.backoff.ms": 5,
+            **security,
         }
     )
     consumer.assign([TopicPartition(topic, p, 0) for p in range(partitions)])
@@ -192,7 +204,14 @@ def librdkafka_consume(
 
 
 def paced_latency(
-    bootstrap: str, topic: str, *, records: int, record_bytes: int, acks: str, records_per_s: int
+    bootstrap: str,
+    topic: str,
+    *,
+    records: int,
+    record_bytes: int,
+    acks: str,
+    records_per_s: int,
+    security: Mapping[str, str] = PLAIN,
 ) -> dict[str, float]:
     """Librdkafka without linger at a low rate: each record is a request. Latency as librdkafka measures it."""
     latencies: list[float] = []
@@ -202,7 +221,7 @@ def paced_latency(
             raise RuntimeError(str(error))
         latencies.append(message.latency() * 1000)
 
-    producer = _producer(bootstrap, acks, **{"linger.ms": 0})
+    producer = _producer(bootstrap, acks, **{"linger.ms": 0, **security})
     value = b"x" * record_bytes
     producer.list_topics(topic, timeout=10)
     begun = time.perf_counter()
