@@ -279,8 +279,9 @@ class Authenticator:
     def _too_early(self, context: RequestContext) -> bool:
         """Whether a session that has just been authenticated is to be so again."""
         session = context.session
-        since_ms = context.now_ms - session.authenticated_ms
-        return session.authenticated and since_ms < _MIN_REAUTHENTICATION_MS
+        if not session.authenticated or context.now_ms >= session.valid_until_ms:
+            return False
+        return context.now_ms - session.authenticated_ms < _MIN_REAUTHENTICATION_MS
 
     def _config_of(self, session: Session) -> SecurityConfig:
         config = self._listeners.get(session.listener)

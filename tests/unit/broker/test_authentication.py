@@ -304,6 +304,13 @@ class TestReauthentication:
         assert connection.run(scram()).error_code == 0
         connection.call(MetadataRequest(topics=[]), 12)
 
+    def test_as_often_as_it_ends(self):
+        harness = harness_with(connections_max_reauth_ms="500")
+        connection = Connection(harness)
+        for _ in range(3):
+            assert connection.run(scram()).session_lifetime_ms == 500
+            harness.advance(500)
+
     def test_not_as_somebody_else(self, harness, connection):
         connection.run(scram())
         harness.advance(30_000)
