@@ -43,7 +43,11 @@ _OPTIONS = (
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         help="Broker settings: a Java properties file (server.properties) or TOML.",
     ),
-    click.option("--insecure", is_flag=True, help="Allow other machines to reach a listener that does not both encrypt and authenticate."),
+    click.option(
+        "--insecure",
+        is_flag=True,
+        help="Allow other machines to reach a listener that does not both encrypt and authenticate.",
+    ),
     click.option(
         "--log-level",
         type=click.Choice(["debug", "info", "warning", "error"]),
