@@ -188,7 +188,7 @@ def test_what_tls_says_is_final_where_trying_again_would_not_help(
     reason: str | None, text: str
 ) -> None:
     error = ssl.SSLError(1, "words of OpenSSL's")
-    error.reason = reason  # type: ignore[assignment]
+    error.reason = reason  # type: ignore[assignment]  # None is what OpenSSL leaves it at
     found = distrust("b:1", error)
     assert text in str(found) if text else found is None
 
