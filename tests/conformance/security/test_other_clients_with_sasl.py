@@ -80,7 +80,7 @@ def confluent_round_trip(bootstrap, mechanism, user, secret, topic) -> bytes:
     raise TimeoutError
 
 
-class Tokens(AbstractTokenProvider):  # type: ignore[misc]  # untyped
+class Tokens(AbstractTokenProvider):  # type: ignore[misc]  # the client is untyped
     def __init__(self, token: str = "") -> None:
         super().__init__()
         self._token = token
@@ -111,7 +111,7 @@ def kafka_python_round_trip(bootstrap, mechanism, user, secret, topic) -> bytes:
         consumer.close()
 
 
-class AioToken(AioTokens):  # type: ignore[misc]  # untyped
+class AioToken(AioTokens):  # type: ignore[misc]  # the client is untyped
     def __init__(self, token: str) -> None:
         self._token = token
 
