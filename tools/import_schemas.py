@@ -2,7 +2,8 @@
 
 Needed only when a new API or a new Kafka release is taken up; its output is committed:
 
-    python tools/import_schemas.py kafka-clients-4.3.0.jar kafka-group-coordinator-4.3.0.jar
+    python tools/import_schemas.py kafka-clients-4.3.0.jar kafka-group-coordinator-4.3.0.jar \
+        kafka-transaction-coordinator-4.3.0.jar
 """
 
 from __future__ import annotations
@@ -60,11 +61,36 @@ APIS = [
     "ListConfigResources",
     *("DescribeAcls", "CreateAcls", "DeleteAcls"),
     *("DescribeUserScramCredentials", "AlterUserScramCredentials"),
+    *("AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "WriteTxnMarkers", "TxnOffsetCommit"),
+    *("DescribeProducers", "DescribeTransactions", "ListTransactions"),
+    *("ConsumerGroupHeartbeat", "ConsumerGroupDescribe"),
 ]
 RECORDS = {
     "consumer_protocol": ["ConsumerProtocolSubscription", "ConsumerProtocolAssignment"],
     "offset_commit_record": ["OffsetCommitKey", "OffsetCommitValue"],
     "group_metadata_record": ["GroupMetadataKey", "GroupMetadataValue"],
+    "transaction_log_record": ["TransactionLogKey", "TransactionLogValue"],
+    "consumer_group_metadata_record": ["ConsumerGroupMetadataKey", "ConsumerGroupMetadataValue"],
+    "consumer_group_member_record": [
+        "ConsumerGroupMemberMetadataKey",
+        "ConsumerGroupMemberMetadataValue",
+    ],
+    "consumer_group_target_record": [
+        "ConsumerGroupTargetAssignmentMetadataKey",
+        "ConsumerGroupTargetAssignmentMetadataValue",
+    ],
+    "consumer_group_target_member_record": [
+        "ConsumerGroupTargetAssignmentMemberKey",
+        "ConsumerGroupTargetAssignmentMemberValue",
+    ],
+    "consumer_group_current_record": [
+        "ConsumerGroupCurrentMemberAssignmentKey",
+        "ConsumerGroupCurrentMemberAssignmentValue",
+    ],
+    "consumer_group_regex_record": [
+        "ConsumerGroupRegularExpressionKey",
+        "ConsumerGroupRegularExpressionValue",
+    ],
 }
 Definition = dict[str, Any]
 
@@ -77,11 +103,12 @@ def snake_case(name: str) -> str:
 
 def field_lines(field: Definition, common: dict[str, Definition], depth: int) -> list[str]:
     """Return the line of one field, followed by those of the struct it introduces."""
-    words = [f"{snake_case(field['name'])}:", field["type"], field["versions"]]
+    versions = field.get("versions", field.get("taggedVersions"))  # some say it once
+    words = [f"{snake_case(field['name'])}:", field["type"], versions]
     if "nullableVersions" in field:
         words.append("?" + field["nullableVersions"])
     if "tag" in field:
-        if field["taggedVersions"] != field["versions"]:
+        if field["taggedVersions"] != versions:
             raise ValueError(f"{field['name']} is tagged in some of its versions only")
         words.append(f"#{field['tag']}")
     default = field.get("default")

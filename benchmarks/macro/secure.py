@@ -213,7 +213,6 @@ def run_round(number: int, scale: Scale, results: Results) -> None:
     try:
         certificates = make_certificates(scratch / "certificates")
         with running(scratch, certificates) as brokers:
-            pids = {HEADRACE: brokers[HEADRACE].process.pid, KAFKA: brokers[KAFKA].pid}  # type: ignore[union-attr]  # each has its own
             for warm in (True, False):
                 for protection in PROTECTIONS:
                     for target in (HEADRACE, KAFKA)[:: 1 if number % 2 == 0 else -1]:
@@ -225,7 +224,7 @@ def run_round(number: int, scale: Scale, results: Results) -> None:
                             where[LISTENERS[protection]],
                             where["PLAINTEXT"],
                             properties(protection, certificates),
-                            Meter(pids[target]),
+                            Meter(brokers[target].pid),
                             QUICK if warm else scale,
                             Results() if warm else results,
                         ).run()
