@@ -11,7 +11,7 @@ Everything decided is forgotten when any ACL changes.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
@@ -26,6 +26,7 @@ from headrace.errors import ApiError, ErrorCode, InvalidRequestError, StorageErr
 from headrace.ports import Delete, Journal, Put
 from headrace.security.acls import (
     CLUSTER_NAME,
+    EVERYBODY,
     WILDCARD,
     AclBinding,
     AclFilter,
@@ -57,7 +58,9 @@ _REFUSALS: Final = {
 }
 
 Outcome = ApiError | None
-_Question = tuple[Principal, str, Operation, ResourceType, str]
+_Place = tuple[ResourceType, PatternType, str]
+_Question = tuple[Principal, str, Operation, ResourceType, str | None]
+"""Who, from where, may do what to which resource; None: to any one of that type."""
 
 
 def allows(
@@ -95,12 +98,18 @@ def allows(
 def allows_any(
     broker: Broker, context: RequestContext, operation: Operation, resource_type: ResourceType
 ) -> bool:
-    """Return whether the client may do something to at least one resource that there is or could be."""
+    """Return whether the client may do something to at least one resource that there is or could be.
+
+    A denial goes to the audit log, under the name that stands for all.
+    """
     authorizer = broker.authorizer
     if not authorizer.active or context.session.is_local:
         return True
     session = context.session
-    return authorizer.allows_any(session.principal, session.client_host, operation, resource_type)
+    if authorizer.allows_any(session.principal, session.client_host, operation, resource_type):
+        return True
+    broker.audit.denied(context, operation, resource_type, WILDCARD)
+    return False
 
 
 def authorize(
@@ -169,7 +178,9 @@ class Authorizer:
         self._journal = journal
         self._acls: dict[AclBinding, str] = {}
         """Every ACL, with its key in the metadata store."""
-        self._by_resource: dict[tuple[ResourceType, PatternType, str], list[AclBinding]] = {}
+        self._by_resource: dict[_Place, dict[str, list[AclBinding]]] = {}
+        """By what they are about, then by principal: a request may name many resources, and ACLs may be of many
+        users."""
         self._prefix_lengths: dict[ResourceType, list[int]] = {}
         self._decisions: dict[_Question, bool] = {}
 
@@ -202,11 +213,9 @@ class Authorizer:
         known = self._decisions.get(question)
         if known is not None:
             return known
-        allowed = self._decide(*question)
+        allowed = self._decide(principal, host, operation, resource_type, name)
         if len(name) <= _REMEMBERED_NAME_LIMIT:
-            if len(self._decisions) >= DECISIONS_LIMIT:
-                self._decisions.clear()
-            self._decisions[question] = allowed
+            self._remember(question, allowed=allowed)
         return allowed
 
     def _decide(
@@ -221,43 +230,66 @@ class Authorizer:
         if who in self._super_users:
             return True
         found = allowed = False
-        for acl in self._about(resource_type, name):
+        for acls in self._about(resource_type, name):
             found = True
-            if acl.speaks_of(who, host) and acl.decides(operation):
-                if acl.permission is Permission.DENY:
-                    return False
-                allowed = True
+            for acl in (*acls.get(who, ()), *acls.get(EVERYBODY, ())):
+                if acl.speaks_of(who, host) and acl.decides(operation):
+                    if acl.permission is Permission.DENY:
+                        return False
+                    allowed = True
         return allowed if found else self._everyone_if_none
 
-    def _about(self, resource_type: ResourceType, name: str) -> Iterator[AclBinding]:
-        """Yield the ACLs that cover a resource."""
-        find = self._by_resource.get
-        yield from find((resource_type, PatternType.LITERAL, name), ())
+    def _about(
+        self, resource_type: ResourceType, name: str
+    ) -> Iterator[Mapping[str, list[AclBinding]]]:
+        """Yield the ACLs that cover a resource, by principal."""
+        places: list[_Place] = [(resource_type, PatternType.LITERAL, name)]
         if name != WILDCARD:
-            yield from find((resource_type, PatternType.LITERAL, WILDCARD), ())
+            places.append((resource_type, PatternType.LITERAL, WILDCARD))
         for length in self._prefix_lengths.get(resource_type, ()):
             if length > len(name):
-                return
-            yield from find((resource_type, PatternType.PREFIXED, name[:length]), ())
+                break
+            places.append((resource_type, PatternType.PREFIXED, name[:length]))
+        yield from (acls for place in places if (acls := self._by_resource.get(place)))
 
     def allows_any(
         self, principal: Principal, host: str, operation: Operation, resource_type: ResourceType
     ) -> bool:
         """Return whether a principal may do something to at least one resource of a type (KIP-679)."""
-        # A name that no ACL mentions shows what holds where only wildcards and defaults do.
-        if self.allows(principal, host, operation, resource_type, "hardcode"):
-            return True
-        who = str(principal)
+        question = (principal, host, operation, resource_type, None)
+        known = self._decisions.get(question)
+        if known is None:
+            # A name that no ACL mentions shows what holds where only wildcards and defaults do.
+            known = self.allows(
+                principal, host, operation, resource_type, "hardcode"
+            ) or self._allows_one(str(principal), host, operation, resource_type)
+            self._remember(question, allowed=known)
+        return known
+
+    def _allows_one(
+        self, who: str, host: str, operation: Operation, resource_type: ResourceType
+    ) -> bool:
         allowed: list[AclBinding] = []
-        denied: list[AclBinding] = []
+        denied: set[tuple[PatternType, str]] = set()
         for acl in self._acls:
             if (
                 acl.resource_type is resource_type
-                and acl.speaks_of(who, host)
                 and acl.operation in {operation, Operation.ALL}
+                and acl.speaks_of(who, host)
             ):
-                (denied if acl.permission is Permission.DENY else allowed).append(acl)
-        return any(not any(_takes_all_of(deny, acl) for deny in denied) for acl in allowed)
+                if acl.permission is Permission.DENY:
+                    denied.add((acl.pattern_type, acl.resource_name))
+                else:
+                    allowed.append(acl)
+        if (PatternType.LITERAL, WILDCARD) in denied:
+            return False
+        lengths = {len(name) for pattern, name in denied if pattern is PatternType.PREFIXED}
+        return any(not _is_taken(acl, denied, lengths) for acl in allowed)
+
+    def _remember(self, question: _Question, *, allowed: bool) -> None:
+        if len(self._decisions) >= DECISIONS_LIMIT:
+            self._decisions.clear()
+        self._decisions[question] = allowed
 
     # Changes
 
@@ -330,26 +362,29 @@ class Authorizer:
         return None
 
     def _index(self) -> None:
-        by_resource: dict[tuple[ResourceType, PatternType, str], list[AclBinding]]
-        by_resource = defaultdict(list)
+        by_resource: dict[_Place, dict[str, list[AclBinding]]] = {}
         lengths: dict[ResourceType, set[int]] = defaultdict(set)
         for acl in self._acls:
-            by_resource[acl.resource_type, acl.pattern_type, acl.resource_name].append(acl)
+            place = acl.resource_type, acl.pattern_type, acl.resource_name
+            by_resource.setdefault(place, {}).setdefault(acl.principal, []).append(acl)
             if acl.pattern_type is PatternType.PREFIXED:
                 lengths[acl.resource_type].add(len(acl.resource_name))
-        self._by_resource = dict(by_resource)
+        self._by_resource = by_resource
         self._prefix_lengths = {kind: sorted(found) for kind, found in lengths.items()}
         self._decisions.clear()
 
 
-def _takes_all_of(deny: AclBinding, allow: AclBinding) -> bool:
-    """Return whether nothing is left of what one ACL allows after what another one denies."""
-    if deny.pattern_type is PatternType.PREFIXED:
-        every = allow.resource_name == WILDCARD and allow.pattern_type is PatternType.LITERAL
-        return not every and allow.resource_name.startswith(deny.resource_name)
-    if deny.resource_name == WILDCARD:
-        return True
-    return allow.pattern_type is PatternType.LITERAL and allow.resource_name == deny.resource_name
+def _is_taken(
+    allow: AclBinding, denied: Collection[tuple[PatternType, str]], lengths: Iterable[int]
+) -> bool:
+    """Return whether nothing is left of what an ACL allows: by a denial of that name, or of a beginning of it."""
+    pattern, name = allow.pattern_type, allow.resource_name
+    if pattern is PatternType.LITERAL:
+        if name == WILDCARD:
+            return False
+        if (pattern, name) in denied:
+            return True
+    return any((PatternType.PREFIXED, name[:length]) in denied for length in lengths)
 
 
 def _in_commits(acls: Sequence[AclBinding]) -> Iterator[Sequence[AclBinding]]:

@@ -22,8 +22,16 @@ from headrace.protocol.messages.alter_client_quotas import (
 from headrace.protocol.messages.create_acls import AclCreation, CreateAclsRequest
 from headrace.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from headrace.protocol.messages.describe_acls import DescribeAclsRequest
+from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from headrace.security.acls import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
+from headrace.security.acls import (
+    CLUSTER_NAME,
+    AclBinding,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
 from headrace.security.principal import Principal
 from tests.fixtures.acl_cases import codes, transactional_batch
 from tests.fixtures.broker_harness import BrokerHarness, fetch_request, produce_request
@@ -444,3 +452,61 @@ def test_topic_ids_are_no_secret_and_their_names_are(harness: BrokerHarness):
     )
     answer = harness.call(asked, session=as_user("alice")).topics[0]
     assert (answer.error_code, answer.name) == (DENIED, None), base64.b64encode(topic.topic_id)
+
+
+def test_who_may_write_nowhere_is_audited_where_a_producer_introduces_itself(
+    harness: BrokerHarness,
+):
+    harness.journal.lines.clear()
+    refused = harness.call(InitProducerIdRequest(transactional_id=None), session=as_user("alice"))
+    assert refused.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    denials = [f for _, event, f in harness.journal.lines if event == "audit_authorization_denied"]
+    assert [(f["api"], f["operation"], f["resource"], f["name"]) for f in denials] == [
+        ("INIT_PRODUCER_ID", "WRITE", "TOPIC", "*")
+    ]
+
+
+def test_a_decision_does_not_look_at_what_other_users_may(
+    harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+):
+    # A request may name 10,000 topics, and each user may have an entry for all topics.
+    create(harness, *(creation(resource_name="*", principal=f"User:u{n}") for n in range(50)))
+    looked_at = []
+    speaks_of = AclBinding.speaks_of
+
+    def counted(acl: AclBinding, principal: str, host: str) -> bool:
+        looked_at.append(acl.principal)
+        return speaks_of(acl, principal, host)
+
+    monkeypatch.setattr(AclBinding, "speaks_of", counted)
+    assert fetched(harness, as_user("u7")) == 0
+    assert fetched(harness, as_user("alice")) == DENIED
+    assert looked_at == ["User:u7"]
+
+
+def test_whether_one_may_write_anywhere_is_remembered_and_forgotten(
+    harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+):
+    # It takes a look at all ACLs, and every producer that begins asks for it.
+    write = {"principal": "User:alice", "operation": Operation.WRITE}
+    create(harness, creation(**write, permission_type=Permission.DENY), creation(**write))
+    looked = []
+    speaks_of = AclBinding.speaks_of
+
+    def counted(acl: AclBinding, principal: str, host: str) -> bool:
+        looked.append(acl)
+        return speaks_of(acl, principal, host)
+
+    monkeypatch.setattr(AclBinding, "speaks_of", counted)
+
+    def begins() -> int:
+        return harness.call(
+            InitProducerIdRequest(transactional_id=None), session=as_user("alice")
+        ).error_code
+
+    assert begins() == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    first = len(looked)
+    assert begins() == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert len(looked) == first > 0
+    delete(harness, delete_filter(permission_type=Permission.DENY))
+    assert begins() == ErrorCode.NONE
