@@ -77,7 +77,7 @@ class SocketWriter:
         """Write payloads, now as far as the socket takes them, the rest when it takes more."""
         if self._fd < 0:
             return
-        if len(payloads) == 1 and not self._queue and isinstance(payloads[0], bytearray):
+        if len(payloads) == 1 and not self.queued_bytes and isinstance(payloads[0], bytearray):
             # One small answer, the most frequent case: it needs no joining.
             self._queue.append(payloads[0])
             self.queued_bytes = len(payloads[0])

@@ -131,11 +131,11 @@ class FakeHub:
             assert self.file is not None
             _, position, size = body.split(b":")
             return [struct.pack(">i", int(size)), FileRange(self.file, int(position), int(size))]
-        return [reply(body)]
+        return [bytearray(reply(body))]  # as what encodes responses returns them
 
     def fill(self, index: int = 0) -> None:
         body, slot = self.slots.pop(index)
-        slot.fill([reply(body)])
+        slot.fill([bytearray(reply(body))])
 
     def has_output(self, connection: Connection) -> None:
         self.dirty.append(connection)

@@ -143,6 +143,32 @@ async def test_a_muted_connection_goes_on_with_what_tls_holds(serve: Connects) -
 
 
 @on_loop
+async def test_small_answers_queue_behind_ciphertext_that_the_client_has_not_taken(
+    serve: Connects,
+) -> None:
+    """Each comes in a wake-up of its own, when all that waits is encrypted already."""
+    hub = FakeHub()
+    async with serve(hub) as connect:
+        client = await connect(SO_RCVBUF=16 * KIB)
+        (connection,) = hub.connections
+        large = 0
+        while not connection.unsent_bytes:
+            await client.send(framed(b"large" + b"x" * 60_000))
+            large += 1
+            await hub.until(lambda: len(hub.handled) == large)
+        for number in range(20):
+            waiting = connection.unsent_bytes
+            await client.send(framed(b"small %02d" % number))
+            await hub.until(lambda: len(hub.handled) == large + number + 1)
+            assert connection.unsent_bytes > waiting
+        for _ in range(large):
+            assert (await client.receive_frame())[:5] == b"large"
+        for number in range(20):
+            assert await client.receive_frame() == b"small %02d" % number
+        await hub.until(lambda: connection.unsent_bytes == 0)
+
+
+@on_loop
 async def test_files_are_read_only_as_the_socket_takes_them(
     serve: Connects, tmp_path: Path
 ) -> None:
