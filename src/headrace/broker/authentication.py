@@ -38,7 +38,11 @@ if TYPE_CHECKING:
     from headrace.broker.audit import Audit
     from headrace.broker.delayed import Purgatory
 
-_ALWAYS: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+BEFORE_AUTHENTICATION: Final = frozenset(
+    {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
+)
+"""The requests of a client that has not authenticated; shells need not read any other."""
+UNAUTHENTICATED: Final = "the client has to authenticate first (SASL)"
 _MIN_REAUTHENTICATION_MS: Final = 1000
 _FAILED: Final = (
     "Authentication failed during authentication due to invalid credentials with SASL mechanism {}"
@@ -134,19 +138,24 @@ class Authenticator:
         Raises:
             CloseConnection: It may not pass.
         """
-        if api_key in _ALWAYS:
+        if api_key in BEFORE_AUTHENTICATION:
             return
         if context.session.authenticated:
             raise CloseConnection(
                 "the session has expired and the client has not authenticated anew"
             )
-        raise CloseConnection("the client has to authenticate first (SASL)")
+        raise CloseConnection(UNAUTHENTICATED)
 
     def handshake(
         self, context: RequestContext, mechanism: str
     ) -> SaslHandshakeResponse | Deferred[Any]:
-        """Begin an exchange; see `headrace.broker.handlers.sasl_handshake`."""
+        """Begin an exchange; see `headrace.broker.handlers.sasl_handshake`.
+
+        Raises:
+            CloseConnection: The client has failed before.
+        """
         session = context.session
+        _check_not_ended(session)
         if not session.protocol.sasl or session.is_local or self._too_early(context):
             return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=[])
         config = self._config_of(session)
@@ -173,8 +182,13 @@ class Authenticator:
     def authenticate(
         self, context: RequestContext, token: bytes
     ) -> SaslAuthenticateResponse | Deferred[Any]:
-        """Take the client's next message; see `headrace.broker.handlers.sasl_authenticate`."""
+        """Take the client's next message; see `headrace.broker.handlers.sasl_authenticate`.
+
+        Raises:
+            CloseConnection: The client has failed before.
+        """
         session, exchange = context.session, context.session.exchange
+        _check_not_ended(session)
         if exchange is None or exchange.busy:
             response = SaslAuthenticateResponse(
                 error_code=ErrorCode.ILLEGAL_SASL_STATE,
@@ -310,6 +324,16 @@ class Authenticator:
         except UnknownKeyError:
             self.key_missing(url)
             raise
+
+
+def _check_not_ended(session: Session) -> None:
+    """Allow one attempt: a session that is being renewed may have many requests on their way.
+
+    Raises:
+        CloseConnection: It has failed.
+    """
+    if session.ended:
+        raise CloseConnection(session.ended)
 
 
 def _step(server: SaslServer, token: bytes) -> bytes | SaslError:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import Any, Final, Protocol
 
+from headrace.broker.authentication import BEFORE_AUTHENTICATION, UNAUTHENTICATED
 from headrace.broker.client_quotas import ClientQuotas
 from headrace.broker.context import CloseConnection, RequestContext
 from headrace.broker.throttling import Throttled, pause_in
@@ -362,8 +363,13 @@ class BrokerHub:
 
 
 def _decode(connection: Connection, frame: memoryview) -> tuple[RequestHeader, Message]:
-    if connection.session.raw_tokens:
+    session = connection.session
+    if session.raw_tokens:
         return _TOKEN, SaslAuthenticateRequest(auth_bytes=frame)
+    if not session.authenticated:  # nobody's requests are not even read
+        api_key = int.from_bytes(frame[:2], signed=True)
+        if api_key not in BEFORE_AUTHENTICATION:
+            raise CloseConnectionError(f"{_api_name(api_key)}: {UNAUTHENTICATED}")
     return decode_request(frame)
 
 

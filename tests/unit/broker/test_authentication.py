@@ -326,6 +326,17 @@ class TestReauthentication:
         assert response.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
         assert connection.session.ended
 
+    def test_with_one_attempt(self, harness, connection):
+        """More of them may be on their way before the first is answered, and the connection closed."""
+        connection.run(PlainClient("alice", "secret"))
+        harness.advance(30_000)
+        connection.handshake("PLAIN")
+        connection.send(SaslAuthenticateRequest(auth_bytes=b"\0alice\0wrong"), 2)
+        with pytest.raises(CloseConnection, match="failed"):
+            connection.send(SaslAuthenticateRequest(auth_bytes=b"\0alice\0secret"), 2)
+        with pytest.raises(CloseConnection, match="failed"):
+            connection.send(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+
     def test_not_with_a_wrong_password(self, harness, connection):
         connection.run(scram())
         harness.advance(30_000)

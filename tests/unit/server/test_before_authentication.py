@@ -1,0 +1,48 @@
+"""What the hub makes of frames whose sender has not said who it is."""
+
+from __future__ import annotations
+
+import struct
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headrace.broker.session import Session
+from headrace.config.listeners import SecurityProtocol
+from headrace.errors import ProtocolError
+from headrace.protocol.api_keys import ApiKey
+from headrace.server.connection import CloseConnectionError
+from headrace.server.hub import _decode
+
+NOT_A_MESSAGE = b"\x7f\xff\xff\xff"
+
+
+def frame(api_key: int, version: int, body: bytes = NOT_A_MESSAGE) -> memoryview:
+    return memoryview(struct.pack(">hhih", api_key, version, 7, -1) + body)
+
+
+def connection(protocol: SecurityProtocol = SecurityProtocol.SASL_SSL) -> Any:
+    return SimpleNamespace(session=Session(protocol=protocol))
+
+
+@pytest.mark.parametrize("api_key", [*sorted(set(ApiKey) - {17, 18, 36}), -1, 999])
+def test_the_requests_of_strangers_are_not_even_read(api_key: int) -> None:
+    with pytest.raises(CloseConnectionError, match="authenticate first"):
+        _decode(connection(), frame(api_key, 0))
+
+
+def test_those_by_which_they_authenticate_are() -> None:
+    api_key = ApiKey.SASL_HANDSHAKE
+    header, request = _decode(connection(), frame(api_key, 1, b"\x00\x05PLAIN"))
+    assert (header.api_key, request.mechanism) == (api_key, "PLAIN")
+    with pytest.raises(ProtocolError):
+        _decode(connection(), frame(api_key, 1))
+
+
+def test_those_of_clients_that_are_known_are_read() -> None:
+    known = connection()
+    known.session.authenticated = True
+    for who in (known, connection(SecurityProtocol.SSL)):
+        with pytest.raises(ProtocolError):
+            _decode(who, frame(ApiKey.METADATA, 1))
