@@ -232,7 +232,7 @@ class App:
         Args:
             broker: Where; None is a fresh broker in memory.
         """
-        return Trial(self, broker)
+        return Trial(self, broker, self._properties)
 
     def service(self, target: Target | None = None) -> Service:
         """Return what runs the app once.

@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import CancelledError
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -71,8 +71,9 @@ class Message:
 class Trial:
     """A run of an app in a test; a context manager that stops it and raises what it failed with."""
 
-    def __init__(self, app: App, broker: Target | None) -> None:
+    def __init__(self, app: App, broker: Target | None, properties: Mapping[str, Any]) -> None:
         self._app = app
+        self._properties = properties
         self._given = broker
         self._own: Broker | None = None
         self._target: Target | None = broker
@@ -137,7 +138,8 @@ class Trial:
     def messages(self, topic: str) -> list[Message]:
         """Return all records of a topic, by partition and offset; none where there is no topic."""
         assert self._target is not None, "the app runs"
-        with Consumer(self._target, enable_auto_commit=False) as consumer:
+        reading = {**self._properties, "enable_auto_commit": False}
+        with Consumer(self._target, **reading) as consumer:
             records = sorted(read_topic(consumer, topic), key=lambda record: record[:3])
         return [Message(record) for record in records]
 

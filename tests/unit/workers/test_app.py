@@ -22,6 +22,8 @@ from headrace.errors import ApiError, ConfigError, WorkerFailedError
 from headrace.protocol.messages.produce import ProduceRequest
 from headrace.workers.counters import Event
 from headrace.workers.scheduler import Ordering
+from tests.fixtures.certificates import make_certificates
+from tests.fixtures.client_security import tls
 
 QUICK = Retry(attempts=3, first=0.001)
 ORDERS = TopicPartition("orders", 0)
@@ -53,6 +55,21 @@ def committed(broker: Broker, group: str = "g") -> dict[TopicPartition, int]:
 
 def make_app(**options) -> App:
     return App(group="g", **options)
+
+
+def test_a_trial_connects_as_the_app_does(tmp_path):
+    certificates = make_certificates(tmp_path)
+    with Broker(configs={"ssl.keystore.location": str(certificates.server.pem)}) as broker:
+        where = broker.listen("SSL://127.0.0.1:0")
+        app = make_app(**tls(certificates.authority))
+
+        @app.worker("orders")
+        def take(value: str) -> None:
+            pass
+
+        with app.test(where) as t:
+            t.produce("orders", "one")
+            assert [message.value for message in t.messages("orders")] == [b"one"]
 
 
 # Values
