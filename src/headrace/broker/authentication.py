@@ -396,7 +396,7 @@ def _key_urls(config: BrokerConfig) -> dict[str, int]:
             raise ConfigError(
                 "sasl.enabled.mechanisms: OAUTHBEARER needs the keys that tokens are signed with: set "
                 "sasl.oauthbearer.jwks.endpoint.url to an https: or file: URL of a JSON Web Key Set"
-                + (f", got {url[:80]!r}" if url else "")
+                + (f", got {url[: url.find(':') + 1][:20]!r}..." if url else "")
             )
         require_library()
         refresh_ms = own.sasl_oauthbearer_jwks_endpoint_refresh_ms

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from headrace.errors import ConfigError
+from headrace.security.principal import USER
+
+_ANOTHER: Final = re.compile(rf",\s*{USER}:")
 
 AUTHORIZERS: Final = ("", "headrace", "org.apache.kafka.metadata.authorizer.StandardAuthorizer")
 """The values of `authorizer.class.name`: they switch on the one authorizer there is. Nothing is ever loaded by name."""
@@ -14,11 +18,19 @@ def parse_super_users(text: str) -> frozenset[str]:
     """Read `super.users`: principals with semicolons between, since names of certificates have commas.
 
     Raises:
-        ConfigError: One is not TYPE:NAME.
+        ConfigError: One is not User:NAME, or looks as if it were to be two.
     """
     users = frozenset(filter(None, map(str.strip, text.split(";"))))
     for user in sorted(users):
         kind, colon, name = user.partition(":")
         if not kind or not colon or not name:
             raise ConfigError(f"{user[:100]!r} is no principal: write User:{user[:100]}")
+        if kind != USER or name != name.strip():
+            raise ConfigError(
+                f"{user[:100]!r} would be nobody: write {USER}:{name.strip()[:100]}, in this spelling"
+            )
+        if _ANOTHER.search(name):
+            raise ConfigError(
+                f"{user[:100]!r} would be one user: put semicolons between, no commas"
+            )
     return users

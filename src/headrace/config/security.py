@@ -215,7 +215,7 @@ def split_overrides(
     """Part settings into those of the broker and those of single listeners, which are checked.
 
     Raises:
-        ConfigError: A key is not `listener.name.<name>.<option>`, or its value is not acceptable.
+        ConfigError: A key is not `listener.name.<name>.<option>`, is given twice, or its value is not acceptable.
     """
     plain: dict[str, str | None] = {}
     overrides: dict[str, str] = {}
@@ -238,5 +238,8 @@ def split_overrides(
         if len(text) > TEXT_LIMIT:
             raise ConfigError(f"{key}: the value is longer than {TEXT_LIMIT} characters")
         parse_value(key, described, text)
-        overrides[f"{name.lower()}.{option_name}"] = text
+        own = f"{name.lower()}.{option_name}"
+        if own in overrides:
+            raise ConfigError(f"{key}: given twice, in different spellings of {name}")
+        overrides[own] = text
     return plain, tuple(sorted(overrides.items()))

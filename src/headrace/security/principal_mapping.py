@@ -54,10 +54,12 @@ class PrincipalMapping:
         """Return the name that the first rule makes that matches all of a subject.
 
         Raises:
-            MappingError: The subject is too long, or no rule matches it.
+            MappingError: The subject is empty or too long, or no rule matches it.
         """
         if len(subject) > SUBJECT_LIMIT:
             raise MappingError(f"a subject of {len(subject)} characters; allowed: {SUBJECT_LIMIT}")
+        if not subject:
+            raise MappingError("the certificate has no subject")
         for rule in self._rules:
             if rule is None:
                 return subject

@@ -180,7 +180,9 @@ def _time(claims: Mapping[str, Any], name: str) -> float | None:
     value = claims.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    # An integer is finite, and may be too large to be made a float.
+    if not number or (isinstance(value, float) and not math.isfinite(value)):
         raise SaslError(f"the token's {name} is no time")
     return float(max(-_LATEST_S, min(value, _LATEST_S)))
 

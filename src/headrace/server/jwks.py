@@ -10,6 +10,7 @@ import asyncio
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final
 from urllib.error import URLError
@@ -86,7 +87,10 @@ def _reason(error: Exception) -> str:
 
 def _named(url: str) -> str:
     """Return a URL without what may be secret in it."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "the URL of the keys"
     return f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
 
 
@@ -95,9 +99,18 @@ def read_keys(url: str) -> bytes:
 
     Raises:
         OSError: It cannot be read in time.
-        ConfigError: It is no file: or https: URL, or too large.
+        ConfigError: It is no file: or https: URL, too large, or not answered in HTTP.
     """
+    try:
+        return _content(url)
+    except (HTTPException, ValueError, OverflowError) as error:  # the URL, a port, or the answer
+        raise ConfigError(f"{error}") from error
+
+
+def _content(url: str) -> bytes:
     parts = urlsplit(url)
+    if parts.username is not None:
+        raise ConfigError("no user and password in the URL: who is to log in needs no key set")
     if parts.scheme == "file":
         if parts.netloc not in {"", "localhost"}:
             raise ConfigError("a file: URL has an absolute path: file:///path")

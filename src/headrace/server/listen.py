@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from headrace.config.broker import BrokerConfig
 from headrace.config.listeners import (
@@ -16,6 +16,7 @@ from headrace.config.listeners import (
     parse_listeners,
     parse_protocol_map,
 )
+from headrace.config.security import LISTENER_PREFIX
 from headrace.errors import ConfigError
 
 
@@ -30,7 +31,7 @@ def chosen_listeners(
         insecure: Whether other machines may reach what is not protected.
 
     Raises:
-        ConfigError: One is malformed, exposed, or advertised and not there.
+        ConfigError: One is malformed, exposed, or advertised or configured and not there.
     """
     protocols = parse_protocol_map(config.listener_security_protocol_map)
     listeners = parse_listeners(",".join(texts) or config.listeners, protocols)
@@ -42,7 +43,19 @@ def chosen_listeners(
             raise ConfigError(
                 f"advertised.listeners: there is no listener {name}, but {', '.join(names)}"
             )
+    _check_overrides(config, {name.lower() for name in (*names, *protocols, "CONTROLLER")})
     return listeners
+
+
+def _check_overrides(config: BrokerConfig, names: Collection[str]) -> None:
+    """Refuse what is said of a listener that is nowhere: it may be what protects one whose name is mistyped."""
+    for key, _ in config.listener_overrides:
+        name, _, option = key.partition(".")
+        if name not in names:
+            raise ConfigError(
+                f"{LISTENER_PREFIX}{name}.{option}: there is no listener {name.upper()}, in `listeners` or in "
+                "listener.security.protocol.map"
+            )
 
 
 def check_exposure(listener: Listener, config: BrokerConfig, *, insecure: bool) -> None:

@@ -25,11 +25,17 @@ class BoundListener:
         """Read the certificate, and bind.
 
         Raises:
-            ConfigError: The certificate cannot be used, or the address is taken, unknown or not allowed.
+            ConfigError: The certificate cannot be used, nobody could log in, or the address is taken, unknown or not
+                allowed.
         """
         self.tls: ServerTls | None = None
+        own = config.for_listener(listener.name)
+        if listener.protocol.sasl and not own.sasl_enabled_mechanisms:
+            raise ConfigError(
+                f"listener {listener.name}: sasl.enabled.mechanisms is empty, so that nobody could log in"
+            )
         if listener.protocol.encrypted:
-            self.tls = ServerTls(listener.name, config.for_listener(listener.name), journal)
+            self.tls = ServerTls(listener.name, own, journal)
         self._sockets = bind(listener.address)
         self._servers: list[asyncio.AbstractServer] = []
         port = self._sockets[0].getsockname()[1]

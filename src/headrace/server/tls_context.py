@@ -291,4 +291,6 @@ def _said(error: Exception) -> str:
     reason = getattr(error, "reason", None)
     if reason == "KEY_VALUES_MISMATCH":
         return "the key does not belong to the certificate"
+    if reason is None and "PEM lib" in str(error):
+        return "what is between BEGIN and END is damaged"
     return str(reason or error)

@@ -125,6 +125,10 @@ def test_options_of_one_listener_win_there() -> None:
         ("listener.name.a.ssl.client.aut", "none", "did you mean"),
         ("listener.name.a", "none", "expected listener.name"),
         ("listener.name.a.super.users", "User:a", "whole broker"),
+        ("super.users", "alice", "write User:alice"),
+        ("super.users", "user:alice", "write User:alice, in this spelling"),
+        ("super.users", "User: alice", "write User:alice, in this spelling"),
+        ("super.users", "User:alice, User:bob", "semicolons"),
         ("ssl.keystore.type", "JKS", "keytool -importkeystore"),
         ("ssl.truststore.type", "PKCS12", "keytool -list -rfc"),
         ("ssl.enabled.protocols", "TLSv1.2,TLSv1.1", "not safe"),
@@ -137,6 +141,14 @@ def test_wrong_options_are_refused(key: str, value: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_broker_config({key: value})
     assert said in str(caught.value)
+
+
+def test_two_spellings_of_a_listener_do_not_contend() -> None:
+    option = "ssl.client.auth"
+    with pytest.raises(ConfigError, match="given twice"):
+        parse_broker_config(
+            {f"listener.name.A.{option}": "required", f"listener.name.a.{option}": "none"}
+        )
 
 
 def test_secrets_are_marked_and_not_shown() -> None:

@@ -70,6 +70,12 @@ def test_a_subject_must_match_and_leave_a_name() -> None:
         PrincipalMapping("DEFAULT").name_of("CN=" + "a" * SUBJECT_LIMIT)
 
 
+def test_a_certificate_without_a_subject_is_nobody() -> None:
+    for rules in ("", "DEFAULT", "RULE:.*/everybody/"):
+        with pytest.raises(MappingError, match="no subject"):
+            PrincipalMapping(rules).name_of("")
+
+
 def test_a_certificate_made_for_it_does_not_take_long() -> None:
     mapping = PrincipalMapping(DOCUMENTED.removesuffix(",DEFAULT"))
     subject = ("CN=x" + ",OU=,O=,L=,ST=" * 40)[:SUBJECT_LIMIT]

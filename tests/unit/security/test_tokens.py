@@ -57,6 +57,7 @@ def test_another_claim_may_name_the_user(issuer, keys):
         ({"exp": True}, "is no time"),
         ({"exp": float("nan")}, "is no time"),
         ({"exp": float("inf")}, "is no time"),
+        ({"exp": NOW_S + 60, "nbf": 10**400}, "not valid yet"),
         ({"nbf": NOW_S + 31}, "not valid yet"),
         ({"nbf": "now"}, "is no time"),
         ({"iat": NOW_S + 31}, "not valid yet"),

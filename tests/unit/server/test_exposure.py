@@ -8,6 +8,8 @@ from headrace.config.broker import parse_broker_config
 from headrace.config.listeners import parse_listener, parse_protocol_map
 from headrace.errors import ConfigError
 from headrace.server.listen import check_exposure, chosen_listeners
+from headrace.server.listeners import BoundListener
+from tests.unit.server.fakes import RecordingJournal
 
 PROTOCOLS = parse_protocol_map("INNER:SASL_PLAINTEXT,OUTER:SSL")
 REQUIRED = parse_broker_config({"listener.name.outer.ssl.client.auth": "required"})
@@ -41,6 +43,27 @@ def test_what_lacks_a_part_is_refused_and_the_part_is_named(text: str, said: str
         check_exposure(listener, PLAIN, insecure=False)
     assert said in str(caught.value)
     check_exposure(listener, PLAIN, insecure=True)
+
+
+def test_what_is_said_of_a_listener_that_is_nowhere_is_refused() -> None:
+    """A mistyped name would leave the other listener without the protection."""
+    with pytest.raises(ConfigError, match=r"listener\.name\.outer\.ssl\.client\.auth: .* OUTER"):
+        chosen_listeners(["SSL://127.0.0.1:1"], REQUIRED, insecure=False)
+    mapped = {
+        "listener.security.protocol.map": "OUTER:SSL",
+        "listener.name.controller.ssl.key.password": "x",
+    }
+    config = parse_broker_config({"listener.name.outer.ssl.client.auth": "required", **mapped})
+    assert chosen_listeners(["SSL://127.0.0.1:1"], config, insecure=False)
+
+
+def test_nobody_could_log_in_without_mechanisms() -> None:
+    protocols = parse_protocol_map("")
+    config = parse_broker_config({"listener.name.sasl_plaintext.sasl.enabled.mechanisms": ""})
+    with pytest.raises(ConfigError, match=r"SASL_PLAINTEXT: sasl\.enabled\.mechanisms is empty"):
+        BoundListener(
+            parse_listener("SASL_PLAINTEXT://127.0.0.1:0", protocols), config, RecordingJournal()
+        )
 
 
 def test_every_listener_counts() -> None:

@@ -91,6 +91,16 @@ def test_a_key_of_another_certificate_is_refused(certificates: Certificates) -> 
         )
 
 
+def test_a_damaged_key_is_named_and_not_shown(certificates: Certificates, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.pem"
+    body = "-----BEGIN PRIVATE KEY-----\nNOTHINGTHATISAKEY\n-----END PRIVATE KEY-----\n"
+    damaged.write_text(body + certificates.server.certificate.read_text())
+    config = parse_broker_config({"ssl.keystore.location": str(damaged)})
+    with pytest.raises(ConfigError, match="BEGIN and END is damaged") as caught:
+        make_context(config)
+    assert "NOTHING" not in str(caught.value)
+
+
 def test_versions_and_suites(certificates: Certificates) -> None:
     pem = certificates.server.pem
     context = context_of(ssl_keystore_location=pem)

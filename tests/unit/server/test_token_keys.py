@@ -131,6 +131,33 @@ def test_only_files_and_https(url):
         read_keys(url)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://localhost:port/keys",
+        "https://localhost:99999/keys",
+        "https://[::1/keys",
+        "https://localhost/a b",
+        "https://me:pass@localhost/keys",
+    ],
+)
+def test_a_url_that_cannot_be_asked_is_an_error_in_one_line(url):
+    with pytest.raises(ConfigError) as caught:
+        run_once(url)
+    assert "pass@" not in str(caught.value)
+
+
+@on_loop
+async def run_once(url: str) -> None:
+    KeyReader(asyncio.get_running_loop(), authenticator_for(url), RecordingJournal())
+
+
+def test_what_does_not_count_as_a_url_is_not_repeated():
+    with pytest.raises(ConfigError, match=r"got 'http:'") as caught:
+        authenticator_for("http://me:pass@localhost/keys")
+    assert "pass" not in str(caught.value)
+
+
 def test_a_url_is_named_without_what_is_secret_in_it():
     assert jwks._named("https://me:pass@host/keys?token=x#y") == "https://host/keys"
 
