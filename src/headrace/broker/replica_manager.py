@@ -33,6 +33,7 @@ from headrace.config.broker import BrokerConfig
 from headrace.config.topic import TopicConfig, parse_topic_config
 from headrace.core.log.compaction import Compaction
 from headrace.core.log.config import LogConfig
+from headrace.core.log.control_batch import MARKER_SIZE, Marker
 from headrace.core.log.disk_errors import NO_SPACE, is_passing
 from headrace.core.log.log_manager import PartitionSpec
 from headrace.core.log.partition_log import AppendInfo, PartitionLog
@@ -327,12 +328,32 @@ class ReplicaManager:
             )
         except OSError as error:
             raise self._failed(log_dir, error, now_ms, len(records)) from error
-        log_dir.space.appended(len(records), now_ms)
+        self._appended(partition, len(records), now_ms)
+        return info
+
+    def append_marker(self, partition: Partition, marker: Marker, now_ms: int) -> AppendInfo:
+        """Append the marker that ends a producer's transaction. It is durable when the high watermark has passed it.
+
+        That is allowed when the disk has nearly run out of space, too: transactions that stay open hold up readers.
+
+        Raises:
+            ApiError: The marker is refused, or the log directory has failed.
+        """
+        log = partition.log
+        try:
+            info = log.append_marker(marker, leader_epoch=partition.leader_epoch, now_ms=now_ms)
+        except OSError as error:
+            raise self._failed(partition.log_dir, error, now_ms, MARKER_SIZE) from error
+        self._appended(partition, MARKER_SIZE, now_ms)
+        return info
+
+    def _appended(self, partition: Partition, size: int, now_ms: int) -> None:
+        log, log_dir = partition.log, partition.log_dir
+        log_dir.space.appended(size, now_ms)
         if partition.sync_interval_ms:
             log_dir.background.written(log, partition.sync_interval_ms, now_ms)
             if log.advance_high_watermark(log.log_end_offset):
                 self.advanced[partition] = None
-        return info
 
     def _failed(
         self, log_dir: LogDir, error: OSError, now_ms: int | None, size: int = 0

@@ -76,7 +76,7 @@ def test_sound_batches_pass(compression: Compression) -> None:
         ),
         (patched(batch_of(), ">h", 21, 5), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
         (patched(batch_of(), ">h", 21, 0x20), ErrorCode.INVALID_RECORD),
-        (patched(batch_of(), ">h", 21, 0x10), ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+        (patched(batch_of(), ">h", 21, 0x10), ErrorCode.INVALID_RECORD),  # and no producer id
         (patched(batch_of(), ">h", 21, 0x08), ErrorCode.INVALID_TIMESTAMP),
         (batch_of(producer_id=1, producer_epoch=0, base_sequence=-1), ErrorCode.INVALID_RECORD),
         (batch_of(producer_id=1, producer_epoch=-1, base_sequence=0), ErrorCode.INVALID_RECORD),

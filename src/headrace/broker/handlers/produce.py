@@ -32,7 +32,14 @@ from headrace.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from headrace.records.batch import COMPRESSION_MASK, HEADER_SIZE, unpack_header
+from headrace.records.batch import (
+    COMPRESSION_MASK,
+    CRC_START,
+    HEADER_SIZE,
+    TRANSACTIONAL_FLAG,
+    batch_crc,
+    unpack_header,
+)
 from headrace.records.compression import Compression
 from headrace.security.acls import Operation, ResourceType
 from headrace.types import Buffer, FileRange
@@ -141,6 +148,15 @@ def _records(data: PartitionProduceData, version: int) -> Buffer:
     if records is None or len(records) == 0:
         raise ApiError(ErrorCode.INVALID_RECORD, "no records")
     assert not isinstance(records, FileRange), "a request is bytes, never a file"
+    if (
+        len(records) >= HEADER_SIZE
+        and records[CRC_START + 1] & TRANSACTIONAL_FLAG
+        and unpack_header(records)[4] == batch_crc(records, 0, len(records))  # else it is corrupt
+    ):
+        raise ApiError(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "a transactional batch without a transactional id",
+        )
     if version < ZSTD_VERSION and len(records) >= HEADER_SIZE:
         attributes = unpack_header(records, 0)[5]
         if attributes & COMPRESSION_MASK == Compression.ZSTD:

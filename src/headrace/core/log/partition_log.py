@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from headrace.core.log.batch_compaction import require_keys
 from headrace.core.log.config import LogConfig
+from headrace.core.log.control_batch import Marker, build_marker
 from headrace.core.log.leader_epochs import LeaderEpochCache
 from headrace.core.log.log_files import LogFiles, repair_metadata
 from headrace.core.log.open_segments import OpenSegments
@@ -33,7 +34,7 @@ from headrace.core.log.validation import (
 )
 from headrace.errors import ApiError, ErrorCode, OffsetOutOfRangeError
 from headrace.ports import FileSystem, Journal
-from headrace.records.batch import TimestampType, unpack_header
+from headrace.records.batch import LOG_OVERHEAD, TRANSACTIONAL_FLAG, TimestampType, unpack_header
 from headrace.types import NO_TIMESTAMP, Buffer, FileRange, TopicPartition
 
 _HEAD: Final = struct.Struct(">qii")
@@ -113,9 +114,11 @@ class PartitionLog:
             max(log_start_offset, self.segments.start_offset), self.log_end_offset
         )
         self.epochs.truncate_to_start(self.log_start_offset)
+        self.producers.transactions.start_at(self.log_start_offset)
         self.synced_offset = self.log_end_offset
         self._log_files.synced(self.synced_offset)
         self.high_watermark = self.log_end_offset
+        self.producers.transactions.high_watermark_moved(self.high_watermark)
         self.on_dirty: Callable[[PartitionLog], object] | None = None
 
     @classmethod
@@ -200,8 +203,8 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """End of what `read_committed` consumers see: the high watermark, as there are no transactions."""
-        return self.high_watermark
+        """End of what `read_committed` consumers see: where the first undecided transaction begins, or high watermark."""
+        return min(self.producers.transactions.first_unstable_offset, self.high_watermark)
 
     @property
     def size_bytes(self) -> int:
@@ -244,18 +247,65 @@ class PartitionLog:
             raise self._failed()
         config = self.config
         fields = self._checked(records, now_ms) if validate else unpack_header(records)
-        length, delta, max_timestamp, producer_id = fields[1], fields[6], fields[8], fields[9]
+        delta, max_timestamp, producer_id = fields[6], fields[8], fields[9]
+        transactional = bool(fields[5] & TRANSACTIONAL_FLAG)
         append_time_ms = NO_TIMESTAMP
         if producer_id >= 0:
-            retried = self.producers.check(producer_id, fields[10], fields[11], delta)
+            retried = self.producers.check(
+                producer_id, fields[10], fields[11], delta, transactional=transactional
+            )
             if retried is not None:
                 return AppendInfo(*retried[2:], duplicate=True)
         if config.message_timestamp_type == TimestampType.LOG_APPEND_TIME:
             records = with_log_append_time(records, now_ms)
             append_time_ms = max_timestamp = now_ms
-        offset = self.log_end_offset
+        offset = self._write(records, fields, max_timestamp, leader_epoch, now_ms)
         last_offset = offset + delta
-        size = length + 12
+        if producer_id >= 0:
+            sequence = fields[11]
+            batch = BatchEntry(
+                sequence, (sequence + delta) & SEQUENCE_MASK, offset, last_offset, append_time_ms
+            )
+            self.producers.update(
+                producer_id, fields[10], batch, now_ms, transactional=transactional
+            )
+        return AppendInfo(offset, last_offset, append_time_ms, duplicate=False)
+
+    def append_marker(self, marker: Marker, *, leader_epoch: int, now_ms: int) -> AppendInfo:
+        """Append the marker that ends a producer's transaction here, whether or not one is open.
+
+        Args:
+            marker: The marker.
+            leader_epoch: As for `append`.
+            now_ms: The wall clock.
+
+        Raises:
+            ApiError: It is refused, INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED; or the log failed before.
+            OSError: It could not be written; the log is as before.
+        """
+        if self._failure is not None:
+            raise self._failed()
+        self.producers.check_marker(marker)
+        records: Buffer = build_marker(marker, now_ms)
+        append_time_ms = NO_TIMESTAMP
+        if self.config.message_timestamp_type == TimestampType.LOG_APPEND_TIME:
+            records, append_time_ms = with_log_append_time(records, now_ms), now_ms
+        offset = self._write(records, unpack_header(records), now_ms, leader_epoch, now_ms)
+        self.producers.end_transaction(marker, offset, now_ms)
+        return AppendInfo(offset, offset, append_time_ms, duplicate=False)
+
+    def _write(
+        self,
+        records: Buffer,
+        fields: HeaderFields,
+        max_timestamp: int,
+        leader_epoch: int,
+        now_ms: int,
+    ) -> int:
+        """Write a batch at the log's end and return its base offset."""
+        config, offset, length = self.config, self.log_end_offset, fields[1]
+        last_offset = offset + fields[6]
+        size = length + LOG_OVERHEAD
         segment = self.segments.active
         if (
             segment.size + size > config.segment_bytes
@@ -271,15 +321,9 @@ class PartitionLog:
             (head, memoryview(records)[16:]), size, offset, last_offset + 1, max_timestamp
         )
         self.log_end_offset = last_offset + 1
-        if producer_id >= 0:
-            sequence = fields[11]
-            batch = BatchEntry(
-                sequence, (sequence + delta) & SEQUENCE_MASK, offset, last_offset, append_time_ms
-            )
-            self.producers.update(producer_id, fields[10], batch, now_ms)
         if not self._dirty:
             self._mark_dirty()
-        return AppendInfo(offset, last_offset, append_time_ms, duplicate=False)
+        return offset
 
     def _checked(self, records: Buffer, now_ms: int) -> HeaderFields:
         config = self.config
@@ -440,6 +484,8 @@ class PartitionLog:
         if offset <= self.high_watermark:
             return False
         self.high_watermark = offset
+        if self.producers.transactions.decided:
+            self.producers.transactions.high_watermark_moved(offset)
         return True
 
     def start_sync(self) -> SyncTask | None:
@@ -488,7 +534,7 @@ class PartitionLog:
             self.config,
             now_ms=now_ms,
             log_start_offset=self.log_start_offset,
-            limit=self.high_watermark,
+            limit=self.last_stable_offset,
         )
         if not count:
             return []
@@ -520,6 +566,7 @@ class PartitionLog:
         if offset > self.log_start_offset:
             self.log_start_offset = offset
             self.epochs.truncate_to_start(offset)
+            self.producers.transactions.start_at(offset)
 
     # Producers
 

@@ -25,7 +25,7 @@ def count_deletable(
         config: The topic's retention.
         now_ms: The wall clock; records with later timestamps do not expire.
         log_start_offset: Segments that end at or before it may go.
-        limit: The high watermark: a segment that reaches beyond it stays.
+        limit: The last stable offset: a segment that reaches beyond it stays, of an open transaction nothing goes.
     """
     total = sum(segment.size for segment in segments)
     count = 0

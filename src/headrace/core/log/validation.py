@@ -31,7 +31,7 @@ from headrace.types import NO_TIMESTAMP, Buffer
 
 HeaderFields = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
 
-_REFUSED_FLAGS: Final = CONTROL_FLAG | TRANSACTIONAL_FLAG | LOG_APPEND_TIME_FLAG
+_REFUSED_FLAGS: Final = CONTROL_FLAG | LOG_APPEND_TIME_FLAG
 _LAST_CODEC: Final = max(Compression)
 _UINT32: Final = struct.Struct(">I")
 _INT64: Final = struct.Struct(">q")
@@ -48,8 +48,8 @@ def validate_batch(
         The header's fields, in the order of `BatchHeader`.
 
     Raises:
-        ApiError: INVALID_RECORD, CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE,
-            INVALID_TIMESTAMP or TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
+        ApiError: INVALID_RECORD, CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, UNSUPPORTED_COMPRESSION_TYPE
+            or INVALID_TIMESTAMP.
     """
     size = len(records)
     if size < HEADER_SIZE:
@@ -78,7 +78,11 @@ def validate_batch(
         and delta == count - 1 >= 0
         and not attributes & _REFUSED_FLAGS
         and attributes & COMPRESSION_MASK <= _LAST_CODEC
-        and (producer_id < 0 or (sequence >= 0 and epoch >= 0))
+        and (
+            sequence >= 0 and epoch >= 0
+            if producer_id >= 0
+            else not attributes & TRANSACTIONAL_FLAG
+        )
         and (count * MIN_RECORD_SIZE <= size - HEADER_SIZE or attributes & COMPRESSION_MASK)
         and crc32c(memoryview(records)[CRC_START:]) == crc
     ):
@@ -160,10 +164,9 @@ def _refuse_content(fields: HeaderFields, size: int, timestamp_type: TimestampTy
     codec = attributes & COMPRESSION_MASK
     if attributes & CONTROL_FLAG:
         raise ApiError.for_code(ErrorCode.INVALID_RECORD, "clients do not write control batches")
-    if attributes & TRANSACTIONAL_FLAG:
-        raise ApiError.for_code(
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not implemented"
-        )
+    if attributes & TRANSACTIONAL_FLAG and producer_id < 0:
+        message = "a transactional batch without a producer id"
+        raise ApiError.for_code(ErrorCode.INVALID_RECORD, message)
     if base_offset != 0:
         message = f"base offset {base_offset} in a produced batch; it has to be 0"
         raise ApiError.for_code(ErrorCode.INVALID_RECORD, message)

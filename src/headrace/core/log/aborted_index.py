@@ -1,0 +1,58 @@
+"""The `.txnindex` file of a segment: the aborted transactions whose markers lie in it.
+
+A cache like the index, with a check sum and what it speaks for. From the segment with the first aborted transaction on
+each segment has one, if only an empty one: then one that is missing is no reason to believe that nothing was aborted.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from headrace.core.log.transactions import AbortedTransaction
+
+TXNINDEX_SUFFIX: Final = ".txnindex"
+
+_MAGIC: Final = b"HRTX"
+_VERSION: Final = 1
+_HEADER: Final = struct.Struct(">4sHHqqI")
+"""Magic, version, unused, base offset, end offset, number of entries."""
+_ENTRY: Final = struct.Struct(">qqqq")
+"""Producer id, first offset, offset of the marker, last stable offset: the order of Kafka's."""
+_CRC: Final = struct.Struct(">I")
+
+
+class AbortedPart(NamedTuple):
+    """The aborted transactions whose markers lie in a segment below `end_offset`."""
+
+    end_offset: int
+    entries: list[AbortedTransaction]
+
+
+def encode_aborted(
+    aborted: Iterable[AbortedTransaction], base_offset: int, end_offset: int
+) -> bytes:
+    """Return the file for a segment, given the aborted transactions of the whole log."""
+    entries = [entry for entry in aborted if base_offset <= entry.last_offset < end_offset]
+    header = _HEADER.pack(_MAGIC, _VERSION, 0, base_offset, end_offset, len(entries))
+    content = header + b"".join(_ENTRY.pack(*entry) for entry in entries)
+    return content + _CRC.pack(crc32c(content))
+
+
+def decode_aborted(content: bytes | None, base_offset: int) -> AbortedPart | None:
+    """Return what a file says, None unless it is sound and about the segment."""
+    if content is None or len(content) < _HEADER.size + _CRC.size:
+        return None
+    body = content[: -_CRC.size]
+    magic, version, _, indexed_base, end_offset, count = _HEADER.unpack_from(body)
+    if (
+        (magic, version, indexed_base) != (_MAGIC, _VERSION, base_offset)
+        or len(body) != _HEADER.size + _ENTRY.size * count
+        or _CRC.unpack_from(content, len(body))[0] != crc32c(body)
+    ):
+        return None
+    entries = [AbortedTransaction(*fields) for fields in _ENTRY.iter_unpack(body[_HEADER.size :])]
+    return AbortedPart(end_offset, entries)
