@@ -38,6 +38,8 @@ def topic_groups(
                 attached = found.reads(topic)
             except ConfigError:
                 keeps_attachments = False
+            except ApiError:
+                attached = False  # this client may not know
         if not (committed or members or attached):
             continue
         lag = sum(max(0, ends[where].offset - at.offset) for where, at in committed.items())

@@ -128,13 +128,13 @@ def _document(client: BlockingClient, group: GroupDescription) -> dict[str, Any]
 
 
 def _attached(client: BlockingClient, name: str) -> dict[str, Any] | None:
-    """Return what an administrator attached the group to; None if nobody did, or the broker keeps no such thing."""
+    """Return what an administrator attached the group to; None if nobody did, or the broker keeps or shows no such thing."""
     from headrace.clients.flows.attachments import group_attachments  # noqa: PLC0415 - not for `--help`
-    from headrace.errors import ConfigError  # noqa: PLC0415 - as above
+    from headrace.errors import ApiError, ConfigError  # noqa: PLC0415 - as above
 
     try:
         found = client.run(group_attachments(client.state, name))
-    except ConfigError:
+    except (ApiError, ConfigError):
         return None
     return group_attach.attached_document(found) if found.configured else None
 

@@ -110,7 +110,9 @@ class ConsumerCore:
             check=self._check_open,
             raise_failure=self._raise_failure,
         )
-        self._decoders = Decoders(engine, key_serde, serde, resolve_serde, self.failed)
+        self._decoders = Decoders(
+            engine, key_serde, serde, resolve_serde, on_failure=self.failed, warn=self.warn
+        )
         self._hand_out = HandOut(self.cursors, self._decoders)
         self._topics = SubscribedTopics(engine, config, self.cursors)
         self._watch = TopicWatch(
@@ -157,6 +159,9 @@ class ConsumerCore:
     def _topics_told(self) -> None:
         for name, cursor in self.cursors.items():
             cursor.belongs_to(self._engine.state.metadata.topic_id(name.topic))
+        refused = self._topics.refused()
+        if refused is not None:
+            self.failed(refused)
         reason = self._topics.changed()
         if self._member is not None and reason is not None:
             self._member.request_rejoin(reason)

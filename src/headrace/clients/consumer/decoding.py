@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from headrace.clients.consumer.background import Background
 from headrace.clients.engine import Engine
 from headrace.clients.flows.effects import Flow
-from headrace.clients.flows.topic_settings import topic_settings
+from headrace.clients.flows.topic_settings import hidden_settings, topic_settings
 from headrace.errors import HeadraceError, TransportError
 from headrace.serdes.plain import BytesSerde
 
@@ -34,7 +34,9 @@ class Decoders:
         key_serde: Deserializer | None,
         serde: Deserializer | None,
         resolve: Resolve | None,
+        *,
         on_failure: Callable[[HeadraceError], object],
+        warn: Callable[[str], object],
     ) -> None:
         """Prepare the decoders of a consumer.
 
@@ -44,6 +46,7 @@ class Decoders:
             serde: For the values of all topics; None asks each topic.
             resolve: Returns the serde of a name; None takes bytes where no serde is given.
             on_failure: Told when a topic's serdes are not known here.
+            warn: Told what the program's operator should know.
         """
         self._engine = engine
         self._key = _decode_of(key_serde)
@@ -51,6 +54,7 @@ class Decoders:
         self._given = key_serde is not None, serde is not None
         self._resolve = resolve if not all(self._given) else None
         self._on_failure = on_failure
+        self._warn = warn
         self._background = Background(engine)
         self._known: dict[str, tuple[Decode | None, Decode | None]] = {}
 
@@ -86,6 +90,13 @@ class Decoders:
                     yield backoff.after(error)
                     continue
                 break
+            if not named.may_read:
+                missing = [
+                    name
+                    for name, given in zip(("key_serde", "serde"), self._given, strict=True)
+                    if not given
+                ]
+                self._warn(hidden_settings(topic, "consumer", ", ".join(missing)))
             self._known[topic] = (
                 self._choose(0, self._key, named.key_serde),
                 self._choose(1, self._value, named.serde),

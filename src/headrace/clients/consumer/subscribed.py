@@ -12,6 +12,7 @@ from headrace.clients.engine import Engine
 from headrace.clients.flows import metadata
 from headrace.clients.flows.attachments import group_attachments
 from headrace.clients.flows.effects import Flow
+from headrace.errors import ApiError, ErrorCode
 from headrace.types import TopicPartition
 
 ANY_TIME: Final = ("range", "roundrobin", "sticky", "equal")
@@ -55,6 +56,14 @@ class SubscribedTopics:
     def relevant(self) -> frozenset[str]:
         """Return the topics whose leaders matter."""
         return self._subscription.topics.union(name.topic for name in self._cursors)
+
+    def refused(self) -> ApiError | None:
+        """Return why one of the topics cannot be read: whoever waits for what it may not see would wait for ever."""
+        for name in sorted(self.relevant()):
+            topic = self._engine.state.metadata.topics.get(name)
+            if topic is not None and topic.error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                return ApiError.for_code(topic.error, f"topic {name!r}: {topic.error.description}")
+        return None
 
     def question(self) -> Flow[frozenset[str] | None]:
         """Find which topics have to be asked about now and then; None is all of them."""

@@ -48,6 +48,7 @@ def group_attachments(state: ClientState, group: str) -> Flow[Attachments]:
 
     Raises:
         ConfigError: The broker does not keep such a thing; only Headrace does.
+        ApiError: GROUP_AUTHORIZATION_FAILED.
     """
     request = DescribeConfigsRequest(
         resources=[
@@ -68,6 +69,12 @@ def group_attachments(state: ClientState, group: str) -> Flow[Attachments]:
         break
     [result] = response.results
     entries = {entry.name: entry.value or "" for entry in result.configs}
+    if result.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED:
+        raise ApiError.for_code(
+            result.error_code,
+            f"what group {group!r} is attached to may not be read: that takes DescribeConfigs on the group, as in "
+            f"headrace acl create --allow-principal User:NAME --operation DescribeConfigs --group {group}",
+        )
     if result.error_code or TOPICS_CONFIG not in entries:
         why = result.error_message or (
             ErrorCode(result.error_code).description if result.error_code else "it is not Headrace"

@@ -58,6 +58,8 @@ class TopicSettings(NamedTuple):
     partitioner: str | None = None
     serde: str | None = None
     key_serde: str | None = None
+    may_read: bool = True
+    """Whether the client may read that at all."""
 
 
 @dataclass(slots=True)

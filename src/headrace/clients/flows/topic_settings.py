@@ -1,7 +1,7 @@
 """What a topic's metadata tells Headrace's clients: how to partition and to (de)serialize its records.
 
 They are topic configs of Headrace's own. Other brokers do not know them, and a client that may not read configs does
-without: then the defaults count, or what the program gave to its producer and consumer.
+without, and warns: then the defaults count, or what the program gave to its producer and consumer.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final
 
 from headrace.clients.flows.cluster import TopicSettings
 from headrace.clients.flows.effects import Call, ClientState, Flow, ask
-from headrace.errors import ApiError
+from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -47,4 +47,23 @@ def _ask(topic: str) -> Flow[TopicSettings]:
     values = {
         entry.name: entry.value or None for result in response.results for entry in result.configs
     }
-    return TopicSettings(values.get(PARTITIONER), values.get(SERDE), values.get(KEY_SERDE))
+    refused = any(
+        result.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED for result in response.results
+    )
+    return TopicSettings(
+        values.get(PARTITIONER), values.get(SERDE), values.get(KEY_SERDE), may_read=not refused
+    )
+
+
+def hidden_settings(topic: str, role: str, names: str) -> str:
+    """Return what a client warns of that may not read a topic's settings, and was not given all of them.
+
+    Args:
+        topic: The topic.
+        role: producer or consumer.
+        names: The settings that the program did not give.
+    """
+    return (
+        f"topic {topic!r}: its configuration may not be read, so what it says of {names} does not count here. "
+        f"Grant DescribeConfigs on the topic (headrace acl create --{role} does), or give the {role} its {names}"
+    )

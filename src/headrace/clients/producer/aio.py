@@ -17,7 +17,7 @@ from headrace.clients.producer.core import ProducerCore
 from headrace.clients.producer.delivery import Delivery, RecordMetadata
 from headrace.clients.producer.many import Many
 from headrace.clients.producer.partitioners import Partitioner
-from headrace.clients.producer.settings import producer_config
+from headrace.clients.producer.settings import producer_config, warn
 from headrace.errors import HeadraceError
 from headrace.records.builder import Headers
 from headrace.serdes.serde import Serde
@@ -112,6 +112,7 @@ class Producer:
             serde=serde,
             key_serde=key_serde,
             share=None if isinstance(target, str) else target.share_partitioner,
+            warn=warn,
         )
 
         self._buffered = 0

@@ -8,9 +8,9 @@ from typing import Any, Final, Generic, TypeVar
 from headrace.clients.config import ProducerConfig
 from headrace.clients.engine import Engine
 from headrace.clients.flows import list_offsets, metadata
-from headrace.clients.flows.cluster import NO_LEADER
+from headrace.clients.flows.cluster import NO_LEADER, TopicSettings
 from headrace.clients.flows.effects import Flow, Wait
-from headrace.clients.flows.topic_settings import topic_settings
+from headrace.clients.flows.topic_settings import hidden_settings, topic_settings
 from headrace.clients.producer.batches import Batch, PartitionQueue
 from headrace.clients.producer.delivery import Delivery, Fate
 from headrace.clients.producer.many import Many
@@ -104,6 +104,7 @@ class ProducerCore(Generic[D]):
         serde: str | Serde | None = None,
         key_serde: str | Serde | None = None,
         share: Callable[[str, str, Partitioner], Partitioner] | None = None,
+        warn: Callable[[str], object] = lambda _: None,
     ) -> None:
         """Prepare a producer.
 
@@ -117,6 +118,7 @@ class ProducerCore(Generic[D]):
             key_serde: For keys, likewise.
             share: Given a topic, the name of its partitioner and a new one of it, returns the one that all producers of
                 this process use.
+            warn: Told what the program's operator should know.
 
         Raises:
             ConfigError: There is no such partitioner or serde.
@@ -132,6 +134,7 @@ class ProducerCore(Generic[D]):
         self._has_begun = not (partitioner is None or isinstance(partitioner, str | type))
         """Whether the program gave an object, which serves all topics and begins as it is."""
         self._share = share
+        self._warn = warn
         self._serde = None if serde is None else resolve_serde(serde)
         self._key_serde = None if key_serde is None else resolve_serde(key_serde)
         self._compression = Compression[config.compression_type.upper()]
@@ -365,6 +368,7 @@ class ProducerCore(Generic[D]):
     def _learn(self, topic: str) -> Flow[None]:
         yield from metadata.ensure(self._engine.state, [topic], auto_create=True)
         settings = yield from topic_settings(self._engine.state, topic)
+        self._warn_if_hidden(topic, settings)
         name = settings.partitioner or DEFAULT_PARTITIONER
         factory: PartitionerFactory = self._partitioner or partitioner_factory(name)
         partitioner = factory(self._choose)
@@ -380,6 +384,16 @@ class ProducerCore(Generic[D]):
         )
         self._topics.setdefault(topic, known)
         self._learn_partitions([topic])
+
+    def _warn_if_hidden(self, topic: str, settings: TopicSettings) -> None:
+        given = {
+            "partitioner": self._partitioner,
+            "serde": self._serde,
+            "key_serde": self._key_serde,
+        }
+        missing = [name for name, value in given.items() if value is None]
+        if missing and not settings.may_read:
+            self._warn(hidden_settings(topic, "producer", ", ".join(missing)))
 
     def _count_records(self, topic: str) -> Flow[int]:
         """Return how many records a topic has had; if that cannot be told, any number."""

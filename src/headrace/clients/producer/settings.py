@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from headrace.clients.config import ProducerConfig, parse_config
+
+_log: Final = logging.getLogger("headrace.clients.producer")
+
+
+def warn(text: str) -> None:
+    """Tell the program's operator something, by the program's log."""
+    _log.warning("%s", text)
 
 
 def producer_config(
