@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.core.coordinator.group.coordinator import java_hash, partition_for_group
+from headrace.core.coordinator.partitioning import java_hash, partition_for_key
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember
 from headrace.protocol.messages.list_groups import ListedGroup
@@ -131,4 +131,4 @@ def test_hashes_are_javas(text, expected):
     ("group", "partition"), [("polygenelubricants", 0), ("a", 47), ("", 0), ("hello", 22)]
 )
 def test_a_group_lives_where_every_kafka_tool_looks_for_it(group, partition):
-    assert partition_for_group(group, 50) == partition
+    assert partition_for_key(group, 50) == partition

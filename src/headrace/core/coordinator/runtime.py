@@ -195,7 +195,7 @@ class Shard(Generic[R]):
             # ready. It is decided after the operation that is under way, on the state that this one leaves behind.
             return self._postpone(lambda at_ms: self.execute(operation, on_error, at_ms))
         if self.state is not ShardState.ACTIVE:
-            return on_error(self._unavailable())
+            return on_error(self.unavailable)
         self._depth += 1
         self._now_ms = now_ms
         try:
@@ -247,7 +247,11 @@ class Shard(Generic[R]):
         self._postponed.append(run_now)
         return deferred
 
-    def _unavailable(self) -> ErrorCode:
+    @property
+    def unavailable(self) -> ErrorCode:
+        """Why the shard may not be asked now, or NONE."""
+        if self.state is ShardState.ACTIVE:
+            return ErrorCode.NONE
         loading = self.state in {ShardState.INITIAL, ShardState.LOADING}
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NOT_COORDINATOR
 

@@ -1,0 +1,109 @@
+"""The completion of a transaction: its markers, and the record that says that they are all there."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from headrace.core.coordinator.runtime import NOTHING, Result
+from headrace.core.coordinator.transaction.records import TransactionMetadata, TransactionRecord
+from headrace.core.coordinator.transaction.shard import (
+    RETRY,
+    Outcome,
+    Transaction,
+    TransactionShard,
+)
+from headrace.core.coordinator.transaction.states import TransactionState
+from headrace.errors import ErrorCode
+from headrace.types import TopicPartition
+
+
+def complete(shard: TransactionShard, transaction: Transaction, now_ms: int) -> None:
+    """Write the markers of a prepared transaction, as soon as its decision cannot be lost any more.
+
+    A marker that was there before its decision is durable could contradict what is decided after a crash.
+    """
+    metadata = transaction.metadata
+
+    def durable(error: ErrorCode) -> None:
+        if not shard.is_current(transaction, metadata):
+            return
+        if error is ErrorCode.NONE:
+            transaction.unmarked = set(metadata.partitions)
+            _write(shard, transaction, transaction.unmarked, now_ms)
+        elif error is not ErrorCode.NOT_COORDINATOR:
+            _retry(shard, transaction, now_ms)
+
+    shard.when_durable(durable, now_ms)
+
+
+def retry(shard: TransactionShard, transaction: Transaction, now_ms: int) -> None:
+    """Go on with what could not be done before."""
+    if transaction.unmarked is None:
+        complete(shard, transaction, now_ms)
+        return
+    failed, transaction.failed = transaction.failed, set()
+    _write(shard, transaction, failed, now_ms)
+
+
+def _write(
+    shard: TransactionShard, transaction: Transaction, partitions: set[TopicPartition], now_ms: int
+) -> None:
+    metadata = transaction.metadata
+    outcome = Outcome(
+        metadata.producer_id,
+        metadata.producer_epoch,
+        metadata.state is TransactionState.PREPARE_COMMIT,
+    )
+    for partition in sorted(partitions):
+        if not shard.is_current(transaction, metadata):
+            return
+        done = partial(_marked, shard, transaction, metadata, partition=partition, now_ms=now_ms)
+        shard.writer.write(shard.partition, outcome, partition, done, now_ms)
+    if shard.is_current(transaction, metadata) and not transaction.unmarked:
+        _finish(shard, transaction, now_ms)
+
+
+def _marked(
+    shard: TransactionShard,
+    transaction: Transaction,
+    metadata: TransactionMetadata,
+    error: ErrorCode,
+    *,
+    partition: TopicPartition,
+    now_ms: int,
+) -> None:
+    if not shard.is_current(transaction, metadata) or transaction.unmarked is None:
+        return
+    if error is not ErrorCode.NONE:
+        transaction.failed.add(partition)
+        _retry(shard, transaction, now_ms)
+        return
+    transaction.unmarked.discard(partition)
+    if not transaction.unmarked:
+        _finish(shard, transaction, now_ms)
+
+
+def _finish(shard: TransactionShard, transaction: Transaction, now_ms: int) -> None:
+    metadata = transaction.metadata
+    committed = metadata.state is TransactionState.PREPARE_COMMIT
+    state = TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT
+
+    def operation() -> Result[None]:
+        if not shard.is_current(transaction, metadata):
+            return NOTHING
+        completed = metadata.to(state, now_ms, partitions=frozenset())
+        return Result(
+            None,
+            [TransactionRecord(transaction.transactional_id, completed)],
+            lambda error: None if error is ErrorCode.NONE else again(),
+        )
+
+    def again() -> None:
+        _retry(shard, transaction, now_ms)
+
+    shard.runtime.execute(operation, lambda _: None, now_ms)
+
+
+def _retry(shard: TransactionShard, transaction: Transaction, now_ms: int) -> None:
+    at_ms = now_ms + shard.config.marker_retry_ms
+    shard.timers.set(shard.timer(RETRY, transaction.transactional_id), at_ms)

@@ -1,0 +1,133 @@
+"""InitProducerId with a transactional id: who may use the id from now on."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+from headrace.core.coordinator.runtime import Result
+from headrace.core.coordinator.transaction.markers import complete
+from headrace.core.coordinator.transaction.records import (
+    LAST_EPOCH,
+    NO_EPOCH,
+    TransactionMetadata,
+    TransactionRecord,
+)
+from headrace.core.coordinator.transaction.shard import Transaction, TransactionShard
+from headrace.core.coordinator.transaction.states import PREPARED, TransactionState
+from headrace.errors import ApiError, ErrorCode
+from headrace.types import NO_PRODUCER_ID
+
+
+class Producer(NamedTuple):
+    """A producer id and its epoch."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+NOBODY = Producer(NO_PRODUCER_ID, NO_EPOCH)
+
+
+def init_producer_id(
+    shard: TransactionShard,
+    transactional_id: str,
+    timeout_ms: int,
+    expected: Producer,
+    now_ms: int,
+) -> Result[Producer | ErrorCode]:
+    """Make the sender the producer of an id, and shut out whoever was it before.
+
+    Args:
+        shard: The shard of the id.
+        transactional_id: The id.
+        timeout_ms: How long its transactions may take.
+        expected: Who the sender is already, if it goes on after an error (KIP-360), else `NOBODY`.
+        now_ms: The time.
+
+    Returns:
+        The producer, or CONCURRENT_TRANSACTIONS: its predecessor's transaction is being aborted, it is to ask again.
+
+    Raises:
+        ApiError: With the reason why not.
+    """
+    transaction = shard.transactions.get(transactional_id)
+    if transaction is None:
+        if len(shard.transactions) >= shard.config.max_transactional_ids:
+            raise ApiError(ErrorCode.POLICY_VIOLATION)
+        metadata = TransactionMetadata(
+            shard.allocate_producer_id(), 0, timeout_ms, TransactionState.EMPTY, now_ms
+        )
+        return _accepted(transactional_id, metadata)
+    current = transaction.metadata
+    if expected != NOBODY and not _may_be(expected, current):
+        raise ApiError(ErrorCode.PRODUCER_FENCED)
+    present = Producer(current.producer_id, current.producer_epoch)
+    if expected not in {NOBODY, present}:
+        # It has been given the next epoch already. If that is in use, this is a request that came late.
+        if current.state is not TransactionState.EMPTY:
+            raise ApiError(ErrorCode.PRODUCER_FENCED)
+        return Result(present)
+    if current.state in PREPARED:
+        raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
+    if current.state is TransactionState.ONGOING:
+        result = abort_fencing(shard, transaction, now_ms)
+        return result.with_response(ErrorCode.CONCURRENT_TRANSACTIONS)
+    return _accepted(
+        transactional_id, _next(shard, current, expected, now_ms)._replace(timeout_ms=timeout_ms)
+    )
+
+
+def abort_fencing(shard: TransactionShard, transaction: Transaction, now_ms: int) -> Result[None]:
+    """Abort an ongoing transaction under the next epoch, so that its producer cannot write any more."""
+    current = transaction.metadata
+    aborted = current.to(
+        TransactionState.PREPARE_ABORT,
+        now_ms,
+        producer_epoch=current.producer_epoch + 1,
+        last_epoch=NO_EPOCH,
+    )
+    return decided(shard, transaction, aborted, now_ms)
+
+
+def decided(
+    shard: TransactionShard, transaction: Transaction, metadata: TransactionMetadata, now_ms: int
+) -> Result[None]:
+    """Return the decision of a transaction: written down, and its markers after that."""
+
+    def written(error: ErrorCode) -> None:
+        if error is ErrorCode.NONE:
+            complete(shard, transaction, now_ms)
+
+    return Result(None, [TransactionRecord(transaction.transactional_id, metadata)], written)
+
+
+def _may_be(expected: Producer, current: TransactionMetadata) -> bool:
+    """Whether a producer is one that goes on: the present one, or the one whose epochs are used up."""
+    producer_id, epoch = expected
+    if producer_id == current.producer_id:
+        return epoch == current.producer_epoch or epoch == current.last_epoch != NO_EPOCH
+    return (
+        producer_id == current.previous_producer_id != NO_PRODUCER_ID
+        and current.producer_epoch == 0
+        and epoch == current.last_epoch != NO_EPOCH
+    )
+
+
+def _next(
+    shard: TransactionShard, current: TransactionMetadata, expected: Producer, now_ms: int
+) -> TransactionMetadata:
+    last_epoch = NO_EPOCH if expected == NOBODY else current.producer_epoch
+    empty = partial(current._replace, partitions=frozenset(), start_ms=-1, last_epoch=last_epoch)
+    if current.producer_epoch < LAST_EPOCH - 1:
+        return empty(producer_epoch=current.producer_epoch + 1).to(TransactionState.EMPTY, now_ms)
+    return empty(
+        producer_id=shard.allocate_producer_id(),
+        producer_epoch=0,
+        previous_producer_id=current.producer_id,
+    ).to(TransactionState.EMPTY, now_ms)
+
+
+def _accepted(transactional_id: str, metadata: TransactionMetadata) -> Result[Producer | ErrorCode]:
+    producer = Producer(metadata.producer_id, metadata.producer_epoch)
+    return Result(producer, [TransactionRecord(transactional_id, metadata)])

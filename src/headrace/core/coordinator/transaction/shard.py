@@ -1,0 +1,227 @@
+"""The transactions of one partition of `__transaction_state`: the state that is replayed, timers, missing markers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from headrace.core.coordinator.runtime import CoordinatorLog, Result, Shard, Timer, Timers
+from headrace.core.coordinator.transaction.config import TransactionConfig
+from headrace.core.coordinator.transaction.records import (
+    TransactionMetadata,
+    TransactionRecord,
+    decode_records,
+    encode_records,
+)
+from headrace.core.coordinator.transaction.states import PREPARED, TransactionState
+from headrace.core.deferred import Deferred
+from headrace.errors import ApiError, ErrorCode
+from headrace.ports import Journal
+from headrace.types import Buffer, TopicPartition
+
+TIMEOUT: Final = "timeout"
+"""The kind of timer that aborts a transaction whose time is up."""
+RETRY: Final = "retry"
+"""The kind of timer that writes markers again that could not be written."""
+
+
+class Outcome(NamedTuple):
+    """How a transaction ended, as its partitions are told."""
+
+    producer_id: int
+    producer_epoch: int
+    committed: bool
+
+
+class MarkerWriter(Protocol):
+    """Writes markers into the partitions that this broker leads; the broker implements it."""
+
+    def write(
+        self,
+        coordinator_partition: int,
+        outcome: Outcome,
+        partition: TopicPartition,
+        done: Callable[[ErrorCode], None],
+        now_ms: int,
+    ) -> None:
+        """Write one marker.
+
+        Args:
+            coordinator_partition: The partition of `__transaction_state` that decided it.
+            outcome: What the marker says.
+            partition: Where to.
+            done: Called with NONE when the marker is below the high watermark, or when there is nothing (left) to
+                mark: the partition is gone, or a later producer has written to it. With the error when it has to be
+                tried again. Possibly before this returns.
+            now_ms: The time.
+        """
+
+
+class Transaction:
+    """One transactional id.
+
+    Attributes:
+        transactional_id: The id.
+        metadata: What is durable of it, or about to be; replaced by replay only.
+        added: Where in the log each partition of an open transaction was added: it counts once that is durable.
+        unmarked: The partitions whose markers are not durable yet; None while no markers are being written.
+        failed: Those of them whose markers have to be written again.
+    """
+
+    __slots__ = ("added", "failed", "metadata", "transactional_id", "unmarked")
+
+    def __init__(self, transactional_id: str, metadata: TransactionMetadata) -> None:
+        self.transactional_id = transactional_id
+        self.metadata = metadata
+        self.added: dict[TopicPartition, int] = {}
+        self.unmarked: set[TopicPartition] | None = None
+        self.failed: set[TopicPartition] = set()
+
+
+class TransactionShard:
+    """State and helpers that the operations on transactions share.
+
+    Attributes:
+        runtime: The shard's append, replay and park.
+        writer: Writes markers.
+        transactions: Every id that is known here.
+    """
+
+    def __init__(
+        self,
+        partition: int,
+        log: CoordinatorLog,
+        config: TransactionConfig,
+        *,
+        allocate_producer_id: Callable[[], int],
+        writer: MarkerWriter,
+        complete: Callable[[TransactionShard, Transaction, int], None],
+        timers: Timers,
+        journal: Journal,
+    ) -> None:
+        """Begin empty.
+
+        Args:
+            partition: The partition.
+            log: The internal topic.
+            config: Limits and times.
+            allocate_producer_id: Returns a producer id that nobody had before.
+            writer: Writes markers.
+            complete: Begins to write the markers of a transaction that was found prepared when the shard was loaded.
+            timers: The coordinator's timers.
+            journal: Where log lines go.
+        """
+        self.partition = partition
+        self.config = config
+        self.allocate_producer_id = allocate_producer_id
+        self.writer = writer
+        self.timers = timers
+        self.journal = journal
+        self.transactions: dict[str, Transaction] = {}
+        self._complete = complete
+        self.runtime: Shard[TransactionRecord] = Shard(
+            partition,
+            log,
+            self,
+            timers=timers,
+            commit_timeout_ms=config.offsets_commit_timeout_ms,
+            journal=journal,
+        )
+
+    # --- durable state ---
+
+    def replay(self, record: TransactionRecord) -> None:
+        """Apply one record: the only place where transactions change."""
+        transactional_id, metadata = record
+        transaction = self.transactions.get(transactional_id)
+        if metadata is None:
+            if transaction is not None:
+                del self.transactions[transactional_id]
+                self._cancel_timers(transaction)
+            return
+        if transaction is None:
+            transaction = Transaction(transactional_id, metadata)
+            self.transactions[transactional_id] = transaction
+        transaction.metadata = metadata
+        transaction.unmarked = None
+        transaction.failed = set()
+        self._follow(transaction)
+
+    def _follow(self, transaction: Transaction) -> None:
+        metadata = transaction.metadata
+        self._cancel_timers(transaction)
+        if metadata.state is TransactionState.ONGOING:
+            end_offset = self.runtime.end_offset
+            added = transaction.added
+            transaction.added = {each: added.get(each, end_offset) for each in metadata.partitions}
+            at_ms = metadata.start_ms + metadata.timeout_ms
+            self.timers.set(self.timer(TIMEOUT, transaction.transactional_id), at_ms)
+        else:
+            transaction.added = {}
+
+    def encode(self, records: Sequence[TransactionRecord], now_ms: int) -> bytes:
+        """Return the records as one batch."""
+        return encode_records(records, now_ms)
+
+    def decode(self, batches: Buffer) -> Iterable[tuple[int, TransactionRecord | None]]:
+        """Yield the records of batches."""
+        return decode_records(batches)
+
+    def loaded(self, now_ms: int) -> list[Callable[[], Result[None]]]:
+        """Have the markers of every prepared transaction written (again)."""
+        for transaction in list(self.transactions.values()):
+            if transaction.metadata.state in PREPARED:
+                self._complete(self, transaction, now_ms)
+        return []
+
+    def unloaded(self, error: ErrorCode) -> None:  # noqa: ARG002 - the protocol's; nobody waits here with an answer
+        """Forget everything; markers that are still being written find nobody to tell."""
+        transactions, self.transactions = self.transactions, {}
+        for transaction in transactions.values():
+            self._cancel_timers(transaction)
+
+    # --- timers ---
+
+    def timer(self, kind: str, transactional_id: str) -> Timer:
+        """Return the key of one of a transaction's timers."""
+        return Timer(kind, self.partition, transactional_id)
+
+    def _cancel_timers(self, transaction: Transaction) -> None:
+        for kind in (TIMEOUT, RETRY):
+            self.timers.cancel(self.timer(kind, transaction.transactional_id))
+
+    # --- what operations share ---
+
+    def find(self, transactional_id: str, producer_id: int, producer_epoch: int) -> Transaction:
+        """Return the transaction of an id if this is its present producer.
+
+        Raises:
+            ApiError: INVALID_PRODUCER_ID_MAPPING or PRODUCER_FENCED.
+        """
+        transaction = self.transactions.get(transactional_id)
+        if transaction is None or transaction.metadata.producer_id != producer_id:
+            raise ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        if transaction.metadata.producer_epoch != producer_epoch:
+            raise ApiError(ErrorCode.PRODUCER_FENCED)
+        return transaction
+
+    def is_current(self, transaction: Transaction, metadata: TransactionMetadata) -> bool:
+        """Whether nothing has happened to a transaction since it was this."""
+        known = self.transactions.get(transaction.transactional_id)
+        return known is transaction and transaction.metadata is metadata
+
+    def when_durable(self, then: Callable[[ErrorCode], None], now_ms: int) -> None:
+        """Call `then` when everything appended so far is below the high watermark, or may not be any more."""
+        reply = self.runtime.execute(_nothing, _same, now_ms)
+        if isinstance(reply, Deferred):
+            reply.on_done(then)
+        else:
+            then(reply)
+
+
+def _nothing() -> Result[ErrorCode]:
+    return Result(ErrorCode.NONE)
+
+
+def _same(error: ErrorCode) -> ErrorCode:
+    return error

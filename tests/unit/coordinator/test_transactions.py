@@ -1,0 +1,381 @@
+"""The transaction coordinator, request by request. Names of hazards (B6 and so on) are those of the requirements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from headrace.core.coordinator.transaction.producers import Producer
+from headrace.core.coordinator.transaction.records import (
+    LAST_EPOCH,
+    TransactionMetadata,
+    TransactionRecord,
+    decode_records,
+    encode_records,
+)
+from headrace.core.coordinator.transaction.shard import Outcome
+from headrace.core.coordinator.transaction.states import NEXT, STATUS, TransactionState
+from headrace.core.coordinator.transaction.views import Filter
+from headrace.errors import ApiError, ErrorCode
+from tests.fixtures.group_world import now, parked
+from tests.fixtures.transaction_world import TIMEOUT_MS, A, B, TransactionWorld
+
+NONE = ErrorCode.NONE
+CONCURRENT = ErrorCode.CONCURRENT_TRANSACTIONS
+FENCED = ErrorCode.PRODUCER_FENCED
+INVALID_STATE = ErrorCode.INVALID_TXN_STATE
+
+
+def ongoing(world: TransactionWorld) -> Producer:
+    producer = world.producer()
+    assert world.add(producer, A, B) is NONE
+    return producer
+
+
+def at_epoch(world: TransactionWorld, epoch: int) -> Producer:
+    """An id whose producer has come to an epoch."""
+    metadata = TransactionMetadata(7, epoch, TIMEOUT_MS, TransactionState.EMPTY, world.now_ms)
+    record = TransactionRecord("id", metadata)
+    world.log.append(0, encode_records([record], world.now_ms), world.now_ms)
+    world.restart()
+    return Producer(7, epoch)
+
+
+def test_commit_marks_every_partition_and_is_complete() -> None:
+    world = TransactionWorld()
+    producer = ongoing(world)
+    assert world.verify(producer) is NONE
+    assert world.end(producer) is NONE
+    assert world.markers.written == [
+        (A, Outcome(100, 0, committed=True)),
+        (B, Outcome(100, 0, committed=True)),
+    ]
+    assert world.state is TransactionState.COMPLETE_COMMIT
+    assert not world.metadata().partitions
+    assert world.add(producer, B) is NONE
+    assert world.end(producer, committed=False) is NONE
+    assert world.markers.written[2:] == [(B, Outcome(100, 0, committed=False))]
+    assert world.state is TransactionState.COMPLETE_ABORT
+
+
+def test_markers_wait_until_the_decision_is_durable() -> None:
+    world = TransactionWorld(manual=True)
+    world.init()
+    producer = Producer(100, 0)
+    world.add(producer, A)
+    world.sync()
+    reply = world.end(producer)
+    assert parked(reply)
+    assert not world.markers.written
+    world.restart()  # the decision is lost
+    assert world.state is TransactionState.ONGOING
+    reply = world.end(producer, committed=False)
+    world.sync()
+    assert now(reply) is NONE
+    assert world.markers.written == [(A, Outcome(100, 0, committed=False))]
+
+
+def test_b7_nothing_may_be_written_before_the_partition_is_durably_in_the_transaction() -> None:
+    world = TransactionWorld(manual=True)
+    world.init()
+    producer = Producer(100, 0)
+    reply = world.add(producer, A)
+    assert parked(reply)
+    assert world.verify(producer) is CONCURRENT
+    world.sync()
+    assert now(reply) is NONE
+    assert world.verify(producer) is NONE
+    later = world.add(producer, B)
+    assert world.verify(producer) is NONE  # a partition that comes later does not hold up this one
+    assert world.verify(producer, B) is CONCURRENT
+    world.restart()
+    assert parked(later)
+    assert world.verify(producer, B) is INVALID_STATE
+
+
+def test_b9_a_delayed_batch_is_not_verified_once_the_transaction_is_decided() -> None:
+    world = TransactionWorld()
+    producer = ongoing(world)
+    world.markers.held = True
+    world.end(producer)
+    assert world.verify(producer) is INVALID_STATE
+    world.markers.release()
+    assert world.verify(producer) is INVALID_STATE
+    world.add(producer, B)
+    assert world.verify(producer, A) is INVALID_STATE
+    assert world.verify(producer, B) is NONE
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_b12_a_repeated_end_is_answered_as_the_first_was(*, committed: bool) -> None:
+    world = TransactionWorld()
+    producer = ongoing(world)
+    world.markers.held = True
+    assert world.end(producer, committed=committed) is NONE
+    assert world.end(producer, committed=committed) is CONCURRENT
+    assert world.end(producer, committed=not committed) is INVALID_STATE
+    assert world.add(producer, A) is CONCURRENT
+    assert world.init() is CONCURRENT
+    world.markers.release()
+    assert world.end(producer, committed=committed) is NONE
+    assert world.end(producer, committed=not committed) is INVALID_STATE
+    world.restart()
+    assert world.end(producer, committed=committed) is NONE
+
+
+def test_ending_nothing_is_refused() -> None:
+    world = TransactionWorld()
+    producer = world.producer()
+    assert world.end(producer) is INVALID_STATE
+    assert world.add(producer) is NONE  # no partitions: no transaction begins
+    assert world.end(producer) is INVALID_STATE
+
+
+def test_b11_a_new_producer_aborts_and_shuts_out_the_one_before() -> None:
+    world = TransactionWorld()
+    zombie = ongoing(world)
+    world.markers.held = True
+    assert world.init() is CONCURRENT
+    assert world.metadata()[:4] == (100, 1, TIMEOUT_MS, TransactionState.PREPARE_ABORT)
+    world.markers.release()
+    # b6: the marker has the new epoch, so that partitions refuse what the zombie still sends.
+    assert world.markers.written == [
+        (A, Outcome(100, 1, committed=False)),
+        (B, Outcome(100, 1, committed=False)),
+    ]
+    assert world.init() == Producer(100, 2)
+    for reply in (
+        world.end(zombie),
+        world.add(zombie, A),
+        world.verify(zombie),
+        world.init(zombie),
+    ):
+        assert reply is FENCED
+    assert world.end(Producer(5, 2)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert world.add(Producer(100, 2), A, name="other") is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+def test_b10_a_transaction_that_takes_too_long_is_aborted() -> None:
+    world = TransactionWorld()
+    producer = ongoing(world)
+    world.advance(TIMEOUT_MS - 1)
+    assert world.state is TransactionState.ONGOING
+    assert world.add(producer, A) is NONE  # does not give it more time
+    world.restart()  # nor does a restart
+    world.advance(1)
+    assert world.state is TransactionState.COMPLETE_ABORT
+    assert world.end(producer) is FENCED
+    assert world.init() == Producer(100, 2)
+
+
+def test_b10_a_time_out_that_cannot_be_written_down_is_tried_again() -> None:
+    world = TransactionWorld()
+    ongoing(world)
+    world.log.failure = ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    world.advance(TIMEOUT_MS)
+    assert world.state is TransactionState.ONGOING
+    world.log.failure = None
+    world.advance(world.config.offsets_commit_timeout_ms)
+    assert world.state is TransactionState.COMPLETE_ABORT
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_b7_a_prepared_transaction_is_completed_after_a_restart(*, committed: bool) -> None:
+    world = TransactionWorld()
+    producer = ongoing(world)
+    world.markers.held = True
+    world.end(producer, committed=committed)
+    world.markers.finish(world.markers.begun[0])
+    world.markers.held = False
+    world.restart()
+    marker = Outcome(100, 0, committed)
+    assert world.markers.written == [(A, marker), (A, marker), (B, marker)]
+    assert world.metadata().state.value == ("CompleteCommit" if committed else "CompleteAbort")
+
+
+def test_a_marker_that_arrives_for_a_coordinator_that_was_replaced_changes_nothing() -> None:
+    world = TransactionWorld()
+    producer = ongoing(world)
+    world.markers.held = True
+    world.end(producer)
+    old = list(world.markers.begun)
+    world.coordinator.unload(0)
+    world.coordinator.load(0, world.now_ms)
+    for write in old:
+        write.done(NONE)
+    assert world.state is TransactionState.PREPARE_COMMIT
+    world.markers.release()
+    assert world.state is TransactionState.COMPLETE_COMMIT
+
+
+def test_markers_that_cannot_be_written_are_tried_again_and_the_others_are_not() -> None:
+    world = TransactionWorld()
+    producer = ongoing(world)
+    world.markers.held = True
+    world.end(producer)
+    first, second = world.markers.begun
+    world.markers.begun = []
+    world.markers.finish(first)
+    second.done(ErrorCode.KAFKA_STORAGE_ERROR)
+    assert not world.markers.begun
+    world.advance(world.config.marker_retry_ms)
+    assert [write.partition for write in world.markers.begun] == [B]
+    world.markers.release()
+    assert world.state is TransactionState.COMPLETE_COMMIT
+
+
+def test_completion_that_cannot_be_written_down_is_tried_again() -> None:
+    world = TransactionWorld()
+    producer = ongoing(world)
+    world.markers.held = True
+    world.end(producer)
+    world.log.failure = ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    world.markers.release()
+    assert world.state is TransactionState.PREPARE_COMMIT
+    world.log.failure = None
+    world.advance(world.config.marker_retry_ms)
+    assert world.state is TransactionState.COMPLETE_COMMIT
+
+
+def test_a_decision_that_is_slow_to_become_durable_is_followed_by_its_markers() -> None:
+    world = TransactionWorld(manual=True)
+    world.init()
+    producer = Producer(100, 0)
+    world.add(producer, A)
+    world.sync()
+    reply = world.end(producer)
+    world.advance(world.config.offsets_commit_timeout_ms)
+    assert now(reply) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    world.advance(world.config.marker_retry_ms)
+    world.sync()
+    assert world.markers.written == [(A, Outcome(100, 0, committed=True))]
+    world.sync()
+    assert world.state is TransactionState.COMPLETE_COMMIT
+
+
+# --- InitProducerId ---
+
+
+def test_a_producer_that_goes_on_gets_the_next_epoch_once() -> None:
+    world = TransactionWorld()
+    first = world.producer()
+    second = Producer(100, 1)
+    assert world.init(first) == second
+    assert world.init(first) == second  # the answer was lost
+    world.restart()
+    assert world.init(first) == second
+    world.add(second, A)
+    assert (
+        world.init(first) is FENCED
+    )  # came late; the transaction of the present producer is not touched
+    assert world.state is TransactionState.ONGOING
+    assert world.init(Producer(100, 7)) is FENCED
+    assert world.init(Producer(55, 0)) is FENCED
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_producer_whose_epochs_are_used_up_gets_a_new_id(*, own: bool) -> None:
+    world = TransactionWorld()
+    last = at_epoch(world, LAST_EPOCH - 1)
+    expected = {"expected": last} if own else {}
+    assert world.init(**expected) == Producer(100, 0)
+    assert world.init(last) == (Producer(100, 0) if own else FENCED)
+    assert world.add(last, A) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert world.init(Producer(100, 0)) == Producer(100, 1)
+    assert world.init(last) is FENCED
+
+
+def test_the_last_epoch_is_left_for_fencing() -> None:
+    world = TransactionWorld()
+    producer = at_epoch(world, LAST_EPOCH - 1)
+    world.add(producer, A)
+    assert world.init() is CONCURRENT
+    assert world.markers.written == [(A, Outcome(7, LAST_EPOCH, committed=False))]
+    assert world.init() == Producer(100, 0)
+
+
+def test_an_unknown_producer_that_says_who_it_was_begins_anew() -> None:
+    assert TransactionWorld().init(Producer(5, 3)) == Producer(100, 0)
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
+def test_a_time_out_that_is_not_allowed(timeout_ms: int) -> None:
+    reply = TransactionWorld().init(timeout_ms=timeout_ms)
+    assert reply is ErrorCode.INVALID_TRANSACTION_TIMEOUT
+
+
+def test_names_that_are_no_names() -> None:
+    world = TransactionWorld()
+    for name in ("", "x" * 40_000):
+        assert world.init(name=name) is ErrorCode.INVALID_REQUEST
+
+
+def test_there_is_a_bound_of_ids_and_expiry_makes_room() -> None:
+    world = TransactionWorld(max_transactional_ids=2, transactional_id_expiration_ms=10**9)
+    world.init(name="a")
+    producer = world.producer(name="b", timeout_ms=900_000)
+    assert world.init(name="c") is ErrorCode.POLICY_VIOLATION
+    world.advance(10**9 - 1_000)
+    world.add(producer, A, name="b")
+    world.advance(world.config.transaction_remove_expired_transaction_cleanup_interval_ms)
+    assert now(world.coordinator.describe("a", world.now_ms)) is (
+        ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    )
+    assert world.metadata("b").state is TransactionState.COMPLETE_ABORT
+    assert isinstance(world.init(name="c"), Producer)
+
+
+# --- views and records ---
+
+
+def test_list_filters_by_state_producer_and_duration() -> None:
+    world = TransactionWorld()
+    ongoing(world)
+    world.producer(name="idle")
+    world.advance(1_000)
+
+    def listed(wanted: Filter) -> list[str]:
+        error, found = now(world.coordinator.list_all(wanted, world.now_ms))
+        assert error is NONE
+        return [transaction.transactional_id for transaction in found]
+
+    assert listed(Filter()) == ["id", "idle"]
+    assert listed(Filter(states={TransactionState.EMPTY})) == ["idle"]
+    assert listed(Filter(producer_ids={100})) == ["id"]
+    assert listed(Filter(longer_than_ms=999)) == ["id"]
+    assert listed(Filter(longer_than_ms=1_000)) == []
+
+
+@pytest.mark.parametrize("state", [each for each in TransactionState if each.value != "Dead"])
+def test_records_survive_their_encoding(state: TransactionState) -> None:
+    partitions = frozenset() if state is TransactionState.EMPTY else frozenset({A, B})
+    metadata = TransactionMetadata(1 << 40, 3, 5, state, 6, partitions, 7, 8, 2)
+    records = [TransactionRecord("x", metadata), TransactionRecord("y", None)]
+    assert [record for _, record in decode_records(encode_records(records, 1))] == records
+
+
+def test_the_table_is_kafkas() -> None:
+    assert [STATUS[state] for state in TransactionState] == list(range(8))
+    metadata = TransactionMetadata(1, 0, 5, TransactionState.PREPARE_ABORT, 0)
+    assert NEXT[metadata.state] == {TransactionState.COMPLETE_ABORT}
+    with pytest.raises(AssertionError):
+        metadata.to(TransactionState.ONGOING, 1)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda world: world.init(),
+        lambda world: world.add(Producer(100, 0), A),
+        lambda world: world.end(Producer(100, 0)),
+        lambda world: world.verify(Producer(100, 0)),
+    ],
+)
+def test_a_coordinator_that_is_gone_says_so(
+    ask: Callable[[TransactionWorld], ErrorCode],
+) -> None:
+    world = TransactionWorld()
+    ongoing(world)
+    world.coordinator.unload(0)
+    assert ask(world) is ErrorCode.NOT_COORDINATOR
