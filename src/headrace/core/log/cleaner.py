@@ -21,7 +21,7 @@ from headrace.core.log.compaction import Compaction, Plan
 from headrace.core.log.disk_errors import is_passing
 from headrace.core.log.log_manager import LogManager
 from headrace.core.log.partition_log import PartitionLog
-from headrace.core.log.replacement import CLEANED_SUFFIX, SWAP_SUFFIX, install
+from headrace.core.log.replacement import CLEANED_SUFFIX, SWAP_SUFFIX
 from headrace.errors import StorageError
 from headrace.ports import FileSystem, Journal
 
@@ -153,7 +153,7 @@ class LogCleaner:
         if error is not None and task.half_done:
             self._end(now_ms, self.backoff_ms)
             raise error
-        log.segments.settle()
+        log.settle()
         if log.segments.start_offset > task.plan.segments[0].base_offset:
             self._discard(task)  # retention has taken a segment from under the round
             self._end(now_ms)
@@ -187,8 +187,7 @@ class LogCleaner:
     def _install(self, task: Compaction) -> None:
         replacement, task.replacement = task.replacement, None
         if replacement is not None:
-            interval = task.log.config.index_interval_bytes
-            install(self._files, task.log.segments, replacement, interval=interval)
+            task.log.install(replacement)
 
     def _end(self, now_ms: int, pause_ms: int = 0) -> None:
         self._round = None

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from headrace.core.log.aborted_index import encode_aborted
 from headrace.core.log.leader_epochs import LeaderEpochCache
 from headrace.core.log.producer_state import ProducerState
 from headrace.core.log.recovery import EPOCHS_FILE, LoadedLog
 from headrace.core.log.segment import Segment, write_cache
 from headrace.core.log.segments import Segments
 from headrace.core.log.sync import SyncTask
+from headrace.core.log.transactions import Transactions
 from headrace.ports import File, FileSystem
 
 _METADATA_FILE: Final = "partition.metadata"
@@ -122,9 +124,16 @@ class LogFiles:
     ) -> None:
         """Write what spares the next opening from reading up to the log's end."""
         segment.write_index()
+        self.write_aborted(segment, producers.transactions)
         self._snapshots.write(producers, end_offset)
         write_cache(self._files, f"{self.directory}/{EPOCHS_FILE}", epochs.encode(end_offset))
         self.cached_end_offset = end_offset
+
+    def write_aborted(self, segment: Segment, transactions: Transactions) -> None:
+        """Write which aborted transactions end in a segment, if any of the log's is remembered."""
+        if aborted := transactions.aborted:
+            content = encode_aborted(aborted, segment.base_offset, segment.end_offset)
+            write_cache(self._files, segment.txnindex_path, content)
 
     # Durability
 

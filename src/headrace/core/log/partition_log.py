@@ -21,6 +21,7 @@ from headrace.core.log.log_files import LogFiles, repair_metadata
 from headrace.core.log.open_segments import OpenSegments
 from headrace.core.log.producer_state import SEQUENCE_MASK, BatchEntry, ProducerState
 from headrace.core.log.recovery import LoadedLog, LogLoader, RecoveryReport
+from headrace.core.log.replacement import Replacement, install
 from headrace.core.log.retention import count_deletable
 from headrace.core.log.segment import Segment
 from headrace.core.log.segments import Segments
@@ -518,6 +519,24 @@ class PartitionLog:
             ErrorCode.KAFKA_STORAGE_ERROR,
             f"the log of {self.topic_partition} failed: {self._failure}",
         )
+
+    # Compaction
+
+    def install(self, replacement: Replacement) -> None:
+        """Put a compacted segment in the place of those that it was made from; see `replacement`.
+
+        Raises:
+            OSError: It is half done; the log can be used again after a restart.
+        """
+        interval = self.config.index_interval_bytes
+        install(self._files, self.segments, replacement, interval=interval)
+        self.producers.transactions.forget_aborted(replacement.dropped_markers)
+
+    def settle(self) -> None:
+        """Take note that what was installed, if anything was, has its name."""
+        segment = self.segments.settle()
+        if segment is not None:
+            self._log_files.write_aborted(segment, self.producers.transactions)
 
     # Deletion
 

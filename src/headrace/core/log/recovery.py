@@ -18,23 +18,30 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from headrace.core.log.aborted_index import decode_aborted, encode_aborted
 from headrace.core.log.config import LogConfig
+from headrace.core.log.control_batch import read_marker
 from headrace.core.log.index import IndexedPart, SparseIndex
 from headrace.core.log.leader_epochs import LeaderEpochCache
 from headrace.core.log.producer_state import SEQUENCE_MASK, BatchEntry, ProducerState
 from headrace.core.log.replacement import finish_replacements
 from headrace.core.log.scan import Header, SegmentScan
-from headrace.core.log.segment import Segment
+from headrace.core.log.segment import Segment, write_cache
 from headrace.core.log.snapshots import ProducerSnapshots
 from headrace.core.log.sync import SyncTask
 from headrace.errors import StorageError
 from headrace.ports import File, FileSystem, Journal
-from headrace.records.batch import LOG_APPEND_TIME_FLAG
+from headrace.records.batch import (
+    CONTROL_FLAG,
+    LOG_APPEND_TIME_FLAG,
+    LOG_OVERHEAD,
+    TRANSACTIONAL_FLAG,
+)
 from headrace.types import NO_TIMESTAMP, TopicPartition
 
 EPOCHS_FILE: Final = "leader-epoch-checkpoint"
 
-_NAMED: Final = re.compile(r"(\d{20})\.(log|index|snapshot)")
+_NAMED: Final = re.compile(r"(\d{20})\.(log|index|txnindex|snapshot)")
 _LEFTOVERS: Final = (".tmp", ".deleted")
 
 
@@ -100,6 +107,9 @@ class LogLoader:
         self._producers = ProducerState(config.max_producer_ids)
         self._epochs = LeaderEpochCache()
         self._snapshots = ProducerSnapshots(files, directory)
+        self._has_txnindex = False
+        self._rebuilt = False
+        """Whether all batches were walked because nothing else told which transactions were aborted."""
         self._epochs_end = 0
         """The checkpoint of epochs knows those of all batches below this offset."""
         self._producers_end = 0
@@ -117,9 +127,10 @@ class LogLoader:
         start_offset = self._log_start_offset or 0
         self._load_epochs(unscanned)
         if scanned:
-            self._load_producers(unscanned, max(scanned[0].base_offset, self._recovery_point))
+            known = max(scanned[0].base_offset, self._recovery_point)
         else:
-            self._load_producers(unscanned, unscanned[-1].end_offset if unscanned else start_offset)
+            known = unscanned[-1].end_offset if unscanned else start_offset
+        self._load_producers(segments, unscanned, known)
         kept = self._scan(segments, first_scanned)
         end_offset = kept[-1].end_offset if kept else start_offset
         if end_offset < self._recovery_point and start_offset < self._recovery_point:
@@ -136,7 +147,7 @@ class LogLoader:
             self._producers,
             end_offset,
             self._snapshots,
-            caches_current=self._clean and first_scanned == len(segments),
+            caches_current=self._clean and first_scanned == len(segments) and not self._rebuilt,
             unsynced=unsynced,
             report=self._report,
         )
@@ -147,17 +158,18 @@ class LogLoader:
         bases: list[int] = []
         snapshots: list[int] = []
         indexes: list[int] = []
-        by_kind = {"log": bases, "snapshot": snapshots, "index": indexes}
+        by_kind = {"log": bases, "snapshot": snapshots, "index": indexes, "txnindex": indexes}
         for name in finish_replacements(self._files, self._directory):
             match = _NAMED.fullmatch(name)
             if match is not None:
                 by_kind[match[2]].append(int(match[1]))
+                self._has_txnindex |= match[2] == "txnindex"
             elif name.endswith(_LEFTOVERS):
                 self._files.remove(f"{self._directory}/{name}")
         self._snapshots = ProducerSnapshots(self._files, self._directory, snapshots)
         segments = [self._segment(base) for base in bases]
         for base in set(indexes).difference(bases):
-            self._files.remove(self._segment(base).index_path)
+            self._segment(base).remove_names()
         while len(bases) > 1 and bases[1] <= (self._log_start_offset or 0):
             # A deletion was under way: the log start offset is written first, then the files go.
             segments.pop(0).remove()
@@ -225,16 +237,36 @@ class LogLoader:
         self._epochs, self._epochs_end = LeaderEpochCache.decode(content)
         for segment in unscanned:
             if segment.end_offset > self._epochs_end:
-                for header in _headers(segment):
+                for _, header in _headers(segment):
                     self._epochs.assign(header[2], header[0])
 
-    def _load_producers(self, unscanned: list[Segment], offset: int) -> None:
+    def _load_producers(
+        self, segments: list[Segment], unscanned: list[Segment], offset: int
+    ) -> None:
         """Restore the newest sound snapshot that is safe, and replay the headers after it."""
         self._producers_end = self._snapshots.restore(self._producers, offset) or 0
+        if self._producers.aborted_from >= 0 and not self._load_aborted(segments):
+            self._producers = ProducerState(self._config.max_producer_ids)
+            self._producers_end = 0
+            self._rebuilt = True
         for segment in unscanned:
             if segment.end_offset > self._producers_end:
-                for header in _headers(segment):
-                    self._replay_producer(header)
+                for position, header in _headers(segment):
+                    self._replay(segment.reopen(), position, header)
+
+    def _load_aborted(self, segments: list[Segment]) -> bool:
+        """Load the aborted transactions that the snapshot knew of; false if a file of them is not there or unsound."""
+        first, end = self._producers.aborted_from, self._producers_end
+        aborted = self._producers.transactions.aborted
+        following = [segment.base_offset for segment in segments[1:]] + [end]
+        for segment, next_offset in zip(segments, following, strict=True):
+            if segment.base_offset < end and next_offset > first:
+                content = self._files.read_file(segment.txnindex_path)
+                known = decode_aborted(content, segment.base_offset)
+                if known is None or known.end_offset < min(next_offset, end):
+                    return False
+                aborted += (entry for entry in known.entries if entry.last_offset < end)
+        return True
 
     def _known_part(self, segment: Segment, size: int) -> IndexedPart:
         """Return the part of a segment that need not be read: all caches know it, and all of it is safe."""
@@ -252,9 +284,20 @@ class LogLoader:
             segment.indexed_size = known.size
         return known
 
-    def _replay_producer(self, header: Header) -> None:
-        base_offset, delta, producer_id, sequence = header[0], header[6], header[9], header[11]
-        if producer_id < 0 or sequence < 0 or base_offset < self._producers_end:
+    def _replay(self, file: File, position: int, header: Header) -> None:
+        """Let the producers know of a batch."""
+        base_offset, attributes, delta = header[0], header[5], header[6]
+        producer_id, sequence = header[9], header[11]
+        if producer_id < 0 or base_offset < self._producers_end:
+            return
+        if attributes & CONTROL_FLAG:
+            marker = read_marker(file.read(position, LOG_OVERHEAD + header[1]))
+            if marker is not None:
+                self._producers.end_transaction(marker, base_offset, self._now_ms)
+            return
+        # What compaction has left without records was of a transaction that has ended.
+        transactional = bool(attributes & TRANSACTIONAL_FLAG and header[12])
+        if sequence < 0 and not transactional:
             return
         append_time_ms = header[8] if header[5] & LOG_APPEND_TIME_FLAG else NO_TIMESTAMP
         batch = BatchEntry(
@@ -264,7 +307,9 @@ class LogLoader:
             base_offset + delta,
             append_time_ms,
         )
-        self._producers.update(producer_id, header[10], batch, self._now_ms)
+        self._producers.update(
+            producer_id, header[10], batch, self._now_ms, transactional=transactional
+        )
 
     # What is sound
 
@@ -290,7 +335,7 @@ class LogLoader:
             if not position:
                 first_timestamp = header[8]
             index.add(header[0], position, header[8])
-            self._replay_producer(header)
+            self._replay(file, position, header)
         segment.adopt(file, index, scan.position, scan.next_offset, first_timestamp)
         return scan
 
@@ -371,6 +416,7 @@ class LogLoader:
             path = f"{self._directory}/{EPOCHS_FILE}"
             self._files.write_file(path, self._epochs.encode(end_offset))
         stale = self._snapshots.remove_above(end_offset)
+        self._save_aborted(segments, 0 if self._rebuilt else first_scanned)
         if self._clean:
             return None
         unsynced: list[File] = []
@@ -388,12 +434,24 @@ class LogLoader:
             return None
         return SyncTask(self._files, unsynced, self._directory, end_offset)
 
+    def _save_aborted(self, segments: list[Segment], first: int) -> None:
+        """Write the aborted transactions of the segments that were read; a file may speak of what is cut off now."""
+        aborted = self._producers.transactions.aborted
+        if not aborted and not self._has_txnindex:
+            return
+        for segment in segments[first:]:
+            content = encode_aborted(aborted, segment.base_offset, segment.end_offset)
+            if segment is segments[-1]:
+                self._files.write_file(segment.txnindex_path, content)
+            else:
+                write_cache(self._files, segment.txnindex_path, content)
 
-def _headers(segment: Segment) -> Iterator[Header]:
-    """Yield the headers of a segment that is known to be sound."""
+
+def _headers(segment: Segment) -> Iterator[tuple[int, Header]]:
+    """Yield (position, header) of all batches of a segment that is known to be sound."""
     loaded = segment.loaded
     for batch in segment.walk(0, segment.size):
-        yield tuple(segment.header_at(batch.position))
+        yield batch.position, tuple(segment.header_at(batch.position))
     if not loaded:
         segment.unload()
 

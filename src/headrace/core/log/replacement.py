@@ -43,7 +43,7 @@ from headrace.records.batch import HEADER_SIZE, BatchHeader
 CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
 
-_SEGMENT_FILE: Final = re.compile(r"(\d{20})\.(log|index)")
+_SEGMENT_FILE: Final = re.compile(r"(\d{20})\.(log|index|txnindex)")
 _SWAP_FILE: Final = re.compile(r"(\d{20})\.log\.swap")
 
 
@@ -55,6 +55,8 @@ class Replacement:
     file: File
     index: SparseIndex
     first_timestamp: int
+    dropped_markers: frozenset[int] = frozenset()
+    """Offsets of markers of which nothing is left: their transactions are no longer told to readers."""
 
     @property
     def first(self) -> Segment:
@@ -94,8 +96,7 @@ def install(
     )
     end_offset, file = sources[-1].end_offset, replacement.file
     for source in reversed(sources):
-        files.remove(source.path)
-        files.remove(source.index_path)
+        source.remove_names()
     segment.adopt(file, replacement.index, file.size, end_offset, replacement.first_timestamp)
     segments.replace(sources, segment)
 

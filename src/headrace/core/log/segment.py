@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from headrace.core.log.aborted_index import TXNINDEX_SUFFIX
 from headrace.core.log.index import IndexedPart, SparseIndex
 from headrace.core.log.open_segments import OpenSegments
 from headrace.errors import CorruptRecordError
@@ -104,6 +105,11 @@ class Segment:
     def index_path(self) -> str:
         """The index cache's path."""
         return segment_path(self.directory, self.base_offset, INDEX_SUFFIX)
+
+    @property
+    def txnindex_path(self) -> str:
+        """The path of the cache of aborted transactions, see `aborted_index`."""
+        return segment_path(self.directory, self.base_offset, TXNINDEX_SUFFIX)
 
     @property
     def loaded(self) -> bool:
@@ -284,9 +290,14 @@ class Segment:
 
     def remove(self) -> None:
         """Remove the files; ranges that were handed out stay readable."""
+        self.remove_names()
+        self.unload()
+
+    def remove_names(self) -> None:
+        """Remove the files' names, while the segment stays open."""
         self._files.remove(self.path)
         self._files.remove(self.index_path)
-        self.unload()
+        self._files.remove(self.txnindex_path)
 
     # Reading
 

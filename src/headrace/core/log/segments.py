@@ -141,13 +141,18 @@ class Segments:
             segment.unload()
         self.unnamed = replacement
 
-    def settle(self) -> None:
-        """Take note that the file of the compacted segment has its name; from now on it may be closed."""
+    def settle(self) -> Segment | None:
+        """Take note that the file of the compacted segment has its name; from now on it may be closed.
+
+        Returns:
+            The segment, if there is one.
+        """
         segment, self.unnamed = self.unnamed, None
         if segment is not None:
             segment.write_index()
             segment.unload()
             segment.open_segments = self.open_segments
+        return segment
 
     @property
     def has_doomed(self) -> bool:
