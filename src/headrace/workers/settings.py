@@ -133,9 +133,14 @@ class WorkerSettings:
         }
 
     def exclude(self) -> str | tuple[()]:
-        """Return what a pattern does not take unless it begins so: its own dead letters, and what waits elsewhere."""
+        """Return what a pattern does not take unless it begins so: its own dead letters, and what waits elsewhere.
+
+        The pattern that a group is attached to is an administrator's: it never takes them, names do.
+        """
         aside = rf"({re.escape(DEAD_LETTER_PREFIX)}|{re.escape(RETRY_PREFIX)})"
-        if self.pattern is None or re.match(r"\^?(dlq|retry)", self.pattern.pattern):
+        if self.topics:
+            return ()
+        if self.pattern is not None and re.match(r"\^?(dlq|retry)", self.pattern.pattern):
             return ()
         named = f"|{re.escape(self.dead_letter)}" if isinstance(self.dead_letter, str) else ""
         return f"{aside}.*{named}"

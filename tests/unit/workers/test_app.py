@@ -761,6 +761,32 @@ def test_a_worker_reads_what_its_group_is_attached_to(broker: Broker) -> None:
     assert seen[1] == ("refunds", "2")
 
 
+def test_a_group_that_is_attached_to_a_pattern_does_not_read_its_own_dead_letters(
+    broker: Broker,
+) -> None:
+    broker.create_topic("orders", partitions=1)
+    broker.create_group("g", pattern=".*")
+    app = make_app()
+    seen: list[str] = []
+
+    @app.worker(attached=True, retry=1, dead_letter=True, metadata_max_age_ms=50)
+    async def handle(value: str, context: headrace.Context) -> None:
+        seen.append(context.topic)
+        if value == "bad":
+            raise ValueError(value)
+
+    with app.test(broker) as t:
+        t.produce("orders", "bad")
+        t.wait_idle()
+        broker.create_topic("later", partitions=1)
+        t.produce("later", "good")
+        until(lambda: "later" in seen)
+        t.wait_idle()
+        topics = [topic for topic in broker.topics() if not topic.startswith("_")]
+    assert seen == ["orders", "later"]
+    assert sorted(topics) == ["dlq.orders", "later", "orders"]
+
+
 def was_retried(app: App, times: int) -> bool:
     return app.counters["handle"].retried == times
 

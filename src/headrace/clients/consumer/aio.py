@@ -121,7 +121,7 @@ class Consumer:
             pattern: A regular expression (Python's) that the whole name of a topic must match; topics that come to
                 exist later count too. With neither topics nor pattern, the group's attachments decide, which only
                 Headrace's brokers keep.
-            exclude: What the pattern must not take: names, or another pattern.
+            exclude: What a pattern, also that of the group, must not take: names, or another pattern.
             listener: An object with any of on_revoked(partitions), on_assigned(partitions), on_lost(partitions); with
                 asyncio they may be coroutine functions.
 

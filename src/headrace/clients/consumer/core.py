@@ -208,7 +208,7 @@ class ConsumerCore:
         if topics is not None and pattern is not None:
             raise ConfigError("subscribe takes topics or a pattern, not both")
         check_listener(listener)
-        wanted = Subscription("group")
+        wanted = Subscription("group", exclude=exclusion_of(exclude))
         if topics is not None:
             wanted = Subscription("topics", wanted_topics(topics))
         elif pattern is not None:
