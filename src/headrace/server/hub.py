@@ -154,6 +154,7 @@ class BrokerHub:
         self._connections: set[Connection] = set()
         self._admission = Admission(limits)
         self._all_closed = asyncio.Event()
+        self._draining = False
         self._sweep: asyncio.TimerHandle | None = None
         self._timer = BrokerTimer(loop, clock.now_ms, self._next_deadline_ms, self._tick)
         self.syncer = Syncer(loop, broker, clock.now_ms, after=self.end, on_failure=on_failure)
@@ -311,6 +312,8 @@ class BrokerHub:
 
     def opened(self, connection: Connection) -> str | None:
         """Note a new connection; returns why it is refused, or None."""
+        if self._draining:  # the loop had accepted it already, and nobody would close it
+            return "the broker stops"
         if (config := self._broker.config) is not self._config:
             self._config = config
             self._admission.limit(config.max_connections, config.max_connections_per_ip)
@@ -338,11 +341,12 @@ class BrokerHub:
         self._journal.report()
 
     async def drain(self, timeout_s: float) -> None:
-        """Take no further requests, and answer those whose records only wait to be synced.
+        """Take no further connections and requests, and answer those whose records only wait to be synced.
 
         Requests that wait for something else (long polls, joins) are not answered: their clients see a closed
         connection and find their next broker.
         """
+        self._draining = True
         for connection in self.connections:
             connection.stop_reading()
         try:
