@@ -8,10 +8,12 @@ else has to agree.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from headrace.core.log.aborted_lookup import aborted_within
 from headrace.core.log.partition_log import PartitionLog
+from headrace.core.log.transactions import AbortedTransaction
 from headrace.errors import ApiError, ErrorCode
 from headrace.types import FileRange, TopicPartition
 
@@ -93,6 +95,16 @@ class Partition:
     ) -> FileRange | None:
         """Return whole batches from the one that holds `offset` on; see `PartitionLog.read`."""
         return self.log.read(offset, max_bytes=max_bytes, up_to=up_to, minimum_one=minimum_one)
+
+    def aborted_transactions(
+        self, offset: int, found: FileRange | None, isolation_level: int
+    ) -> Sequence[AbortedTransaction] | None:
+        """Return which aborted transactions have something in what was read, None for who reads everything."""
+        if isolation_level != READ_COMMITTED:
+            return None
+        if found is None:
+            return ()
+        return aborted_within(self.log, offset, found, self.last_stable_offset)
 
     def available_bytes(
         self, offset: int, *, enough: int, max_bytes: int, isolation_level: int

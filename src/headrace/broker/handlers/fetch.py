@@ -8,8 +8,10 @@ for, in order. Sessions (KIP-227): up to max.incremental.fetch.session.cache.slo
 and are answered what is new, see `headrace.broker.fetch_sessions`. When there is no room the answer carries session
 id 0 and the client goes on with full fetches. Leader epochs are checked (KIP-320). Fetches of followers are refused
 with NOT_LEADER_OR_FOLLOWER, whoever may not CLUSTER_ACTION with TOPIC_AUTHORIZATION_FAILED. A client above its quota
-gets nothing, and the time for which it is to pause.
-Not implemented: aborted transactions (there are none), racks.
+gets nothing, and the time for which it is to pause. With read_committed the records end at the last stable offset, and
+the aborted transactions that have something in them are told, in the order of their first offsets; without it the list
+is null. A long poll goes on until the last stable offset moves.
+Not implemented: racks.
 Versions: v5 log start offset; v7 sessions; v9 leader epochs; v10 zstd; v11 rack; v12 flexible, last fetched epoch.
 """
 
@@ -29,6 +31,7 @@ from headrace.core.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode, StorageError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.fetch import (
+    AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,
     FetchPartition,
@@ -157,6 +160,9 @@ class _Read:
                 up_to=partition.visible_end(self.request.isolation_level),
                 minimum_one=self.size == 0,
             )
+        aborted = partition.aborted_transactions(
+            wanted.fetch_offset, records, self.request.isolation_level
+        )
         size = 0 if records is None else len(records)
         self._remaining = max(0, self._remaining - size)
         self.size += size
@@ -169,6 +175,12 @@ class _Read:
             last_stable_offset=partition.last_stable_offset,
             log_start_offset=partition.log_start_offset,
             diverging_epoch=diverging,
+            aborted_transactions=None
+            if aborted is None
+            else [
+                AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
+                for entry in aborted
+            ],
             records=NO_RECORDS if records is None else records,
         )
 

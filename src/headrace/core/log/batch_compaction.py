@@ -68,6 +68,27 @@ class _Selection:
     has_tombstone: bool = False
 
 
+def compact_marker(header: BatchHeader, batch: Buffer, rules: Rules) -> Buffer | None:
+    """Return what stays of a marker whose transaction has no record left: it goes when tombstones go.
+
+    Args:
+        header: Its header.
+        batch: Its bytes; the CRC has been checked.
+        rules: What decides.
+
+    Returns:
+        The marker, with a delete horizon from now on; None when that has passed.
+
+    Raises:
+        CorruptRecordError: The record does not decode.
+    """
+    if header.attributes & DELETE_HORIZON_FLAG:
+        return None if rules.now_ms >= header.base_timestamp else batch
+    data = records_of(header, batch)
+    selection = _Selection([(0, len(data))], kept=header.records_count)
+    return _with_horizon(header, data, selection, rules)
+
+
 def compact_batch(
     header: BatchHeader, batch: Buffer, rules: Rules, *, keep_empty: bool
 ) -> Buffer | None:
@@ -85,11 +106,11 @@ def compact_batch(
     if not header.records_count:
         return batch if keep_empty else None
     if header.is_control or header.base_offset >= rules.end_offset:
-        return batch  # markers of transactions stay
+        return batch  # of markers `cleaned_transactions` decides
     data = records_of(header, batch)
     selection = _select(header, data, rules)
     if not selection.kept:
-        return _without_records(header) if keep_empty else None
+        return without_records(header) if keep_empty else None
     stamps = selection.has_tombstone and not header.attributes & DELETE_HORIZON_FLAG
     if selection.kept == header.records_count and not stamps:
         return batch
@@ -172,7 +193,8 @@ def _rebuilt(
     )
 
 
-def _without_records(header: BatchHeader) -> bytearray:
+def without_records(header: BatchHeader) -> bytearray:
+    """Return a batch as a mere header."""
     return _sealed(
         header._replace(
             batch_length=HEADER_SIZE - LOG_OVERHEAD,

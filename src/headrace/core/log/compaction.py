@@ -13,7 +13,7 @@ its key have been replaced, durably. A round that is given up leaves a log that 
 
 Some batches keep their header without records (`batch_compaction`): the last of each group, because the end of a
 segment says where the next begins; those that the state of a live producer rests on, so that it can be read from the
-log again; and those that begin a leader epoch.
+log again; and those that begin a leader epoch. Of transactions see `cleaned_transactions`.
 
 The work is a generator, so that it can be done in steps of bounded size, in any thread, one step at a time. A step
 touches nothing but files of its own, sealed segments, which do not change, and `.cleaned` and `.swap` files.
@@ -25,7 +25,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from headrace.core.log.batch_compaction import Rules, compact_batch
+from headrace.core.log.batch_compaction import Rules
+from headrace.core.log.cleaned_transactions import CleanedTransactions
 from headrace.core.log.index import SparseIndex
 from headrace.core.log.offset_map import OffsetMap
 from headrace.core.log.partition_log import PartitionLog
@@ -129,6 +130,10 @@ class Compaction:
         self._map = OffsetMap(plan.first_dirty_offset, max_keys)
         self._kept_ends = plan.log.producers.last_offsets
         self._kept_starts = {start for _, start in plan.log.epochs.entries}
+        transactions = plan.log.producers.transactions
+        self._transactions = CleanedTransactions(
+            transactions.aborted_between(plan.segments[0].base_offset, plan.end_offset)
+        )
         self._steps = self._work()
 
     @property
@@ -167,7 +172,10 @@ class Compaction:
         offset_map = self._map
         for header, batch in _batches(self._files.open(segment.path), segment):
             if header.next_offset > offset_map.end_offset:
-                offset_map.add_batch(header, batch)
+                if self._transactions.is_aborted(header):
+                    offset_map.end_offset = header.next_offset
+                else:
+                    offset_map.add_batch(header, batch)
                 yield _cost(header)
                 if offset_map.end_offset < header.next_offset:
                     return
@@ -202,7 +210,7 @@ class Compaction:
                     or header.base_offset in self._kept_starts
                     or header.last_offset in self._kept_ends
                 )
-                result = compact_batch(header, batch, rules, keep_empty=keep_empty)
+                result = self._transactions.compact(header, batch, rules, keep_empty=keep_empty)
                 stats.bytes_before += header.size
                 stats.records_before += header.records_count
                 if group.file is None and (result is not batch or len(sources) > 1):
@@ -219,8 +227,15 @@ class Compaction:
             self._files.sync_directory(sources[0].directory)
             stats.replaced_segments += len(sources)
             yield from self._hand_over(
-                Replacement(sources, group.file, group.index, group.first_timestamp)
+                Replacement(
+                    sources,
+                    group.file,
+                    group.index,
+                    group.first_timestamp,
+                    frozenset(self._transactions.dropped_markers),
+                )
             )
+        self._transactions.dropped_markers.clear()
 
     def _hand_over(self, replacement: Replacement) -> Iterator[int]:
         """Have a group installed, by whoever runs the steps, before it gets its name."""

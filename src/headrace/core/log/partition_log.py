@@ -13,7 +13,6 @@ import struct
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from headrace.core.log.batch_compaction import require_keys
 from headrace.core.log.config import LogConfig
 from headrace.core.log.control_batch import Marker, build_marker
 from headrace.core.log.leader_epochs import LeaderEpochCache
@@ -29,8 +28,7 @@ from headrace.core.log.sync import SyncTask
 from headrace.core.log.time_lookup import TimestampOffset, find, find_newest
 from headrace.core.log.validation import (
     HeaderFields,
-    require_timely,
-    validate_batch,
+    check_produced,
     with_log_append_time,
 )
 from headrace.errors import ApiError, ErrorCode, OffsetOutOfRangeError
@@ -247,7 +245,7 @@ class PartitionLog:
         if self._failure is not None:
             raise self._failed()
         config = self.config
-        fields = self._checked(records, now_ms) if validate else unpack_header(records)
+        fields = check_produced(records, config, now_ms) if validate else unpack_header(records)
         delta, max_timestamp, producer_id = fields[6], fields[8], fields[9]
         transactional = bool(fields[5] & TRANSACTIONAL_FLAG)
         append_time_ms = NO_TIMESTAMP
@@ -273,12 +271,7 @@ class PartitionLog:
         return AppendInfo(offset, last_offset, append_time_ms, duplicate=False)
 
     def append_marker(self, marker: Marker, *, leader_epoch: int, now_ms: int) -> AppendInfo:
-        """Append the marker that ends a producer's transaction here, whether or not one is open.
-
-        Args:
-            marker: The marker.
-            leader_epoch: As for `append`.
-            now_ms: The wall clock.
+        """Append the marker that ends a producer's transaction here, whether or not one is open; see `append`.
 
         Raises:
             ApiError: It is refused, INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED; or the log failed before.
@@ -326,15 +319,6 @@ class PartitionLog:
             self._mark_dirty()
         return offset
 
-    def _checked(self, records: Buffer, now_ms: int) -> HeaderFields:
-        config = self.config
-        fields = validate_batch(records, config.max_message_bytes, config.message_timestamp_type)
-        if config.message_timestamp_type == TimestampType.CREATE_TIME:
-            require_timely(fields, config, now_ms)
-        if config.compacts:
-            require_keys(records)
-        return fields
-
     def _mark_dirty(self) -> None:
         self._dirty = True
         if self.on_dirty is not None:
@@ -353,17 +337,12 @@ class PartitionLog:
         elif segment.size and (
             segment.size + size > config.segment_bytes
             or last_offset - segment.base_offset > _MAX_OFFSET_SPAN
-            or self._is_old(segment, max_timestamp, now_ms)
+            or segment.is_older(self.config.segment_ms, max_timestamp, now_ms)
         ):
             self.roll(now_ms)
         else:
             segment.reopen()
         return self.segments.active
-
-    def _is_old(self, segment: Segment, max_timestamp: int, now_ms: int) -> bool:
-        if segment.first_timestamp < 0 or max_timestamp < 0:
-            return now_ms - segment.created_ms > self.config.segment_ms
-        return max_timestamp - segment.first_timestamp > self.config.segment_ms
 
     def roll(self, now_ms: int) -> None:
         """Seal the active segment and begin the next; nothing happens while it is empty.

@@ -281,6 +281,12 @@ class Segment:
         self.size = position + size
         self.end_offset = end_offset
 
+    def is_older(self, age_ms: int, max_timestamp: int, now_ms: int) -> bool:
+        """Whether it began that long before a batch with a timestamp, or before now if one of them has none."""
+        if self.first_timestamp < 0 or max_timestamp < 0:
+            return now_ms - self.created_ms > age_ms
+        return max_timestamp - self.first_timestamp > age_ms
+
     def remember_end(self) -> None:
         """Note where the end offset lies in the file, because a reader is about to ask for it."""
         hints = self._hints

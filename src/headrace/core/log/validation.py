@@ -7,6 +7,7 @@ from typing import Final
 
 from crc32c import crc32c
 
+from headrace.core.log.batch_compaction import require_keys
 from headrace.core.log.config import LogConfig
 from headrace.errors import ApiError, ErrorCode
 from headrace.records.batch import (
@@ -35,6 +36,20 @@ _REFUSED_FLAGS: Final = CONTROL_FLAG | LOG_APPEND_TIME_FLAG
 _LAST_CODEC: Final = max(Compression)
 _UINT32: Final = struct.Struct(">I")
 _INT64: Final = struct.Struct(">q")
+
+
+def check_produced(records: Buffer, config: LogConfig, now_ms: int) -> HeaderFields:
+    """Check what a client wrote for a log with this configuration; see `validate_batch`.
+
+    Raises:
+        ApiError: The batch is refused.
+    """
+    fields = validate_batch(records, config.max_message_bytes, config.message_timestamp_type)
+    if config.message_timestamp_type == TimestampType.CREATE_TIME:
+        require_timely(fields, config, now_ms)
+    if config.compacts:
+        require_keys(records)
+    return fields
 
 
 def validate_batch(
