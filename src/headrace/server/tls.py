@@ -19,6 +19,9 @@ from headrace.types import Buffer, FileRange
 CHUNK_BYTES: Final = 64 * 1024
 """How much is encrypted at once: what a client that takes nothing makes us hold in addition."""
 
+FEED_BYTES: Final = 32 * 1024
+"""How much ciphertext OpenSSL is given at once: its buffers grow to what they ever held, and never shrink."""
+
 _HANDSHAKE: Final = 0x16
 _REASONS: Final = {
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client showed no certificate, and ssl.client.auth=required",
@@ -38,17 +41,19 @@ class TlsError(Exception):
 class TlsChannel:
     """The state of TLS of one connection."""
 
-    __slots__ = ("_begun", "_incoming", "_outgoing", "_ssl", "established")
+    __slots__ = ("_begun", "_incoming", "_outgoing", "_rest", "_ssl", "established")
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._begun = False
+        self._rest = memoryview(b"")
+        """Ciphertext that OpenSSL has not been given; it is the caller's until `keep`."""
         self.established = False
 
     def received(self, ciphertext: memoryview) -> None:
-        """Take ciphertext.
+        """Take ciphertext; `keep` has to be called before it is overwritten.
 
         Raises:
             TlsError: The client does not begin with a handshake.
@@ -58,7 +63,18 @@ class TlsChannel:
                 "no TLS on a listener with TLS: set security.protocol=SSL (or SASL_SSL) in the client"
             )
         self._begun = True
-        self._incoming.write(ciphertext)
+        self._rest = ciphertext
+
+    def keep(self) -> None:
+        """Take over what was received and not needed yet."""
+        if self._rest:
+            self._incoming.write(self._rest)
+            self._rest = memoryview(b"")
+
+    def _feed(self) -> bool:
+        """Give OpenSSL more of what was received; returns whether there was any."""
+        piece, self._rest = self._rest[:FEED_BYTES], self._rest[FEED_BYTES:]
+        return bool(piece and self._incoming.write(piece))
 
     def handshake(self) -> bool:
         """Go on with the handshake as far as bytes have come; returns whether it is complete.
@@ -66,13 +82,15 @@ class TlsChannel:
         Raises:
             TlsError: It failed. The client is told by an alert, which is in `outgoing`.
         """
-        try:
-            self._ssl.do_handshake()
-        except ssl.SSLWantReadError:
-            return False
-        except ssl.SSLError as error:
-            raise TlsError(_said(error)) from error
-        self.established = True
+        while not self.established:
+            try:
+                self._ssl.do_handshake()
+                self.established = True
+            except ssl.SSLWantReadError:
+                if not self._feed():
+                    return False
+            except ssl.SSLError as error:
+                raise TlsError(_said(error)) from error
         return True
 
     @property
@@ -88,15 +106,16 @@ class TlsChannel:
             EOFError: The client sends no more.
         """
         total, ended = 0, False
-        try:
-            while total < len(into) and not ended:
+        while total < len(into) and not ended:
+            try:
                 count = cast("int", self._ssl.read(len(into) - total, into[total:]))
                 total += count
                 ended = count == 0
-        except ssl.SSLWantReadError:
-            pass
-        except ssl.SSLError as error:
-            raise TlsError(_said(error)) from error
+            except ssl.SSLWantReadError:
+                if not self._feed():
+                    break
+            except ssl.SSLError as error:
+                raise TlsError(_said(error)) from error
         if ended and not total:
             raise EOFError("the client sends no more")
         return total

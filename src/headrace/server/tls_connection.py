@@ -58,6 +58,7 @@ class TlsConnection(Connection):
                 self._process()
         except TlsError as error:
             self._handshake_failed(str(error))
+        self._channel.keep()
         self._hub.end()
 
     def _handshake(self) -> bool:

@@ -1,0 +1,76 @@
+"""TLS in memory: how much of it OpenSSL is made to hold."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from pathlib import Path
+
+import pytest
+
+from headrace.server.tls import FEED_BYTES, TlsChannel
+from tests.fixtures.certificates import Certificates, make_certificates
+from tests.unit.server.tls_fakes import client_context, server_tls
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+class Pair:
+    """Both ends, and nothing between them."""
+
+    def __init__(self, certificates: Certificates) -> None:
+        self.server = TlsChannel(server_tls(certificates).context)
+        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        context = client_context(certificates)
+        self.client = context.wrap_bio(self.incoming, self.outgoing, server_hostname="localhost")
+        done = False
+        while not (done and self.server.established):
+            try:
+                self.client.do_handshake()
+                done = True
+            except ssl.SSLWantReadError:
+                pass
+            if sent := self.outgoing.read():
+                self.server.received(memoryview(sent))
+                self.server.handshake()
+            self.incoming.write(self.server.outgoing())
+
+    def sealed(self, data: bytes) -> memoryview:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self.client.write(rest) :]
+        return memoryview(bytearray(self.outgoing.read()))
+
+
+def test_openssl_is_given_no_more_than_it_needs_for_what_is_read(
+    certificates: Certificates,
+) -> None:
+    """What its buffers ever held it keeps allocated, for each connection, as long as that lasts."""
+    pair, data = Pair(certificates), os.urandom(300_000)
+    sealed = pair.sealed(data)
+    pair.server.received(sealed)
+    got = bytearray()
+    into = memoryview(bytearray(10_000))
+    while len(got) < len(data):
+        count = pair.server.read(into)
+        got += into[:count]
+        assert pair.server._incoming.pending <= FEED_BYTES + 18 * 1024
+    assert got == data
+    assert pair.server.read(into) == 0
+
+
+def test_what_was_not_read_is_kept_when_the_buffer_is_used_again(
+    certificates: Certificates,
+) -> None:
+    pair, data = Pair(certificates), os.urandom(200_000)
+    sealed = pair.sealed(data)
+    pair.server.received(sealed)
+    into = memoryview(bytearray(len(data)))
+    assert pair.server.read(into[:1_000]) == 1_000
+    pair.server.keep()
+    sealed[:] = bytes(len(sealed))
+    assert pair.server.read(into[1_000:]) == len(data) - 1_000
+    assert into == data
