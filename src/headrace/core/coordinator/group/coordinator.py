@@ -6,7 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from typing import TypeVar
 
-from headrace.core.coordinator.group import delete, describe, membership, offsets, rebalance
+from headrace.core.coordinator.group import (
+    delete,
+    describe,
+    membership,
+    offsets,
+    rebalance,
+    transactional,
+)
 from headrace.core.coordinator.group.classic import Group, Origin
 from headrace.core.coordinator.group.config import GroupConfig
 from headrace.core.coordinator.group.join import join_group
@@ -25,6 +32,7 @@ from headrace.core.coordinator.runtime import (
 )
 from headrace.core.deadlines import Deadlines
 from headrace.core.deferred import Deferred
+from headrace.core.log.control_batch import Marker
 from headrace.errors import ErrorCode
 from headrace.ports import Entropy, Journal
 from headrace.protocol.messages.delete_groups import DeletableGroupResult
@@ -40,6 +48,10 @@ from headrace.protocol.messages.offset_fetch import (
     OffsetFetchResponseGroup,
 )
 from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from headrace.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
 
 T = TypeVar("T")
 
@@ -295,14 +307,40 @@ class GroupCoordinator:
             now_ms,
         )
 
+    def commit_transactional_offsets(
+        self, request: TxnOffsetCommitRequest, now_ms: int
+    ) -> Reply[TxnOffsetCommitResponse]:
+        """Handle TxnOffsetCommit: offsets that count once the transaction is committed."""
+        return self._run(
+            request.group_id,
+            lambda shard: transactional.commit_offsets(shard, request, now_ms),
+            lambda error: transactional.commit_failed(request, error),
+            now_ms,
+        )
+
+    def end_transaction(self, partition: int, marker: Marker, now_ms: int) -> Reply[ErrorCode]:
+        """Write a marker into a partition: the offsets that its producer has pending there count, or are forgotten."""
+        shard = self._shards.get(partition)
+        if shard is None:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return shard.runtime.execute(
+            lambda: Result(ErrorCode.NONE, [marker]), lambda error: error, now_ms
+        )
+
     def fetch_offsets(
-        self, groups: Sequence[OffsetFetchRequestGroup], now_ms: int
+        self,
+        groups: Sequence[OffsetFetchRequestGroup],
+        now_ms: int,
+        *,
+        require_stable: bool = False,
     ) -> Reply[list[OffsetFetchResponseGroup]]:
         """Handle OffsetFetch for any number of groups. What it shows can not be lost any more."""
-        return gather([self._fetch_group(group, now_ms) for group in groups])
+        return gather(
+            [self._fetch_group(group, now_ms, require_stable=require_stable) for group in groups]
+        )
 
     def _fetch_group(
-        self, request: OffsetFetchRequestGroup, now_ms: int
+        self, request: OffsetFetchRequestGroup, now_ms: int, *, require_stable: bool
     ) -> Reply[OffsetFetchResponseGroup]:
         def failed(error: ErrorCode) -> OffsetFetchResponseGroup:
             if error is ErrorCode.COORDINATOR_NOT_AVAILABLE:
@@ -312,7 +350,7 @@ class GroupCoordinator:
 
         return self._run(
             request.group_id,
-            lambda shard: offsets.fetch_offsets(shard, request),
+            lambda shard: offsets.fetch_offsets(shard, request, require_stable=require_stable),
             failed,
             now_ms,
         )

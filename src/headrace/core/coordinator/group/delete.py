@@ -31,8 +31,7 @@ def delete_group(shard: GroupShard, group_id: str) -> Result[DeletableGroupResul
         raise ApiError(ErrorCode.NON_EMPTY_GROUP)
     records: list[GroupRecord] = [
         OffsetCommit(group_id, topic, partition, None)
-        for topic, partitions in shard.offsets.of_group(group_id).items()
-        for partition in partitions
+        for topic, partition in shard.offsets.keys_of_group(group_id)
     ]
     records.append(GroupMetadata(group_id, None))
     return Result(DeletableGroupResult(group_id=group_id), records)
@@ -47,7 +46,7 @@ def delete_offsets(shard: GroupShard, request: OffsetDeleteRequest) -> Result[Of
     group = _group(shard, request.group_id)
     if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
         raise ApiError(ErrorCode.NON_EMPTY_GROUP)
-    committed = shard.offsets.of_group(request.group_id)
+    committed = shard.offsets.keys_of_group(request.group_id)
     tombstones: dict[OffsetCommit, None] = {}
     topics = []
     for topic in request.topics:
@@ -57,7 +56,7 @@ def delete_offsets(shard: GroupShard, request: OffsetDeleteRequest) -> Result[Of
         for partition in topic.partitions:
             index = partition.partition_index
             partitions.append(OffsetDeleteResponsePartition(partition_index=index, error_code=code))
-            if not subscribed and index in committed.get(topic.name, ()):
+            if not subscribed and (topic.name, index) in committed:
                 tombstones[OffsetCommit(request.group_id, topic.name, index, None)] = None
         topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))
     return Result(OffsetDeleteResponse(topics=topics), list(tombstones))

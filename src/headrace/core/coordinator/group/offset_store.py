@@ -1,25 +1,49 @@
-"""Committed offsets by group, topic and partition. Changed by replay only."""
+"""Committed offsets by group, topic and partition, and those that transactions hold pending. Changed by replay only.
+
+Of several records for one partition the last one written counts: an offset that is pending is forgotten when something
+later takes effect before its transaction is committed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
 
-from headrace.core.coordinator.group.records import CommittedOffset, OffsetCommit
+from headrace.core.coordinator.group.records import CommittedOffset, OffsetCommit, PendingOffset
+from headrace.core.log.control_batch import Marker
 
 Offsets = Mapping[str, Mapping[int, CommittedOffset]]
 """Topic -> partition -> committed offset."""
 
+Key = tuple[str, int]
+"""Topic and partition."""
+
+
+class _Pending(NamedTuple):
+    number: int
+    """Those written later have greater ones."""
+    epoch: int
+    commit: OffsetCommit
+
 
 class OffsetStore:
-    """The committed offsets of all groups of a shard."""
+    """The offsets of all groups of a shard."""
 
-    __slots__ = ("_groups",)
+    __slots__ = ("_groups", "_number", "_pending", "_producers")
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, dict[int, CommittedOffset]]] = {}
+        self._pending: dict[str, dict[Key, dict[int, _Pending]]] = {}
+        """Group -> topic and partition -> producer id -> what it has pending there."""
+        self._producers: dict[int, dict[tuple[str, Key], None]] = {}
+        """Producer id -> where it has something pending."""
+        self._number = 0
 
     def replay(self, record: OffsetCommit) -> None:
         """Set or forget one offset; empty levels do not stay behind."""
+        if self._pending:
+            self._number += 1
+            self._supersede(record, self._number)
         if record.committed is not None:
             topics = self._groups.setdefault(record.group_id, {})
             topics.setdefault(record.topic, {})[record.partition] = record.committed
@@ -32,16 +56,90 @@ class OffsetStore:
         if not topics:
             self._groups.pop(record.group_id, None)
 
+    def replay_pending(self, record: PendingOffset) -> None:
+        """Keep an offset until its transaction ends."""
+        producer_id, epoch, commit = record
+        self._number += 1
+        key = (commit.topic, commit.partition)
+        by_producer = self._pending.setdefault(commit.group_id, {}).setdefault(key, {})
+        by_producer[producer_id] = _Pending(self._number, epoch, commit)
+        self._producers.setdefault(producer_id, {})[commit.group_id, key] = None
+
+    def replay_marker(self, marker: Marker) -> Collection[str]:
+        """End a transaction: what it has pending counts, or is forgotten. Return the groups that this concerns.
+
+        What a later epoch of the producer has pending belongs to another transaction.
+        """
+        ended: list[_Pending] = []
+        for group_id, key in list(self._producers.get(marker.producer_id, ())):
+            pending = self._pending[group_id][key][marker.producer_id]
+            if pending.epoch <= marker.producer_epoch:
+                self._forget(group_id, key, marker.producer_id)
+                ended.append(pending)
+        if marker.committed:
+            for pending in ended:
+                self._supersede(pending.commit, pending.number)
+                topics = self._groups.setdefault(pending.commit.group_id, {})
+                committed = pending.commit.committed
+                assert committed is not None, "transactions commit offsets, they delete none"
+                topics.setdefault(pending.commit.topic, {})[pending.commit.partition] = committed
+        return {pending.commit.group_id for pending in ended}
+
+    def _supersede(self, record: OffsetCommit, number: int) -> None:
+        """Forget what was pending for a partition before a record that takes effect now."""
+        key = (record.topic, record.partition)
+        pending = self._pending.get(record.group_id, {}).get(key, {})
+        for producer_id in [each for each in pending if pending[each].number < number]:
+            self._forget(record.group_id, key, producer_id)
+
+    def _forget(self, group_id: str, key: Key, producer_id: int) -> None:
+        places = self._producers[producer_id]
+        del places[group_id, key]
+        if not places:
+            del self._producers[producer_id]
+        keys = self._pending[group_id]
+        del keys[key][producer_id]
+        if not keys[key]:
+            del keys[key]
+        if not keys:
+            del self._pending[group_id]
+
     def of_group(self, group_id: str) -> Offsets:
-        """Return a group's offsets; empty if it has none."""
+        """Return a group's committed offsets; empty if it has none."""
         return self._groups.get(group_id, {})
 
     def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
         """Return one committed offset."""
         return self._groups.get(group_id, {}).get(topic, {}).get(partition)
 
+    def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
+        """Whether a transaction that has not ended yet will decide about an offset."""
+        keys = self._pending.get(group_id)
+        return keys is not None and (topic, partition) in keys
+
+    def has_pending(self, group_id: str) -> bool:
+        """Whether a transaction that has not ended yet will decide about offsets of a group."""
+        return group_id in self._pending
+
+    def has_any(self, group_id: str) -> bool:
+        """Whether a group has offsets, committed or pending."""
+        return group_id in self._groups or group_id in self._pending
+
+    def keys_of_group(self, group_id: str) -> Collection[Key]:
+        """Return the partitions for which a group has offsets, committed or pending."""
+        keys = {
+            (topic, partition): None
+            for topic, partitions in self.of_group(group_id).items()
+            for partition in partitions
+        }
+        return keys | dict.fromkeys(self._pending.get(group_id, ()))
+
     def of_topic(self, topic: str) -> Iterator[tuple[str, int]]:
-        """Yield (group id, partition) of every offset committed for a topic."""
+        """Yield (group id, partition) of every offset, committed or pending, for a topic."""
         for group_id, topics in self._groups.items():
             for partition in topics.get(topic, ()):
                 yield group_id, partition
+        for group_id, keys in self._pending.items():
+            for name, partition in keys:
+                if name == topic and self.get(group_id, topic, partition) is None:
+                    yield group_id, partition

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from headrace.core.coordinator.group.classic import CONSUMER_PROTOCOL_TYPE, Group
 from headrace.core.coordinator.group.membership import validate_member
@@ -33,6 +34,14 @@ from headrace.protocol.messages.offset_fetch import (
 
 NO_COMMITTED_OFFSET = -1
 NO_LEADER_EPOCH = -1
+_UNSTABLE = partial(
+    OffsetFetchResponsePartitions,
+    committed_offset=NO_COMMITTED_OFFSET,
+    committed_leader_epoch=NO_LEADER_EPOCH,
+    metadata="",
+    error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT,
+)
+"""A transaction will decide what is committed."""
 
 
 # --- commit ---
@@ -123,7 +132,7 @@ def _commit_error(group: Group | None, request: OffsetCommitRequest) -> ErrorCod
 
 
 def fetch_offsets(
-    shard: GroupShard, request: OffsetFetchRequestGroup
+    shard: GroupShard, request: OffsetFetchRequestGroup, *, require_stable: bool = False
 ) -> Result[OffsetFetchResponseGroup]:
     """Return committed offsets; -1 without an error where there is none. Null topics ask for all of them."""
     offsets = shard.offsets.of_group(request.group_id)
@@ -136,7 +145,9 @@ def fetch_offsets(
         OffsetFetchResponseTopics(
             name=topic,
             partitions=[
-                _fetched(partition, offsets.get(topic, {}).get(partition))
+                _UNSTABLE(partition_index=partition)
+                if require_stable and shard.offsets.is_pending(request.group_id, topic, partition)
+                else _fetched(partition, offsets.get(topic, {}).get(partition))
                 for partition in partitions
             ],
         )
@@ -178,11 +189,17 @@ def expired(shard: GroupShard, now_ms: int) -> Iterator[list[GroupRecord]]:
         subscribed = _subscribed(group)
         for topic, partitions in offsets.items():
             for partition, committed in partitions.items():
-                if topic not in subscribed and _is_expired(shard, group, committed, now_ms):
+                if (
+                    topic not in subscribed
+                    and not shard.offsets.is_pending(group.group_id, topic, partition)
+                    and _is_expired(shard, group, committed, now_ms)
+                ):
                     tombstones.append(OffsetCommit(group.group_id, topic, partition, None))
                 else:
                     kept += 1
         deserted = group.state is GroupState.EMPTY and not group.pending
+        if shard.offsets.has_pending(group.group_id):
+            kept += 1
         if not kept and deserted and group.is_stored:
             tombstones.append(GroupMetadata(group.group_id, None))
         if tombstones:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from headrace.core.coordinator.group.states import GroupState
+from headrace.core.log.control_batch import Marker, build_marker, read_marker
 from headrace.errors import CorruptRecordError, HeadraceError
 from headrace.protocol.codec import Message
 from headrace.protocol.messages.group_metadata_record import (
@@ -20,8 +21,9 @@ from headrace.protocol.messages.group_metadata_record import (
     MemberMetadata,
 )
 from headrace.protocol.messages.offset_commit_record import OffsetCommitKey, OffsetCommitValue
-from headrace.records.builder import build_batch
-from headrace.records.reader import Record, read_records
+from headrace.records.batch import BatchHeader, iterate_headers
+from headrace.records.builder import BatchBuilder, build_batch
+from headrace.records.reader import Record, decode_batch, read_records
 from headrace.types import Buffer, FileRange
 
 OFFSET_COMMIT_KIND = 1
@@ -51,6 +53,17 @@ class OffsetCommit(NamedTuple):
     topic: str
     partition: int
     committed: CommittedOffset | None
+
+
+class PendingOffset(NamedTuple):
+    """Record: an offset that counts once the producer's transaction is committed.
+
+    Those of one batch are of one producer. Of a transaction's end a marker tells, as in every partition.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    commit: OffsetCommit
 
 
 class StoredMember(NamedTuple):
@@ -88,7 +101,7 @@ class GroupMetadata(NamedTuple):
     generation: Generation | None
 
 
-GroupRecord = OffsetCommit | GroupMetadata
+GroupRecord = OffsetCommit | GroupMetadata | PendingOffset | Marker
 
 
 # --- to bytes ---
@@ -96,6 +109,15 @@ GroupRecord = OffsetCommit | GroupMetadata
 
 def encode_records(records: Sequence[GroupRecord], now_ms: int) -> bytes:
     """Return one record batch."""
+    first = records[0]
+    if isinstance(first, Marker):
+        return build_marker(first, now_ms)
+    if isinstance(first, PendingOffset):
+        builder = BatchBuilder(max_bytes=1 << 31, transactional=True)
+        for record in records:
+            assert isinstance(record, PendingOffset), "a batch is of one transaction, or of none"
+            builder.append(*_encode(record.commit), now_ms)
+        return builder.build(first.producer_id, first.producer_epoch)
     return build_batch([(*_encode(record), now_ms) for record in records])
 
 
@@ -106,6 +128,7 @@ def _encode(record: GroupRecord) -> tuple[bytes, bytes | None, list[tuple[str, b
         )
         value = None if record.committed is None else _offset_value(record.committed)
         return _bytes(OFFSET_COMMIT_KIND, KEY_VERSION, offset_key), value, []
+    assert not isinstance(record, PendingOffset | Marker), "these have batches of their own"
     group_key = GroupMetadataKey(group=record.group_id)
     value = None if record.generation is None else _group_value(record.generation)
     return (
@@ -169,15 +192,45 @@ def decode_records(batches: Buffer) -> Iterator[tuple[int, GroupRecord | None]]:
     Raises:
         CorruptRecordError: A key or value is not what its version says.
     """
-    for record in read_records(batches):
-        yield record.offset, _checked(record)
+    for position, header in iterate_headers(batches):
+        if header.is_transactional:
+            yield from _decode_transactional(batches, position, header)
+        else:
+            batch = memoryview(batches)[position : position + header.size]
+            for record in read_records(batch):
+                yield record.offset, _checked(record)
 
 
 def decode_latest(batches: Buffer) -> Iterator[tuple[int, GroupRecord | None]]:
     """Yield like `decode_records`, but of each key the last record only, as if the batches had been compacted.
 
-    Most records are commits that later ones replace; to decode them would take most of the time of loading.
+    Most records are commits that later ones replace; to decode them would take most of the time of loading. Those of
+    transactions are all yielded, for their order decides; only what lies between them is compacted.
     """
+    start = 0
+    for position, header in iterate_headers(batches):
+        if header.is_transactional:
+            yield from _decode_latest(memoryview(batches)[start:position])
+            yield from _decode_transactional(batches, position, header)
+            start = position + header.size
+    yield from _decode_latest(memoryview(batches)[start:])
+
+
+def _decode_transactional(
+    batches: Buffer, position: int, header: BatchHeader
+) -> Iterator[tuple[int, GroupRecord | None]]:
+    if header.is_control:
+        yield header.last_offset, read_marker(memoryview(batches)[position:])
+        return
+    for record in decode_batch(header, batches, position):
+        commit = _checked(record)
+        if isinstance(commit, OffsetCommit) and commit.committed is not None:
+            yield record.offset, PendingOffset(header.producer_id, header.producer_epoch, commit)
+        else:
+            yield record.offset, None
+
+
+def _decode_latest(batches: Buffer) -> Iterator[tuple[int, GroupRecord | None]]:
     latest: dict[bytes | None, Record] = {}
     for record in read_records(batches):
         latest.pop(record.key, None)  # so that it comes last, at the offset that it has now

@@ -10,12 +10,14 @@ from headrace.core.coordinator.group.offset_store import OffsetStore
 from headrace.core.coordinator.group.records import (
     GroupRecord,
     OffsetCommit,
+    PendingOffset,
     decode_latest,
     encode_records,
 )
 from headrace.core.coordinator.group.states import GroupState
 from headrace.core.coordinator.runtime import CoordinatorLog, Result, Shard, Timer, Timers
 from headrace.core.deferred import Deferred
+from headrace.core.log.control_batch import Marker
 from headrace.errors import ErrorCode
 from headrace.ports import Entropy, Journal
 from headrace.protocol.messages.join_group import JoinGroupResponse
@@ -68,7 +70,13 @@ class GroupShard:
 
     def replay(self, record: GroupRecord) -> None:
         """Apply one record: the only place where generations and offsets change."""
-        if isinstance(record, OffsetCommit):
+        if isinstance(record, PendingOffset):
+            self.offsets.replay_pending(record)
+            self._group(record.commit.group_id)
+        elif isinstance(record, Marker):
+            for group_id in self.offsets.replay_marker(record):
+                self.forget_if_void(group_id)
+        elif isinstance(record, OffsetCommit):
             self.offsets.replay(record)
             if record.committed is not None:
                 self._group(record.group_id)
@@ -78,7 +86,7 @@ class GroupShard:
             self._group(record.group_id).replay(record.generation)
         elif (group := self.groups.pop(record.group_id, None)) is not None:
             self.cancel_timers(group)
-            if self.offsets.of_group(record.group_id):
+            if self.offsets.has_any(record.group_id):
                 self._group(record.group_id)
 
     def encode(self, records: Sequence[GroupRecord], now_ms: int) -> bytes:
@@ -120,7 +128,7 @@ class GroupShard:
     def forget_if_void(self, group_id: str) -> None:
         """Drop a group of which nothing is left, in the log or in memory."""
         group = self.groups.get(group_id)
-        if group is not None and group.is_void and not self.offsets.of_group(group_id):
+        if group is not None and group.is_void and not self.offsets.has_any(group_id):
             del self.groups[group_id]
 
     def create_group(self, group_id: str) -> Group:

@@ -1,0 +1,107 @@
+"""TxnOffsetCommit: offsets that are part of a transaction.
+
+They are records of the producer's in the group's partition: pending until the marker of the transaction comes.
+"""
+
+from __future__ import annotations
+
+from headrace.core.coordinator.group.classic import Group
+from headrace.core.coordinator.group.membership import validate_member
+from headrace.core.coordinator.group.records import CommittedOffset, OffsetCommit, PendingOffset
+from headrace.core.coordinator.group.shard import GroupShard
+from headrace.core.coordinator.runtime import Result
+from headrace.errors import ApiError, ErrorCode
+from headrace.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+
+def commit_offsets(
+    shard: GroupShard, request: TxnOffsetCommitRequest, now_ms: int
+) -> Result[TxnOffsetCommitResponse]:
+    """Write the offsets of a transaction, all or none but for those whose metadata is too large.
+
+    Raises:
+        ApiError: The group does not take commits from this sender now; nothing is written.
+    """
+    error = _refusal(shard.groups.get(request.group_id), request)
+    if error is not ErrorCode.NONE:
+        raise ApiError(error)
+    limit = shard.config.offset_metadata_max_bytes
+    records = [
+        PendingOffset(
+            request.producer_id,
+            request.producer_epoch,
+            OffsetCommit(
+                request.group_id,
+                topic.name,
+                partition.partition_index,
+                CommittedOffset(
+                    partition.committed_offset,
+                    partition.committed_leader_epoch,
+                    partition.committed_metadata or "",
+                    now_ms,
+                ),
+            ),
+        )
+        for topic in request.topics
+        for partition in topic.partitions
+        if _fits(partition, limit)
+    ]
+    topics = [
+        TxnOffsetCommitResponseTopic(
+            name=topic.name,
+            partitions=[
+                TxnOffsetCommitResponsePartition(
+                    partition_index=partition.partition_index,
+                    error_code=ErrorCode.NONE
+                    if _fits(partition, limit)
+                    else ErrorCode.OFFSET_METADATA_TOO_LARGE,
+                )
+                for partition in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    return Result(TxnOffsetCommitResponse(topics=topics), records)
+
+
+def commit_failed(request: TxnOffsetCommitRequest, error: ErrorCode) -> TxnOffsetCommitResponse:
+    """Return the response that says `error` for every partition of the request."""
+    if error is ErrorCode.UNKNOWN_SERVER_ERROR:
+        # The one append error that the runtime does not name: the batch exceeds the internal topic's maximum.
+        error = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    TxnOffsetCommitResponsePartition(
+                        partition_index=partition.partition_index, error_code=error
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _fits(partition: TxnOffsetCommitRequestPartition, limit: int) -> bool:
+    return len(partition.committed_metadata or "") <= limit
+
+
+def _refusal(group: Group | None, request: TxnOffsetCommitRequest) -> ErrorCode:
+    """Say why the sender may not commit for the group; before version 3 it did not say who it is in the group."""
+    if request.generation_id < 0 and not request.member_id and request.group_instance_id is None:
+        return ErrorCode.NONE
+    if group is None:
+        return ErrorCode.ILLEGAL_GENERATION
+    error = validate_member(group, request.member_id, request.group_instance_id)
+    if error is ErrorCode.NONE and request.generation_id != group.generation.number:
+        error = ErrorCode.ILLEGAL_GENERATION
+    return error

@@ -1,0 +1,201 @@
+"""Offsets that are committed in a transaction (hazards B6, B17 and B20)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace.core.deferred import Deferred
+from headrace.core.log.control_batch import Marker
+from headrace.errors import ErrorCode
+from headrace.protocol.messages.delete_groups import DeletableGroupResult
+from headrace.protocol.messages.offset_fetch import (
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from headrace.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from tests.fixtures.group_world import GroupWorld, now, parked
+
+UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
+
+
+def txn_commit(
+    world: GroupWorld,
+    offset: int,
+    *,
+    producer: int = 1,
+    epoch: int = 0,
+    partition: int = 0,
+    generation: int = -1,
+    member: str = "",
+    instance: str | None = None,
+    metadata: str = "",
+) -> Any:
+    request = TxnOffsetCommitRequest(
+        transactional_id="id",
+        group_id="g",
+        producer_id=producer,
+        producer_epoch=epoch,
+        generation_id=generation,
+        member_id=member,
+        group_instance_id=instance,
+        topics=[
+            TxnOffsetCommitRequestTopic(
+                name="t",
+                partitions=[
+                    TxnOffsetCommitRequestPartition(
+                        partition_index=partition,
+                        committed_offset=offset,
+                        committed_metadata=metadata,
+                    )
+                ],
+            )
+        ],
+    )
+    return world.coordinator.commit_transactional_offsets(request, world.now_ms)
+
+
+def code(reply: Any) -> int:
+    return int(now(reply).topics[0].partitions[0].error_code)
+
+
+def end(
+    world: GroupWorld, *, committed: bool, producer: int = 1, epoch: int = 0
+) -> ErrorCode | Deferred[ErrorCode]:
+    marker = Marker(producer, epoch, 0, committed)
+    return world.coordinator.end_transaction(0, marker, world.now_ms)
+
+
+def stable(world: GroupWorld, partition: int = 0) -> tuple[int, int]:
+    """What a consumer of the next transaction is told: error code and offset."""
+    wanted = OffsetFetchRequestTopics(name="t", partition_indexes=[partition])
+    request = OffsetFetchRequestGroup(group_id="g", topics=[wanted])
+    reply = world.coordinator.fetch_offsets([request], world.now_ms, require_stable=True)
+    fetched = now(reply)[0].topics[0].partitions[0]
+    return fetched.error_code, fetched.committed_offset
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+@pytest.mark.parametrize("committed", [True, False])
+def test_b17_offsets_count_from_the_commit_marker_on(*, committed: bool, restarts: bool) -> None:
+    world = GroupWorld()
+    world.commit({("t", 0): 5})
+    assert code(txn_commit(world, 9)) == 0
+    if restarts:
+        world.restart()
+    assert world.offsets() == {("t", 0): 5}
+    assert stable(world) == (UNSTABLE, -1)
+    assert stable(world, 1) == (0, -1)
+    assert end(world, committed=committed) is ErrorCode.NONE
+    if restarts:
+        world.restart()
+    assert stable(world) == (0, 9 if committed else 5)
+
+
+def test_a_group_that_has_pending_offsets_only_exists() -> None:
+    world = GroupWorld(offsets_retention_minutes=1, offsets_retention_check_interval_ms=1_000)
+    txn_commit(world, 9)
+    world.advance(200_000)
+    assert world.coordinator.exists("g")
+    end(world, committed=False)
+    assert not world.coordinator.exists("g")
+
+
+def test_b6_a_marker_of_an_older_epoch_does_not_end_a_later_transaction() -> None:
+    world = GroupWorld()
+    txn_commit(world, 9, epoch=4)
+    end(world, committed=True, epoch=3)
+    assert stable(world) == (UNSTABLE, -1)
+    end(world, committed=False, epoch=5)  # the coordinator has fenced the producer
+    assert stable(world) == (0, -1)
+
+
+def test_b20_an_answer_shows_only_what_is_durable() -> None:
+    world = GroupWorld(manual=True)
+    reply = txn_commit(world, 9)
+    assert parked(reply)
+    world.sync()
+    assert code(reply) == 0
+    marked = end(world, committed=True)
+    assert parked(marked)
+    read = world.fetch({"t": [0]})
+    assert parked(read)
+    world.sync()
+    assert now(marked) is ErrorCode.NONE
+    assert world.offsets() == {("t", 0): 9}
+    txn_commit(world, 20)
+    world.sync()
+    end(world, committed=True)
+    world.restart()
+    assert stable(world) == (
+        UNSTABLE,
+        -1,
+    )  # the marker was lost; the transaction's coordinator writes it again
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+def test_what_was_written_last_counts(*, restarts: bool) -> None:
+    world = GroupWorld()
+    txn_commit(world, 1, producer=1)
+    txn_commit(world, 2, producer=2)
+    txn_commit(world, 3, producer=3)
+    if restarts:
+        world.restart()
+    end(world, committed=True, producer=2)
+    assert world.offsets() == {("t", 0): 2}
+    end(world, committed=True, producer=1)
+    assert world.offsets() == {("t", 0): 2}
+    assert stable(world) == (UNSTABLE, -1)
+    world.commit({("t", 0): 4})
+    end(world, committed=True, producer=3)
+    if restarts:
+        world.restart()
+    assert stable(world) == (0, 4)
+
+
+def test_deleting_forgets_what_is_pending_too() -> None:
+    world = GroupWorld()
+    txn_commit(world, 1)
+    world.coordinator.topics_deleted(["t"], world.now_ms)
+    assert not world.coordinator.exists("g")
+    world.commit({("t", 1): 4})
+    txn_commit(world, 1, producer=2)
+    deleted: list[DeletableGroupResult] = now(world.coordinator.delete_groups(["g"], world.now_ms))
+    assert deleted[0].error_code == 0
+    for producer in (1, 2):
+        end(world, committed=True, producer=producer)
+    assert not world.coordinator.exists("g")
+
+
+def test_members_are_fenced_by_generation_and_instance() -> None:
+    world = GroupWorld()
+    (member,) = world.stable()
+    generation = world.group().generation.number
+    assert code(txn_commit(world, 1)) == 0  # before version 3 nobody said who they were
+    assert code(txn_commit(world, 1, member=member, generation=generation)) == 0
+    assert code(txn_commit(world, 1, member=member, generation=generation - 1)) == (
+        ErrorCode.ILLEGAL_GENERATION
+    )
+    assert code(txn_commit(world, 1, member="x", generation=generation)) == (
+        ErrorCode.UNKNOWN_MEMBER_ID
+    )
+    assert code(txn_commit(world, 1, member=member, generation=generation, instance="i")) == (
+        ErrorCode.UNKNOWN_MEMBER_ID
+    )
+    world.admitted()  # a rebalance begins: what was consumed before may still be committed
+    assert code(txn_commit(world, 1, member=member, generation=generation)) == 0
+
+
+def test_metadata_that_is_too_large_is_refused() -> None:
+    world = GroupWorld(offset_metadata_max_bytes=3)
+    assert code(txn_commit(world, 1, metadata="four")) == ErrorCode.OFFSET_METADATA_TOO_LARGE
+    assert not world.coordinator.exists("g")
+
+
+def test_a_generation_is_needed_of_a_group_that_is_not_there() -> None:
+    assert code(txn_commit(GroupWorld(), 1, generation=3)) == ErrorCode.ILLEGAL_GENERATION
