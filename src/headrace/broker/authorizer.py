@@ -20,7 +20,7 @@ from headrace.broker.context import RequestContext
 from headrace.broker.metadata_records import ACLS, AclRecord, decode, encode
 from headrace.broker.metadata_writer import MetadataWriter
 from headrace.broker.resources import ResourceType as ConfigResource
-from headrace.config.authorization import parse_super_users
+from headrace.config.authorization import AUTHORIZERS, parse_super_users
 from headrace.config.broker import BrokerConfig
 from headrace.errors import ApiError, ErrorCode, InvalidRequestError, StorageError
 from headrace.ports import Delete, Journal, Put
@@ -197,6 +197,21 @@ class Authorizer:
                 raise StorageError(f"{entry.key}: {problem or 'not the key of this ACL'}")
             self._acls[acl] = entry.key
         self._index()
+
+    def warn(self) -> None:
+        """Say in the log what cannot be meant: nobody may do anything, or everybody everything."""
+        if self._super_users and not self.active:
+            self._journal.warning(
+                "authorizer_off",
+                meaning="super.users has no effect: everybody may do everything",
+                remedy=f"authorizer.class.name={AUTHORIZERS[-1]}",
+            )
+        if self.active and not (self._super_users or self._acls or self._everyone_if_none):
+            self._journal.warning(
+                "nobody_may_do_anything",
+                meaning="there are neither super users nor access control entries",
+                remedy="super.users=User:NAME, or stop and use `headrace acl create --data`",
+            )
 
     # Decisions
 

@@ -162,6 +162,7 @@ class _Process:
         )
         descriptors = _descriptor_limit()
         broker.open(self._clock.now_ms())
+        broker.authorizer.warn()
         limits = server_limits(self._options.config, descriptors, broker.replicas.partitions_count)
         hub = BrokerHub(
             loop,

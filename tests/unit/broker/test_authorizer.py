@@ -138,6 +138,33 @@ def test_super_users_may_do_everything():
     assert fetched(harness, as_user("CN=a,O=b")) == 0
 
 
+def warnings(harness: BrokerHarness) -> set[str]:
+    return {"authorizer_off", "nobody_may_do_anything"} & set(harness.journal.events("warning"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"super_users": "User:root"}, "authorizer_off"),
+        (ON, "nobody_may_do_anything"),
+        ({**ON, "super_users": "User:root"}, None),
+        ({**ON, "allow_everyone_if_no_acl_found": True}, None),
+        ({}, None),
+    ],
+)
+def test_what_cannot_be_meant_is_warned_of(settings, said):
+    harness = BrokerHarness(**settings)
+    harness.broker.authorizer.warn()
+    assert warnings(harness) == {said} - {None}
+
+
+def test_with_an_entry_somebody_may_do_something():
+    harness = BrokerHarness(**ON)
+    create(harness, creation())
+    harness.broker.authorizer.warn()
+    assert not warnings(harness)
+
+
 def test_what_no_acl_names_can_be_for_everybody():
     harness = BrokerHarness(**ON, allow_everyone_if_no_acl_found=True)
     harness.create_topic("t")
