@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
@@ -21,15 +22,22 @@ class Clients:
         target: What they are made with: a broker of this process, or HOST:PORT.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, **properties: Any) -> None:
+        """Prepare to make clients.
+
+        Args:
+            target: A broker of this process, or HOST:PORT.
+            properties: Properties of all of them, unless one is told otherwise.
+        """
         self.target = target
+        self._properties = properties
         self._open = ExitStack()
 
     def producer(self, **options: Any) -> Producer:
         """Return a new `headrace.Producer`."""
         from headrace.clients.producer.blocking import Producer  # noqa: PLC0415 - not every test has one
 
-        return self._open.enter_context(Producer(self.target, **options))
+        return self._open.enter_context(Producer(self.target, **self._with(options)))
 
     def consumer(self, *topics: str, **options: Any) -> Consumer:
         """Return a new `headrace.Consumer`, subscribed to topics if any are named.
@@ -38,8 +46,8 @@ class Clients:
         """
         from headrace.clients.consumer.blocking import Consumer  # noqa: PLC0415 - not every test has one
 
-        options.setdefault("auto_offset_reset", "earliest")
-        consumer = self._open.enter_context(Consumer(self.target, **options))
+        wanted = self._with({"auto_offset_reset": "earliest", **options})
+        consumer = self._open.enter_context(Consumer(self.target, **wanted))
         if topics:
             consumer.subscribe(list(topics))
         return consumer
@@ -48,7 +56,10 @@ class Clients:
         """Return a new `headrace.Admin`."""
         from headrace.clients.admin.blocking import Admin  # noqa: PLC0415 - not every test has one
 
-        return self._open.enter_context(Admin(self.target, **options))
+        return self._open.enter_context(Admin(self.target, **self._with(options)))
+
+    def _with(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        return {**self._properties, **options}
 
     def close(self) -> None:
         """Close all of them."""

@@ -41,10 +41,12 @@ class ExternalBroker:
 
     Attributes:
         bootstrap: HOST:PORT for clients, or several.
+        properties: What Headrace's clients need besides, such as what protects the connections.
     """
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, properties: Mapping[str, Any] | None = None) -> None:
         self.bootstrap = bootstrap
+        self.properties = dict(properties or {})
 
 
 def broker(
@@ -97,11 +99,17 @@ def broker_proc(*, scope: Scope = "function", configs: Mapping[str, str] | None 
     return made
 
 
-def broker_noproc(bootstrap: str | None = None, *, scope: Scope = "session") -> Any:
+def broker_noproc(
+    bootstrap: str | None = None,
+    *,
+    properties: Mapping[str, Any] | None = None,
+    scope: Scope = "session",
+) -> Any:
     """Make a fixture of a cluster that runs anyway; without an address its tests are skipped.
 
     Args:
         bootstrap: HOST:PORT; None is that of `--headrace-bootstrap`.
+        properties: For the clients that the fixtures make: `security.protocol` and what goes with it.
         scope: How long it lives.
     """
 
@@ -111,7 +119,7 @@ def broker_noproc(bootstrap: str | None = None, *, scope: Scope = "session") -> 
         address = bootstrap or request.config.getoption(OPTION)
         if address is None:
             pytest.skip(f"needs a cluster: say {OPTION}=HOST:PORT")
-        return ExternalBroker(address)
+        return ExternalBroker(address, properties)
 
     return made
 
@@ -157,7 +165,8 @@ def topic(
         mark = request.node.get_closest_marker("headrace_topic")
         wanted = {"partitions": partitions, **options, **(mark.kwargs if mark else {})}
         name = unique_name(request.node.name)
-        with Admin(_target(_of(request, broker))) as admin:
+        found = _of(request, broker)
+        with Admin(_target(found), **_properties(found)) as admin:
             admin.create_topic(name, **wanted)
             yield name
             if name in admin.topics():
@@ -179,7 +188,8 @@ def admin(broker: str | None = None, *, scope: Scope = "function") -> Any:
         """A `headrace.Admin` of the broker."""
         from headrace.clients.admin.blocking import Admin  # noqa: PLC0415 - pytest starts without it
 
-        with Admin(_target(_of(request, broker))) as connected:
+        found = _of(request, broker)
+        with Admin(_target(found), **_properties(found)) as connected:
             yield connected
 
     return made
@@ -198,7 +208,8 @@ def client(broker: str | None = None, *, scope: Scope = "function") -> Any:
         """Makes Headrace's producers and consumers of the broker, see `headrace.testing.Clients`."""
         from headrace.testing.clients import Clients  # noqa: PLC0415 - pytest starts without it
 
-        with Clients(_target(_of(request, broker))) as clients:
+        found = _of(request, broker)
+        with Clients(_target(found), **_properties(found)) as clients:
             yield clients
 
     return made
@@ -223,3 +234,8 @@ def _target(found: Any) -> Target:
     from headrace.testing.broker import Broker  # noqa: PLC0415 - pytest starts without it
 
     return found if isinstance(found, Broker) else str(found.bootstrap)
+
+
+def _properties(found: Any) -> dict[str, Any]:
+    """Return the properties of clients, which only a cluster that runs anyway may want."""
+    return found.properties if isinstance(found, ExternalBroker) else {}
