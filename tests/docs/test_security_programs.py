@@ -1,4 +1,4 @@
-"""docs/security.md: the worker, the commands and the fixtures of its section on programs log in and have their rights."""
+"""docs/security.md: the worker, the commands and the fixtures of its section on programs log in, and have rights."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def _document(client: BlockingClient, group: GroupDescription) -> dict[str, Any]
 
 
 def _attached(client: BlockingClient, name: str) -> dict[str, Any] | None:
-    """Return what an administrator attached the group to; None if nobody did, or the broker keeps or shows no such thing."""
+    """Return what an administrator attached the group to; None if nobody did, or the broker does not say."""
     from headrace.clients.flows.attachments import group_attachments  # noqa: PLC0415 - not for `--help`
     from headrace.errors import ApiError, ConfigError  # noqa: PLC0415 - as above
 

@@ -6,7 +6,9 @@ import re
 from typing import Final
 
 from headrace.errors import ConfigError
-from headrace.security.principal import USER
+
+USER: Final = "User"
+"""The one type of principals, as `headrace.security.principal` has it; this layer is below that one."""
 
 _ANOTHER: Final = re.compile(rf",\s*{USER}:")
 

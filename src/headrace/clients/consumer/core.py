@@ -110,9 +110,7 @@ class ConsumerCore:
             check=self._check_open,
             raise_failure=self._raise_failure,
         )
-        self._decoders = Decoders(
-            engine, key_serde, serde, resolve_serde, on_failure=self.failed, warn=self.warn
-        )
+        self._decoders = Decoders(engine, key_serde, serde, resolve_serde, self)
         self._hand_out = HandOut(self.cursors, self._decoders)
         self._topics = SubscribedTopics(engine, config, self.cursors)
         self._watch = TopicWatch(

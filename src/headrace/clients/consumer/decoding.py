@@ -22,6 +22,16 @@ class Deserializer(Protocol):
         """Return the value; whatever is raised says what is wrong with the bytes."""
 
 
+class Reports(Protocol):
+    """Hears of what went wrong."""
+
+    def failed(self, error: HeadraceError) -> object:
+        """Have the next poll raise an error."""
+
+    def warn(self, text: str) -> object:
+        """Tell the program's operator something."""
+
+
 Resolve = Callable[[str], Deserializer]
 
 
@@ -34,9 +44,7 @@ class Decoders:
         key_serde: Deserializer | None,
         serde: Deserializer | None,
         resolve: Resolve | None,
-        *,
-        on_failure: Callable[[HeadraceError], object],
-        warn: Callable[[str], object],
+        reports: Reports,
     ) -> None:
         """Prepare the decoders of a consumer.
 
@@ -45,16 +53,14 @@ class Decoders:
             key_serde: For the keys of all topics; None asks each topic.
             serde: For the values of all topics; None asks each topic.
             resolve: Returns the serde of a name; None takes bytes where no serde is given.
-            on_failure: Told when a topic's serdes are not known here.
-            warn: Told what the program's operator should know.
+            reports: Told when a topic's serdes are not known here, or may not be.
         """
         self._engine = engine
         self._key = _decode_of(key_serde)
         self._value = _decode_of(serde)
         self._given = key_serde is not None, serde is not None
         self._resolve = resolve if not all(self._given) else None
-        self._on_failure = on_failure
-        self._warn = warn
+        self._reports = reports
         self._background = Background(engine)
         self._known: dict[str, tuple[Decode | None, Decode | None]] = {}
 
@@ -78,7 +84,7 @@ class Decoders:
 
     def _told(self, outcome: object) -> None:
         if isinstance(outcome, HeadraceError):
-            self._on_failure(outcome)
+            self._reports.failed(outcome)
 
     def _ask(self, topics: list[str]) -> Flow[None]:
         backoff = self._engine.state.backoff()
@@ -96,7 +102,7 @@ class Decoders:
                     for name, given in zip(("key_serde", "serde"), self._given, strict=True)
                     if not given
                 ]
-                self._warn(hidden_settings(topic, "consumer", ", ".join(missing)))
+                self._reports.warn(hidden_settings(topic, "consumer", ", ".join(missing)))
             self._known[topic] = (
                 self._choose(0, self._key, named.key_serde),
                 self._choose(1, self._value, named.serde),
