@@ -24,6 +24,7 @@ import asyncio
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.context import RequestContext
@@ -176,6 +177,7 @@ class Listener:
             ),
             on_failure=self._sync_failed,
         )
+        self._world.broker.authenticator.run_aside = self._run_aside
         keys = KeyReader(loop, self._world.broker.authenticator, self._journal)
         self._running = True
         self._hub.start()
@@ -183,6 +185,16 @@ class Listener:
         await self._stop.wait()
         keys.close()
         await self._end()
+
+    def _run_aside(self, work: Callable[[], Any], done: Callable[[Any], object]) -> None:
+        """Check a password in a thread that does not hold the lock, for milliseconds."""
+
+        def finish(outcome: Any) -> None:
+            with self._world.condition:
+                done(outcome)
+                self._world.hand_over()
+
+        self._hub.aside.run(work, finish)
 
     async def _serve(self, bound: BoundListener) -> None:
         await bound.serve(self._hub, self._loop)
