@@ -131,7 +131,10 @@ def parse_config(config_class: type[C], properties: Mapping[str, Any], **default
         attribute = ALIASES.get(dotted, dotted).replace(".", "_")
         if attribute not in attributes:
             raise ConfigError(_unknown(name, config_class))
-        values[attribute] = _parse(dotted, attribute, str(attributes[attribute].type), value)
+        kind = str(attributes[attribute].type)
+        if value is None and kind.startswith("str"):
+            continue  # a variable of the environment that is not set, say: it is not given
+        values[attribute] = _parse(dotted, attribute, kind, value)
     if issubclass(config_class, ProducerConfig) and "enable_idempotence" not in values:
         # As in Kafka's client: acks or pipelining that rule idempotence out switch it off, unless it was asked for.
         in_flight = values.get("max_in_flight_requests_per_connection", 1)
@@ -162,6 +165,8 @@ def _parse(name: str, attribute: str, type_name: str, value: Any) -> Any:
         return _boolean(name, value)
     if type_name == "int":
         return _integer(name, value)
+    if isinstance(value, bytes):
+        raise ConfigError(f"property {name!r} wants text, not bytes")
     return str(value)
 
 

@@ -117,6 +117,12 @@ def test_librdkafka_says_mechanisms() -> None:
         ({"security.protocol": "SSL", "ssl.certificate.location": "/c"}, "has no key"),
         ({"security.protocol": "SSL", "ssl.key.pem": SECRET}, "has no certificate"),
         ({"security.protocol": "SSL", "ssl.key.password": SECRET}, "but no key"),
+        # A variable of the environment that is not set, and a file read as bytes, are no passwords.
+        ({**LOGIN, "security.protocol": "SASL_SSL", "sasl.password": None}, "needs sasl.password"),
+        (
+            {**LOGIN, "security.protocol": "SASL_SSL", "sasl.password": SECRET.encode()},
+            "'sasl.password' wants text, not bytes",
+        ),
         ({"ssl.truststore.type": "JKS"}, "keytool -importkeystore"),
         ({"ssl.keystore.type": "PKCS12"}, "openssl pkcs12"),
         ({"security.protocl": "SSL"}, "did you mean 'security.protocol'"),
