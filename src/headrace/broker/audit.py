@@ -38,6 +38,7 @@ Change = Literal[
     "topic_configured",
     "topic_created",
     "topic_deleted",
+    "transaction_ended",
 ]
 """What an administrator can do, as `audit_changed` names it in its field `what`."""
 

@@ -148,6 +148,20 @@ def _delete_records(request: Any, response: Any) -> Done:
             yield "records_deleted", {"topic": topic.name, "before_offset": before}
 
 
+def _write_txn_markers(request: Any, response: Any) -> Done:
+    for wanted, result in zip(request.markers, response.markers, strict=True):
+        partitions = _partitions(result.topics)
+        if partitions:
+            yield (
+                "transaction_ended",
+                {
+                    "producer_id": wanted.producer_id,
+                    "committed": wanted.transaction_result,
+                    "partitions": partitions,
+                },
+            )
+
+
 def _create_acls(request: Any, response: Any) -> Done:
     for creation in _done(request.creations, response.results):
         yield "acl_created", _acl(creation, creation.resource_pattern_type)
@@ -200,6 +214,7 @@ RULES: Final[Mapping[int, Rule]] = {
     ApiKey.OFFSET_COMMIT: _offset_commit,
     ApiKey.OFFSET_DELETE: _offset_delete,
     ApiKey.DELETE_RECORDS: _delete_records,
+    ApiKey.WRITE_TXN_MARKERS: _write_txn_markers,
     ApiKey.CREATE_ACLS: _create_acls,
     ApiKey.DELETE_ACLS: _delete_acls,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _alter_scram_credentials,

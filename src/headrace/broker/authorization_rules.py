@@ -127,6 +127,9 @@ RULES: Final[Mapping[ApiKey, tuple[Rule, ...]]] = {
         _cluster(Operation.CLUSTER_ACTION, "as a replica", "see the next row"),
         _topic(Operation.DESCRIBE, "or every topic named", _PARTITIONS),
     ),
+    ApiKey.WRITE_TXN_MARKERS: (
+        _cluster(Operation.CLUSTER_ACTION, refusal=f"{_CLUSTER} for each partition"),
+    ),
     ApiKey.DESCRIBE_ACLS: (_cluster(Operation.DESCRIBE),),
     ApiKey.CREATE_ACLS: (_cluster(Operation.ALTER),),
     ApiKey.DELETE_ACLS: (_cluster(Operation.ALTER),),
@@ -152,6 +155,7 @@ RULES: Final[Mapping[ApiKey, tuple[Rule, ...]]] = {
     ApiKey.DESCRIBE_CLUSTER: (
         _cluster(Operation.DESCRIBE, "to see its authorized operations", "an empty set"),
     ),
+    ApiKey.DESCRIBE_PRODUCERS: (_topic(Operation.READ, refusal=_PARTITIONS),),
     ApiKey.LIST_CONFIG_RESOURCES: (_cluster(Operation.DESCRIBE_CONFIGS),),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (
         _topic(Operation.DESCRIBE, "every topic", f"{_TOPIC}; not listed where all are"),

@@ -62,6 +62,10 @@ class Purgatory:
         for operation in self._deadlines.expire(now_ms):
             operation.expire()
 
+    def deliver_later(self, deliver: Callable[[], None]) -> None:
+        """Run something when the broker has come to rest."""
+        self._completions.append(deliver)
+
     def deliver(self) -> bool:
         """Run the completions; tell whether there were any."""
         if not self._completions:

@@ -26,6 +26,7 @@ from headrace.broker.handlers import (
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    describe_producers,
     describe_topic_partitions,
     describe_user_scram_credentials,
     fetch,
@@ -47,6 +48,7 @@ from headrace.broker.handlers import (
     sasl_authenticate,
     sasl_handshake,
     sync_group,
+    write_txn_markers,
 )
 
 REGISTRY: Final[tuple[ModuleType, ...]] = (
@@ -70,6 +72,7 @@ REGISTRY: Final[tuple[ModuleType, ...]] = (
     delete_records,
     init_producer_id,
     offset_for_leader_epoch,
+    write_txn_markers,
     describe_acls,
     create_acls,
     delete_acls,
@@ -86,6 +89,7 @@ REGISTRY: Final[tuple[ModuleType, ...]] = (
     describe_user_scram_credentials,
     alter_user_scram_credentials,
     describe_cluster,
+    describe_producers,
     list_config_resources,
     describe_topic_partitions,
 )

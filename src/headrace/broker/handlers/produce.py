@@ -34,6 +34,7 @@ from headrace.protocol.messages.produce import (
 )
 from headrace.records.batch import (
     COMPRESSION_MASK,
+    CONTROL_FLAG,
     CRC_START,
     HEADER_SIZE,
     TRANSACTIONAL_FLAG,
@@ -150,7 +151,7 @@ def _records(data: PartitionProduceData, version: int) -> Buffer:
     assert not isinstance(records, FileRange), "a request is bytes, never a file"
     if (
         len(records) >= HEADER_SIZE
-        and records[CRC_START + 1] & TRANSACTIONAL_FLAG
+        and records[CRC_START + 1] & (TRANSACTIONAL_FLAG | CONTROL_FLAG) == TRANSACTIONAL_FLAG
         and unpack_header(records)[4] == batch_crc(records, 0, len(records))  # else it is corrupt
     ):
         raise ApiError(

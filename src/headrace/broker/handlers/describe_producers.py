@@ -1,0 +1,77 @@
+"""DescribeProducers (API key 61), versions 0-0.
+
+Behaviour: tells the idempotent and transactional producers that a partition remembers: id, epoch, last sequence, the time
+of the last append, the epoch of the coordinator that last ended a transaction, and where an open one begins (-1 for what
+there is not). That is how a transaction that hangs is found. READ on the topic is asked for, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.authorizer import authorize
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.lookup import find_partition
+from headrace.errors import ApiError
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+from headrace.security.acls import Operation, ResourceType
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+    from headrace.broker.partition import Partition
+
+API_KEY: Final = ApiKey.DESCRIBE_PRODUCERS
+VERSIONS: Final = VersionRange(0, 0)
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: DescribeProducersRequest
+) -> DescribeProducersResponse:
+    """Tell the producers of every partition."""
+    return DescribeProducersResponse(
+        topics=[
+            TopicResponse(
+                name=topic.name,
+                # Each once, so that one request cannot ask for an answer without bounds.
+                partitions=[
+                    _describe(broker, context, topic.name, index)
+                    for index in dict.fromkeys(topic.partition_indexes)
+                ],
+            )
+            for topic in {topic.name: topic for topic in request.topics}.values()
+        ]
+    )
+
+
+def _describe(broker: Broker, context: RequestContext, topic: str, index: int) -> PartitionResponse:
+    try:
+        authorize(broker, context, Operation.READ, ResourceType.TOPIC, topic)
+        partition = find_partition(broker, topic, index, -1)
+    except ApiError as error:
+        return PartitionResponse(
+            partition_index=index, error_code=error.code, error_message=error.message
+        )
+    return PartitionResponse(partition_index=index, active_producers=_producers(partition))
+
+
+def _producers(partition: Partition) -> list[ProducerState]:
+    producers = partition.log.producers
+    first_offsets = producers.transactions.open
+    return [
+        ProducerState(
+            producer_id=producer_id,
+            producer_epoch=entry.epoch,
+            last_sequence=entry.batches[-1].last_sequence if entry.batches else -1,
+            last_timestamp=entry.last_append_ms,
+            coordinator_epoch=entry.coordinator_epoch,
+            current_txn_start_offset=first_offsets.get(producer_id, -1),
+        )
+        for producer_id, entry in producers.items()
+    ]

@@ -1,0 +1,131 @@
+"""WriteTxnMarkers (API key 27), versions 1-2.
+
+Behaviour: ends transactions in partitions, whether or not one is open there, and answers when that is durable. It is for
+brokers, and for administrators who abort a transaction that hangs; the broker's own coordinator does not come this way.
+A marker of an older epoch of the producer is INVALID_PRODUCER_EPOCH, one of an older coordinator
+TRANSACTION_COORDINATOR_FENCED. Partitions of internal topics are refused with INVALID_TOPIC_EXCEPTION: their
+coordinators end these transactions themselves.
+Versions: v1 flexible; v2 transaction version (KIP-1228).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.authorizer import authorize
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.delayed import Purgatory
+from headrace.broker.partition import Partition
+from headrace.core.deferred import Deferred
+from headrace.core.log.control_batch import Marker
+from headrace.errors import ApiError, ErrorCode, InvalidTopicError
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from headrace.security.acls import Operation, ResourceType
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.WRITE_TXN_MARKERS
+VERSIONS: Final = VersionRange(1, 2)
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: WriteTxnMarkersRequest
+) -> Deferred[WriteTxnMarkersResponse]:
+    """Append every marker to every partition it names, and wait until all are durable."""
+    refusal: ApiError | None = None
+    try:
+        authorize(broker, context, Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
+    except ApiError as error:
+        refusal = error
+    writing = _Writing(broker, context.now_ms, refusal)
+    writing.begin(WriteTxnMarkersResponse(markers=[writing.write(one) for one in request.markers]))
+    return writing.deferred
+
+
+class _Writing:
+    """The markers of one request."""
+
+    __slots__ = ("_broker", "_now_ms", "_pending", "_purgatory", "_refusal", "deferred")
+
+    def __init__(self, broker: Broker, now_ms: int, refusal: ApiError | None) -> None:
+        self._broker = broker
+        self._now_ms = now_ms
+        self._purgatory: Purgatory = broker.purgatory
+        self._refusal = refusal
+        self._pending: list[tuple[Partition, int, WritableTxnMarkerPartitionResult]] = []
+        self.deferred: Deferred[WriteTxnMarkersResponse] = Deferred()
+
+    def write(self, wanted: WritableTxnMarker) -> WritableTxnMarkerResult:
+        """Append one marker, and return the part of the response that waits for it."""
+        marker = Marker(
+            wanted.producer_id,
+            wanted.producer_epoch,
+            wanted.coordinator_epoch,
+            wanted.transaction_result,
+            wanted.transaction_version,
+        )
+        return WritableTxnMarkerResult(
+            producer_id=wanted.producer_id,
+            topics=[
+                WritableTxnMarkerTopicResult(
+                    name=topic.name,
+                    partitions=[
+                        self._append(topic.name, index, marker) for index in topic.partition_indexes
+                    ],
+                )
+                for topic in wanted.topics
+            ],
+        )
+
+    def _append(self, name: str, index: int, marker: Marker) -> WritableTxnMarkerPartitionResult:
+        result = WritableTxnMarkerPartitionResult(partition_index=index)
+        try:
+            partition = self._find(name, index, marker)
+            info = self._broker.replicas.append_marker(partition, marker, self._now_ms)
+        except ApiError as error:
+            result.error_code = error.code
+        else:
+            self._pending.append((partition, info.last_offset + 1, result))
+        return result
+
+    def _find(self, name: str, index: int, marker: Marker) -> Partition:
+        if self._refusal is not None:
+            raise self._refusal
+        if marker.producer_id < 0 or marker.producer_epoch < 0:
+            raise ApiError(ErrorCode.INVALID_PRODUCER_EPOCH, "there is no such producer")
+        topic = self._broker.topics.require(name)
+        if topic.is_internal:
+            raise InvalidTopicError(f"transactions in {name} are ended by its coordinator")
+        return topic.partition(index)
+
+    def begin(self, response: WriteTxnMarkersResponse) -> None:
+        """Wait for what is not durable yet."""
+        pending, self._pending = self._pending, []
+        waiting = [entry for entry in pending if entry[0].high_watermark < entry[1]]
+        if not waiting:
+            self.deferred.resolve(response)
+            return
+        self._pending = waiting
+        for partition, end_offset, result in waiting:
+            partition.await_high_watermark(end_offset, partial(self._durable, response, result))
+
+    def _durable(
+        self,
+        response: WriteTxnMarkersResponse,
+        result: WritableTxnMarkerPartitionResult,
+        error: ErrorCode,
+    ) -> None:
+        result.error_code = error
+        self._pending = [entry for entry in self._pending if entry[2] is not result]
+        if not self._pending:
+            self._purgatory.deliver_later(partial(self.deferred.resolve, response))
