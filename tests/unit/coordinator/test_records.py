@@ -117,8 +117,8 @@ def test_records_of_older_brokers_are_understood():
 
 
 def test_records_of_other_kinds_are_not_ours():
-    consumer_group_key = struct.pack(">h", 3) + text("g")
-    batch = build_batch([(consumer_group_key, b"\x00\x00", (), 0), (None, b"x", (), 0)])
+    other_key = struct.pack(">h", 4) + text("g")
+    batch = build_batch([(other_key, b"\x00\x00", (), 0), (None, b"x", (), 0)])
     assert list(decode_records(batch)) == [(0, None), (1, None)]
 
 

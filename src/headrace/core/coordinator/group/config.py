@@ -22,6 +22,15 @@ class GroupConfig:
     group_max_size: int = 2_147_483_647
     """How many members a group may have."""
 
+    group_consumer_session_timeout_ms: int = 45_000
+    """How long a member of a consumer group may be silent."""
+
+    group_consumer_heartbeat_interval_ms: int = 5_000
+    """How often a member of a consumer group is told to send a heartbeat."""
+
+    group_consumer_max_size: int = 2_147_483_647
+    """How many members a consumer group may have."""
+
     offsets_retention_minutes: int = 10_080
     """How long offsets are kept once nobody uses them (KIP-211)."""
 

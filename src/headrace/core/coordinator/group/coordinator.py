@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache, partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
+from headrace.core.coordinator.consumer import removal
+from headrace.core.coordinator.consumer.assignors import OWN_ASSIGNORS, Assignor
+from headrace.core.coordinator.consumer.describe import describe_consumer_group
+from headrace.core.coordinator.consumer.group import ConsumerGroup
+from headrace.core.coordinator.consumer.heartbeat import Visible
+from headrace.core.coordinator.consumer.heartbeat import heartbeat as consumer_heartbeat
+from headrace.core.coordinator.consumer.topics import TopicsView
 from headrace.core.coordinator.group import (
     delete,
     describe,
@@ -16,10 +23,18 @@ from headrace.core.coordinator.group import (
 )
 from headrace.core.coordinator.group.classic import Group, Origin
 from headrace.core.coordinator.group.config import GroupConfig
-from headrace.core.coordinator.group.join import join_group
+from headrace.core.coordinator.group.join import join_former_consumer_group
 from headrace.core.coordinator.group.records import GroupRecord
-from headrace.core.coordinator.group.shard import JOIN, SESSION, SYNC, GroupShard
+from headrace.core.coordinator.group.shard import (
+    CONSUMER_REBALANCE,
+    CONSUMER_SESSION,
+    JOIN,
+    SESSION,
+    SYNC,
+    GroupShard,
+)
 from headrace.core.coordinator.group.sync import sync_group
+from headrace.core.coordinator.partitioning import can_be_stored, partition_for_key
 from headrace.core.coordinator.runtime import (
     PARKED,
     CoordinatorLog,
@@ -35,6 +50,11 @@ from headrace.core.deferred import Deferred
 from headrace.core.log.control_batch import Marker
 from headrace.errors import ErrorCode
 from headrace.ports import Entropy, Journal
+from headrace.protocol.messages import consumer_group_describe
+from headrace.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from headrace.protocol.messages.delete_groups import DeletableGroupResult
 from headrace.protocol.messages.describe_groups import DescribedGroup
 from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -57,32 +77,6 @@ T = TypeVar("T")
 
 EXPIRY = "expiry"
 TOMBSTONES_PER_BATCH = 1_000
-MAX_STORED_BYTES = 32_767
-CACHED_LENGTH = 256
-"""Longer group ids are hashed anew each time, so that nobody fills the cache with them."""
-
-
-def java_hash(text: str) -> int:
-    """Return Java's String.hashCode(): over UTF-16 code units, as a signed 32-bit number."""
-    units = text.encode("utf-16-be", "surrogatepass")
-    result = 0
-    for position in range(0, len(units), 2):
-        result = (31 * result + (units[position] << 8 | units[position + 1])) & 0xFFFF_FFFF
-    return result - (1 << 32) if result >= 1 << 31 else result
-
-
-_cached_hash = lru_cache(maxsize=4_096)(java_hash)
-
-
-def partition_for_group(group_id: str, partitions_count: int) -> int:
-    """Return the partition of `__consumer_offsets` that holds a group, as every Kafka broker and tool computes it."""
-    hashed = java_hash(group_id) if len(group_id) > CACHED_LENGTH else _cached_hash(group_id)
-    return (0 if hashed == -(1 << 31) else abs(hashed)) % partitions_count
-
-
-def can_be_stored(text: str | None) -> bool:
-    """Whether a string fits into a stored record, which counts its bytes in a signed 16-bit number."""
-    return text is None or len(text) <= 8_191 or len(text.encode()) <= MAX_STORED_BYTES
 
 
 def is_valid_group_id(group_id: str) -> bool:
@@ -91,19 +85,28 @@ def is_valid_group_id(group_id: str) -> bool:
 
 
 class GroupCoordinator:
-    """Coordinates the classic groups whose partitions of `__consumer_offsets` it has loaded.
+    """Coordinates the groups whose partitions of `__consumer_offsets` it has loaded.
 
     All methods are synchronous. A response comes back as it is when nothing has to be waited for, else as a Deferred.
     Errors are in the responses; only `load` raises.
     """
 
     def __init__(
-        self, config: GroupConfig, log: CoordinatorLog, *, entropy: Entropy, journal: Journal
+        self,
+        config: GroupConfig,
+        log: CoordinatorLog,
+        *,
+        entropy: Entropy,
+        journal: Journal,
+        topics: TopicsView | None = None,
+        assignors: Mapping[str, Assignor] = OWN_ASSIGNORS,
     ) -> None:
         self.config = config
         self._log = log
         self._entropy = entropy
         self._journal = journal
+        self._topics = topics
+        self._assignors = assignors
         self._timers: Timers = Deadlines()
         self._shards: dict[int, GroupShard] = {}
 
@@ -124,6 +127,8 @@ class GroupCoordinator:
                 timers=self._timers,
                 entropy=self._entropy,
                 journal=self._journal,
+                topics=self._topics,
+                assignors=self._assignors,
             )
             shard.after_load = partial(self._shrink, shard)
         # Every partition has its own share of the interval: looking through all of them at once would take long.
@@ -147,7 +152,7 @@ class GroupCoordinator:
     def partition_for(self, group_id: str) -> int | None:
         """Return the partition that holds a group, or None while `__consumer_offsets` does not exist."""
         count = self._log.partitions_count
-        return partition_for_group(group_id, count) if count else None
+        return partition_for_key(group_id, count) if count else None
 
     # --- time ---
 
@@ -171,6 +176,14 @@ class GroupCoordinator:
         if timer.kind == EXPIRY:
             self._remove_expired(shard, now_ms)
             self._timers.set(timer, now_ms + self.config.offsets_retention_check_interval_ms)
+            return
+        if timer.kind in _CONSUMER_TIMERS:
+            consumer_group = shard.consumers.get(timer.group_id)
+            if consumer_group is not None:
+                expired = partial(
+                    _CONSUMER_TIMERS[timer.kind], shard, consumer_group, timer.member_id, now_ms
+                )
+                shard.runtime.execute(expired, _no_response, now_ms)
             return
         group = shard.groups.get(timer.group_id)
         if group is None:
@@ -213,7 +226,7 @@ class GroupCoordinator:
             return failed(ErrorCode.INVALID_SESSION_TIMEOUT)
         return self._run(
             request.group_id,
-            lambda shard: join_group(shard, origin, request, now_ms),
+            lambda shard: join_former_consumer_group(shard, origin, request, now_ms),
             failed,
             now_ms,
         )
@@ -266,6 +279,21 @@ class GroupCoordinator:
             now_ms,
         )
 
+    def consumer_group_heartbeat(
+        self,
+        origin: Origin,
+        request: ConsumerGroupHeartbeatRequest,
+        visible: Visible,
+        now_ms: int,
+    ) -> Reply[ConsumerGroupHeartbeatResponse]:
+        """Handle ConsumerGroupHeartbeat; `visible` says which topics the client may see."""
+        return self._run(
+            request.group_id,
+            lambda shard: consumer_heartbeat(shard, origin, request, visible, now_ms),
+            lambda error: ConsumerGroupHeartbeatResponse(error_code=error),
+            now_ms,
+        )
+
     def rebalance(self, group_id: str, reason: str, now_ms: int) -> None:
         """Have the members of a group join again, if it has any: something has changed that they do not see."""
         self._run(
@@ -277,7 +305,8 @@ class GroupCoordinator:
 
     def exists(self, group_id: str) -> bool:
         """Whether there is a group of this name: members, committed offsets, or a former generation."""
-        return self._find(group_id) is not None
+        shard = self._shard_of(group_id)
+        return shard is not None and (group_id in shard.groups or group_id in shard.consumers)
 
     def supports(self, group_id: str, protocol_name: str) -> bool:
         """Whether all members that a group may have support a protocol (an assignor)."""
@@ -286,9 +315,12 @@ class GroupCoordinator:
         return all(any(p.name == protocol_name for p in member.protocols) for member in members)
 
     def _find(self, group_id: str) -> Group | None:
-        partition = self.partition_for(group_id)
-        shard = None if partition is None else self._shards.get(partition)
+        shard = self._shard_of(group_id)
         return None if shard is None else shard.groups.get(group_id)
+
+    def _shard_of(self, group_id: str) -> GroupShard | None:
+        partition = self.partition_for(group_id)
+        return None if partition is None else self._shards.get(partition)
 
     # --- offsets ---
 
@@ -410,6 +442,24 @@ class GroupCoordinator:
             now_ms,
         )
 
+    def describe_consumer_groups(
+        self, group_ids: Sequence[str], now_ms: int
+    ) -> Reply[list[consumer_group_describe.DescribedGroup]]:
+        """Handle ConsumerGroupDescribe."""
+        return gather([self._describe_consumer_group(group_id, now_ms) for group_id in group_ids])
+
+    def _describe_consumer_group(
+        self, group_id: str, now_ms: int
+    ) -> Reply[consumer_group_describe.DescribedGroup]:
+        return self._run(
+            group_id,
+            lambda shard: describe_consumer_group(shard, group_id),
+            lambda error: consumer_group_describe.DescribedGroup(
+                group_id=group_id, error_code=error
+            ),
+            now_ms,
+        )
+
     def list_groups(
         self, states: Iterable[str], types: Iterable[str], now_ms: int
     ) -> Reply[tuple[ErrorCode, list[ListedGroup]]]:
@@ -460,6 +510,12 @@ class GroupCoordinator:
             # The partition exists, and on a single node it is ours: its turn to be loaded has not come yet.
             return failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return shard.runtime.execute(lambda: operation(shard), failed, now_ms)
+
+
+_CONSUMER_TIMERS: Mapping[str, Callable[[GroupShard, ConsumerGroup, str, int], Result[None]]] = {
+    CONSUMER_SESSION: removal.session_expired,
+    CONSUMER_REBALANCE: removal.rebalance_expired,
+}
 
 
 def _writing(records: list[GroupRecord]) -> Result[None]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from headrace.core.coordinator.group.classic import CONSUMER_PROTOCOL_TYPE, Group
 from headrace.core.coordinator.group.records import GroupMetadata, GroupRecord, OffsetCommit
 from headrace.core.coordinator.group.shard import GroupShard
@@ -26,14 +29,21 @@ def delete_group(shard: GroupShard, group_id: str) -> Result[DeletableGroupResul
     Raises:
         ApiError: GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP.
     """
-    group = _group(shard, group_id)
-    if group.state is not GroupState.EMPTY:
+    consumer_group = shard.consumers.get(group_id)
+    if consumer_group is None:
+        has_members = _group(shard, group_id).state is not GroupState.EMPTY
+    else:
+        has_members = bool(consumer_group.members)
+    if has_members:
         raise ApiError(ErrorCode.NON_EMPTY_GROUP)
     records: list[GroupRecord] = [
         OffsetCommit(group_id, topic, partition, None)
         for topic, partition in shard.offsets.keys_of_group(group_id)
     ]
-    records.append(GroupMetadata(group_id, None))
+    if consumer_group is None:
+        records.append(GroupMetadata(group_id, None))
+    else:
+        records += consumer_group.tombstones()
     return Result(DeletableGroupResult(group_id=group_id), records)
 
 
@@ -43,14 +53,12 @@ def delete_offsets(shard: GroupShard, request: OffsetDeleteRequest) -> Result[Of
     Raises:
         ApiError: GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP, for the request as a whole.
     """
-    group = _group(shard, request.group_id)
-    if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
-        raise ApiError(ErrorCode.NON_EMPTY_GROUP)
+    is_subscribed = _subscriptions(shard, request.group_id)
     committed = shard.offsets.keys_of_group(request.group_id)
     tombstones: dict[OffsetCommit, None] = {}
     topics = []
     for topic in request.topics:
-        subscribed = _is_subscribed(group, topic.name)
+        subscribed = is_subscribed(topic.name)
         code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if subscribed else ErrorCode.NONE
         partitions = []
         for partition in topic.partitions:
@@ -60,6 +68,21 @@ def delete_offsets(shard: GroupShard, request: OffsetDeleteRequest) -> Result[Of
                 tombstones[OffsetCommit(request.group_id, topic.name, index, None)] = None
         topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))
     return Result(OffsetDeleteResponse(topics=topics), list(tombstones))
+
+
+def _subscriptions(shard: GroupShard, group_id: str) -> Callable[[str], bool]:
+    """Return what says whether members use a topic.
+
+    Raises:
+        ApiError: GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP.
+    """
+    consumer_group = shard.consumers.get(group_id)
+    if consumer_group is not None:
+        return consumer_group.subscribed.__contains__
+    group = _group(shard, group_id)
+    if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        raise ApiError(ErrorCode.NON_EMPTY_GROUP)
+    return partial(_is_subscribed, group)
 
 
 def _group(shard: GroupShard, group_id: str) -> Group:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.core.coordinator.group.classic import Group, Member
+from headrace.core.coordinator.consumer.describe import CONSUMER_TYPE
+from headrace.core.coordinator.group.classic import CONSUMER_PROTOCOL_TYPE, Group, Member
 from headrace.core.coordinator.group.shard import GroupShard
 from headrace.core.coordinator.group.states import GroupState
 from headrace.core.coordinator.runtime import Result
@@ -13,9 +14,9 @@ CLASSIC_TYPE = "classic"
 
 
 def describe_group(shard: GroupShard, group_id: str) -> Result[DescribedGroup]:
-    """Describe one group; one that does not exist is "Dead", which is no error below version 6."""
+    """Describe one group; one that does not exist, or not as a classic group, is "Dead"."""
     group = shard.groups.get(group_id)
-    if group is None:
+    if group is None or group_id in shard.consumers:
         return Result(DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value))
     stable = group.state is GroupState.STABLE
     return Result(
@@ -52,17 +53,30 @@ def list_groups(
         states: Lower-case state names to keep; empty keeps all.
         types: Lower-case group types to keep; empty keeps all.
     """
-    if types and CLASSIC_TYPE not in types:
-        return Result([])
+    classic = [
+        ListedGroup(
+            group_id=group.group_id,
+            protocol_type=group.protocol_type,
+            group_state=group.state.value,
+            group_type=CLASSIC_TYPE,
+        )
+        for group in shard.groups.values()
+        if group.group_id not in shard.consumers
+    ]
+    consumer = [
+        ListedGroup(
+            group_id=group.group_id,
+            protocol_type=CONSUMER_PROTOCOL_TYPE,
+            group_state=group.state.value,
+            group_type=CONSUMER_TYPE,
+        )
+        for group in shard.consumers.values()
+    ]
     return Result(
         [
-            ListedGroup(
-                group_id=group.group_id,
-                protocol_type=group.protocol_type,
-                group_state=group.state.value,
-                group_type=CLASSIC_TYPE,
-            )
-            for group in shard.groups.values()
-            if not states or group.state.value.lower() in states
+            group
+            for group in classic + consumer
+            if (not states or group.group_state.lower() in states)
+            and (not types or group.group_type in types)
         ]
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from headrace.core.coordinator.group.classic import (
     CONSUMER_PROTOCOL_TYPE,
     Group,
@@ -128,6 +130,22 @@ def join_group(
         return _new_dynamic_member(shard, group, joining, now_ms)
     finally:
         shard.forget_if_void(group.group_id)
+
+
+def join_former_consumer_group(
+    shard: GroupShard, origin: Origin, request: JoinGroupRequest, now_ms: int
+) -> JoinResult:
+    """Handle a JoinGroup; a group of the server-side protocol becomes a classic one if it has no members."""
+    group = shard.consumers.get(request.group_id)
+    if group is None:
+        return join_group(shard, origin, request, now_ms)
+    joining = Joining(origin, request)
+    if group.members:
+        return joining.refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, joining.member_id)
+    if joining.member_id:
+        return joining.refused(ErrorCode.UNKNOWN_MEMBER_ID, joining.member_id)
+    result = join_group(shard, origin, request, now_ms)
+    return replace(result, records=[*group.tombstones(), *result.records])
 
 
 def _has_room(shard: GroupShard, group: Group, joining: Joining) -> bool:

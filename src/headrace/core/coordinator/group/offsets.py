@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import partial
 
+from headrace.core.coordinator.consumer.group import ConsumerGroup
 from headrace.core.coordinator.group.classic import CONSUMER_PROTOCOL_TYPE, Group
 from headrace.core.coordinator.group.membership import validate_member
 from headrace.core.coordinator.group.records import (
@@ -56,7 +57,12 @@ def commit_offsets(
         ApiError: The group does not take commits from this sender now; nothing is written.
     """
     group = shard.groups.get(request.group_id)
-    error = _commit_error(group, request)
+    consumer_group = shard.consumers.get(request.group_id)
+    if consumer_group is None:
+        error = _commit_error(group, request)
+    else:
+        epoch = request.generation_id_or_member_epoch
+        error = check_member_epoch(consumer_group, request.member_id, epoch)
     if error is not ErrorCode.NONE:
         raise ApiError(error)
     if group is not None and (member := group.members.get(request.member_id)) is not None:
@@ -112,6 +118,20 @@ def _committed(
     )
 
 
+def check_member_epoch(group: ConsumerGroup, member_id: str | None, epoch: int) -> ErrorCode:
+    """Return NONE if this member of a consumer group may commit or fetch offsets in this epoch.
+
+    Nobody in particular may commit, and fetch, too: to commit while the group has no members, to fetch always.
+    """
+    if epoch < 0 and (member_id is None or not group.members):
+        return ErrorCode.NONE
+    if member_id not in group.members:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if epoch != group.holding(member_id).epoch:
+        return ErrorCode.STALE_MEMBER_EPOCH
+    return ErrorCode.NONE
+
+
 def _commit_error(group: Group | None, request: OffsetCommitRequest) -> ErrorCode:
     generation_id = request.generation_id_or_member_epoch
     if generation_id < 0 and (group is None or group.state is GroupState.EMPTY):
@@ -134,7 +154,16 @@ def _commit_error(group: Group | None, request: OffsetCommitRequest) -> ErrorCod
 def fetch_offsets(
     shard: GroupShard, request: OffsetFetchRequestGroup, *, require_stable: bool = False
 ) -> Result[OffsetFetchResponseGroup]:
-    """Return committed offsets; -1 without an error where there is none. Null topics ask for all of them."""
+    """Return committed offsets; -1 without an error where there is none. Null topics ask for all of them.
+
+    Raises:
+        ApiError: A member of a consumer group asks that is not one, or not in this epoch.
+    """
+    consumer_group = shard.consumers.get(request.group_id)
+    if consumer_group is not None:
+        error = check_member_epoch(consumer_group, request.member_id, request.member_epoch)
+        if error is not ErrorCode.NONE:
+            raise ApiError(error)
     offsets = shard.offsets.of_group(request.group_id)
     wanted: Iterable[tuple[str, Iterable[int]]]
     if request.topics is None:
@@ -182,11 +211,15 @@ def expired(shard: GroupShard, now_ms: int) -> Iterator[list[GroupRecord]]:
     commit after that; those of a topic that a stable consumer group is not subscribed to any more, and those of a group
     that never had members, count from their commit.
     """
+    for empty in [group for group in shard.consumers.values() if not group.members]:
+        if not shard.offsets.of_group(empty.group_id):
+            yield list(empty.tombstones())
     for group in list(shard.groups.values()):
         tombstones: list[GroupRecord] = []
         offsets = shard.offsets.of_group(group.group_id)
         kept = 0
-        subscribed = _subscribed(group)
+        consumer_group = shard.consumers.get(group.group_id)
+        subscribed = _subscribed(group) if consumer_group is None else consumer_group.subscribed
         for topic, partitions in offsets.items():
             for partition, committed in partitions.items():
                 if (

@@ -11,6 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from headrace.core.coordinator.consumer.records import (
+    ConsumerRecord,
+    decode_consumer_record,
+    encode_consumer_record,
+)
 from headrace.core.coordinator.group.states import GroupState
 from headrace.core.log.control_batch import Marker, build_marker, read_marker
 from headrace.errors import CorruptRecordError, HeadraceError
@@ -101,7 +106,7 @@ class GroupMetadata(NamedTuple):
     generation: Generation | None
 
 
-GroupRecord = OffsetCommit | GroupMetadata | PendingOffset | Marker
+GroupRecord = OffsetCommit | GroupMetadata | ConsumerRecord | PendingOffset | Marker
 
 
 # --- to bytes ---
@@ -129,6 +134,8 @@ def _encode(record: GroupRecord) -> tuple[bytes, bytes | None, list[tuple[str, b
         value = None if record.committed is None else _offset_value(record.committed)
         return _bytes(OFFSET_COMMIT_KIND, KEY_VERSION, offset_key), value, []
     assert not isinstance(record, PendingOffset | Marker), "these have batches of their own"
+    if not isinstance(record, GroupMetadata):
+        return *encode_consumer_record(record), []
     group_key = GroupMetadataKey(group=record.group_id)
     value = None if record.generation is None else _group_value(record.generation)
     return (
@@ -260,7 +267,7 @@ def _decode(record: Record) -> GroupRecord | None:
     if kind == GROUP_METADATA_KIND:
         group_key, _ = GroupMetadataKey.decode(key, 2, KEY_VERSION)
         return GroupMetadata(group_key.group, _generation(record))
-    return None
+    return decode_consumer_record(kind, key, record.value)
 
 
 def _value_version(value: Buffer) -> int:

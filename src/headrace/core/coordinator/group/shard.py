@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from headrace.core.coordinator.consumer.assignors import OWN_ASSIGNORS, Assignor
+from headrace.core.coordinator.consumer.group import ConsumerGroup
+from headrace.core.coordinator.consumer.records import ConsumerRecord, MemberState
+from headrace.core.coordinator.consumer.topics import NoTopics, TopicsView
 from headrace.core.coordinator.group.classic import Group, Member
 from headrace.core.coordinator.group.config import GroupConfig
 from headrace.core.coordinator.group.offset_store import OffsetStore
 from headrace.core.coordinator.group.records import (
+    GroupMetadata,
     GroupRecord,
     OffsetCommit,
     PendingOffset,
@@ -27,6 +32,8 @@ from headrace.types import Buffer
 SESSION = "session"
 JOIN = "join"
 SYNC = "sync"
+CONSUMER_SESSION = "consumer-session"
+CONSUMER_REBALANCE = "consumer-rebalance"
 
 
 class GroupShard:
@@ -34,7 +41,8 @@ class GroupShard:
 
     Attributes:
         runtime: The shard's append, replay and park.
-        groups: Every group that exists here, by id; also those that only have offsets or only handed-out ids.
+        groups: Every classic group that exists here, by id; also those that only have offsets or only handed-out ids.
+        consumers: Every group of the server-side protocol. One that has offsets is in `groups` too, without members.
         offsets: Committed offsets; durable.
     """
 
@@ -47,13 +55,18 @@ class GroupShard:
         timers: Timers,
         entropy: Entropy,
         journal: Journal,
+        topics: TopicsView | None = None,
+        assignors: Mapping[str, Assignor] = OWN_ASSIGNORS,
     ) -> None:
         self.partition = partition
         self.config = config
         self.entropy = entropy
         self.journal = journal
         self.timers = timers
+        self.topics = NoTopics() if topics is None else topics
+        self.assignors = assignors
         self.groups: dict[str, Group] = {}
+        self.consumers: dict[str, ConsumerGroup] = {}
         self.offsets = OffsetStore()
         self.after_load: Callable[[Group, int], Callable[[], Result[None]] | None] = _nothing
         """Set by the coordinator: the operation that a freshly loaded group needs, if any."""
@@ -82,12 +95,22 @@ class GroupShard:
                 self._group(record.group_id)
             else:
                 self.forget_if_void(record.group_id)
+        elif not isinstance(record, GroupMetadata):
+            self._replay_consumer(record)
         elif record.generation is not None:
             self._group(record.group_id).replay(record.generation)
         elif (group := self.groups.pop(record.group_id, None)) is not None:
             self.cancel_timers(group)
             if self.offsets.has_any(record.group_id):
                 self._group(record.group_id)
+
+    def _replay_consumer(self, record: ConsumerRecord) -> None:
+        group = self.consumers.get(record.group_id)
+        if group is None:
+            group = self.consumers[record.group_id] = ConsumerGroup(record.group_id)
+        group.replay(record)
+        if group.is_void:
+            del self.consumers[record.group_id]
 
     def encode(self, records: Sequence[GroupRecord], now_ms: int) -> bytes:
         """Return the records as one batch."""
@@ -107,12 +130,18 @@ class GroupShard:
                 self.await_syncs(group, now_ms)
             if (operation := self.after_load(group, now_ms)) is not None:
                 operations.append(operation)
+        for consumer_group in self.consumers.values():
+            self._begin_consumer_timers(consumer_group, now_ms)
         return operations
 
     def unloaded(self, error: ErrorCode) -> None:
         """Answer all parked members and forget everything."""
         groups, self.groups = self.groups, {}
+        consumers, self.consumers = self.consumers, {}
         self.offsets = OffsetStore()
+        for consumer_group in consumers.values():
+            for member_id in consumer_group.members:
+                self.cancel_consumer_timers(consumer_group, member_id)
         for group in groups.values():
             self.cancel_timers(group)
             for member in group.members.values():
@@ -165,6 +194,27 @@ class GroupShard:
             self.timers.cancel(self.timer(kind, group))
         for member_id in [*group.members, *group.pending]:
             self.timers.cancel(self.timer(SESSION, group, member_id))
+
+    def consumer_timer(self, kind: str, group: ConsumerGroup, member_id: str) -> Timer:
+        """Return the key of a timer of a consumer group's member."""
+        return Timer(kind, self.partition, group.group_id, member_id)
+
+    def begin_consumer_session(self, group_id: str, member_id: str, now_ms: int) -> None:
+        """Give a member of a consumer group a full session."""
+        deadline_ms = now_ms + self.config.group_consumer_session_timeout_ms
+        self.timers.set(Timer(CONSUMER_SESSION, self.partition, group_id, member_id), deadline_ms)
+
+    def cancel_consumer_timers(self, group: ConsumerGroup, member_id: str) -> None:
+        """Forget the timers of a consumer group's member."""
+        for kind in (CONSUMER_SESSION, CONSUMER_REBALANCE):
+            self.timers.cancel(self.consumer_timer(kind, group, member_id))
+
+    def _begin_consumer_timers(self, group: ConsumerGroup, now_ms: int) -> None:
+        for member_id, member in group.members.items():
+            self.begin_consumer_session(group.group_id, member_id, now_ms)
+            if group.holding(member_id).state is MemberState.UNREVOKED:
+                timer = self.consumer_timer(CONSUMER_REBALANCE, group, member_id)
+                self.timers.set(timer, now_ms + member.rebalance_timeout_ms)
 
     # --- parked members ---
 

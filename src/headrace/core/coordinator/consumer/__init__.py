@@ -1,0 +1,27 @@
+"""The server-side protocol of consumer groups (KIP-848): the coordinator computes who reads what.
+
+Theory of operation
+-------------------
+Members send one kind of request, ConsumerGroupHeartbeat. Three numbers drive everything:
+
+* the *group epoch* rises when a member joins, leaves or changes what it wants, and when the topics it wants change;
+* the *assignment epoch* is the group epoch for which the assignor has computed a target: every partition's future
+  owner. The first heartbeat that finds it behind the group epoch computes the target anew;
+* the *member epoch* is the assignment epoch that a member has arrived at. Each member is led there on its own, by its
+  own heartbeats, while the others go on: first it is told to give up what is not its own in the target, and keeps its
+  epoch until it says that it has done so; then it gets the target's epoch and all that no other member holds any more;
+  the rest follows as others give it up.
+
+So a partition never has two owners: it is free only when the member that had it no longer holds it, neither assigned
+nor to be given up, in the log. A member that does not give up in its rebalance timeout, or is not heard of for its
+session, is removed.
+
+All of it is durable as a plain image of the log's keys (`group.ConsumerGroup`): the group's epoch, the target's epoch,
+and by member what it asked for, its target, and what it holds. Replaying a record sets one entry, so the order that
+compaction leaves records of different keys in does not matter. Soft, and lost by a crash: timers, and which
+version of the topics a group was last compared with.
+
+Where things are: `heartbeat` the protocol, `removal` leaving and the two time-outs, `reconcile` how one member is led
+to its target, `target` how that is computed, `assignors` by what, `topics` what the topics look like from here,
+`describe` what an operator sees, `records` what is written.
+"""

@@ -1,0 +1,94 @@
+"""Whose heartbeat it is, and whether it may send it: member ids, instance ids and member epochs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from headrace.core.coordinator.consumer.group import (
+    LEFT_STATIC_EPOCH,
+    NEW_MEMBER,
+    ConsumerGroup,
+)
+from headrace.core.coordinator.consumer.records import Current, MemberMetadata
+from headrace.core.coordinator.consumer.removal import check_instance, unknown_member
+from headrace.core.coordinator.consumer.requests import owned_partitions
+from headrace.errors import ApiError, ErrorCode
+from headrace.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+
+
+class Identity(NamedTuple):
+    """A member as a heartbeat finds it."""
+
+    member_id: str
+    member: MemberMetadata
+    current: Current
+    is_new: bool = False
+    replaces: str | None = None
+    """The member whose instance id, and with it whose place, it takes over."""
+
+
+def identify(
+    group: ConsumerGroup,
+    request: ConsumerGroupHeartbeatRequest,
+    member_id: str,
+    max_size: int,
+) -> Identity:
+    """Return whose heartbeat it is.
+
+    Args:
+        group: The group.
+        request: The heartbeat.
+        member_id: The id that it names, or a new one.
+        max_size: How many members a group may have.
+
+    Raises:
+        ApiError: There is no such member, or it is not in the epoch that it says.
+    """
+    if request.instance_id is not None:
+        if request.member_epoch != 0:
+            check_instance(group, request.instance_id, member_id)
+        holder = group.static_member(request.instance_id)
+        if holder is not None and holder != member_id:
+            return _replacement(group, request.instance_id, holder, member_id)
+    if member_id in group.members:
+        current = group.holding(member_id)
+        _check_epoch(current, request)
+        return Identity(member_id, group.members[member_id], current)
+    if request.member_epoch != 0:
+        raise unknown_member(group, member_id)
+    if len(group.members) >= max_size:
+        raise ApiError(
+            ErrorCode.GROUP_MAX_SIZE_REACHED,
+            f"The consumer group has reached its maximum capacity of {max_size} members.",
+        )
+    return Identity(member_id, MemberMetadata(), NEW_MEMBER, is_new=True)
+
+
+def _replacement(group: ConsumerGroup, instance_id: str, holder: str, member_id: str) -> Identity:
+    current = group.holding(holder)
+    if current.epoch != LEFT_STATIC_EPOCH:
+        raise ApiError(
+            ErrorCode.UNRELEASED_INSTANCE_ID,
+            f"Static member {member_id} with instance id {instance_id} cannot join the group because the "
+            f"instance id is owned by {holder} member.",
+        )
+    return Identity(member_id, group.members[holder], current, replaces=holder)
+
+
+def _check_epoch(current: Current, request: ConsumerGroupHeartbeatRequest) -> None:
+    """Refuse an epoch that is neither the member's, nor the one before of a member that missed an answer, nor 0."""
+    if request.member_epoch in {0, current.epoch}:
+        return
+    owned = owned_partitions(request)
+    missed_the_answer = (
+        request.member_epoch == current.previous_epoch
+        and owned is not None
+        and owned <= current.assigned
+    )
+    if not missed_the_answer:
+        larger = "greater" if request.member_epoch > current.epoch else "smaller"
+        raise ApiError(
+            ErrorCode.FENCED_MEMBER_EPOCH,
+            f"The consumer group member has a {larger} member epoch ({request.member_epoch}) than the one known by "
+            f"the group coordinator ({current.epoch}). The member must abandon all its partitions and rejoin.",
+        )

@@ -1,0 +1,159 @@
+"""Members that go: because they say so, or because they were not heard of in time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from headrace.core.coordinator.consumer.group import (
+    LEFT_STATIC_EPOCH,
+    NOTHING_ASSIGNED,
+    ConsumerGroup,
+    topics_of,
+)
+from headrace.core.coordinator.consumer.records import (
+    ConsumerRecord,
+    CurrentMember,
+    GroupEpoch,
+    MemberMetadata,
+    MemberState,
+    ResolvedRegex,
+)
+from headrace.core.coordinator.consumer.topics import known_topics, metadata_hash
+from headrace.core.coordinator.group.shard import (
+    CONSUMER_REBALANCE,
+    GroupShard,
+)
+from headrace.core.coordinator.runtime import NOTHING, Result
+from headrace.errors import ApiError, ErrorCode
+from headrace.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+
+
+def leave(
+    shard: GroupShard, request: ConsumerGroupHeartbeatRequest
+) -> Result[ConsumerGroupHeartbeatResponse]:
+    """Let a member go.
+
+    Raises:
+        ApiError: There is no such member.
+    """
+    group = shard.consumers.get(request.group_id)
+    if group is None:
+        raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {request.group_id} not found.")
+    member_id = request.member_id
+    if request.instance_id is not None:
+        check_instance(group, request.instance_id, member_id)
+    elif member_id not in group.members:
+        raise unknown_member(group, member_id)
+    response = ConsumerGroupHeartbeatResponse(
+        member_id=member_id, member_epoch=request.member_epoch
+    )
+    if request.member_epoch == LEFT_STATIC_EPOCH:
+        return _leave_for_a_while(shard, group, member_id).with_response(response)
+    return remove(shard, group, member_id).with_response(response)
+
+
+def _leave_for_a_while(shard: GroupShard, group: ConsumerGroup, member_id: str) -> Result[None]:
+    """Keep a static member's place until its session is over."""
+    current = group.holding(member_id)
+    left = current._replace(
+        epoch=LEFT_STATIC_EPOCH,
+        previous_epoch=current.epoch,
+        state=MemberState.STABLE,
+        revoking=NOTHING_ASSIGNED,
+    )
+    shard.timers.cancel(shard.consumer_timer(CONSUMER_REBALANCE, group, member_id))
+    return Result(None, [CurrentMember(group.group_id, member_id, left)])
+
+
+def remove(shard: GroupShard, group: ConsumerGroup, member_id: str) -> Result[None]:
+    """Forget a member; what it had is shared out with the next heartbeat of another one."""
+    remaining = {key: member for key, member in group.members.items() if key != member_id}
+    records: list[ConsumerRecord] = [*group.member_tombstones(member_id)]
+    records += unused_regexes(group, remaining)
+    wanted = (topics_of(member, group.regexes) for member in remaining.values())
+    topics = known_topics(shard.topics, frozenset().union(*wanted))
+    records.append(GroupEpoch(group.group_id, group.epoch + 1, metadata_hash(topics)))
+
+    def removed(error: ErrorCode) -> None:
+        if error is ErrorCode.NONE:
+            shard.cancel_consumer_timers(group, member_id)
+
+    return Result(None, records, removed)
+
+
+def unused_regexes(
+    group: ConsumerGroup, members: Mapping[str, MemberMetadata]
+) -> Iterator[ConsumerRecord]:
+    """Yield what forgets the regular expressions that none of these members has."""
+    used = {member.regex for member in members.values()}
+    for regex in group.regexes:
+        if regex not in used:
+            yield ResolvedRegex(group.group_id, regex, None)
+
+
+def session_expired(
+    shard: GroupShard, group: ConsumerGroup, member_id: str, now_ms: int
+) -> Result[None]:
+    """Remove a member that was not heard of for its session."""
+    return _expired(shard, group, member_id, "session", now_ms)
+
+
+def rebalance_expired(
+    shard: GroupShard, group: ConsumerGroup, member_id: str, now_ms: int
+) -> Result[None]:
+    """Remove a member that did not give up its partitions in its rebalance timeout."""
+    if group.holding(member_id).state is not MemberState.UNREVOKED:
+        return NOTHING
+    return _expired(shard, group, member_id, "rebalance", now_ms)
+
+
+def _expired(
+    shard: GroupShard, group: ConsumerGroup, member_id: str, what: str, now_ms: int
+) -> Result[None]:
+    if member_id not in group.members:
+        return NOTHING
+    result = remove(shard, group, member_id)
+    removed = result.after
+
+    def tried(error: ErrorCode) -> None:
+        if error is ErrorCode.NONE:
+            shard.journal.info(
+                "consumer_group_member_expired", group=group.group_id, member=member_id, by=what
+            )
+        else:
+            # It could not be written down, so nothing has changed: the next attempt comes in a while.
+            shard.begin_consumer_session(group.group_id, member_id, now_ms)
+        if removed is not None:
+            removed(error)
+
+    return Result(None, result.records, tried)
+
+
+def check_instance(group: ConsumerGroup, instance_id: str, member_id: str) -> None:
+    """Refuse a member that is not the one with an instance id.
+
+    Raises:
+        ApiError: UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID.
+    """
+    holder = group.static_member(instance_id)
+    if holder is None:
+        raise ApiError(
+            ErrorCode.UNKNOWN_MEMBER_ID,
+            f"Instance id {instance_id} is unknown.",
+        )
+    if holder != member_id:
+        raise ApiError(
+            ErrorCode.FENCED_INSTANCE_ID,
+            f"Static member {member_id} with instance id {instance_id} was fenced by member {holder}.",
+        )
+
+
+def unknown_member(group: ConsumerGroup, member_id: str) -> ApiError:
+    """Return the error for a member that the group does not have."""
+    return ApiError(
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        f"Member {member_id} is not a member of group {group.group_id}.",
+    )

@@ -1,0 +1,69 @@
+"""What the coordinator of consumer groups sees of the topics."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Protocol
+
+
+class TopicInfo(NamedTuple):
+    """A topic as an assignor sees it."""
+
+    topic_id: bytes
+    partitions_count: int
+
+
+class TopicsView(Protocol):
+    """The topics; the broker implements it."""
+
+    @property
+    def changes(self) -> int:
+        """A number that rises whenever a topic is created, grows or is deleted."""
+
+    def get(self, name: str) -> TopicInfo | None:
+        """Return a topic, or None."""
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        """Return the name of the topic with an id, or None."""
+
+    def matching(self, regex: str) -> Iterable[str]:
+        """Return the names of all topics that a regular expression matches as a whole, in bounded time.
+
+        Raises:
+            ApiError: INVALID_REGULAR_EXPRESSION, with the reason.
+        """
+
+
+class NoTopics:
+    """A view of no topics."""
+
+    changes = 0
+
+    def get(self, name: str) -> TopicInfo | None:  # noqa: ARG002 - there are none of any name
+        """Return None."""
+        return None
+
+    def name_of(self, topic_id: bytes) -> str | None:  # noqa: ARG002 - there are none of any id
+        """Return None."""
+        return None
+
+    def matching(self, regex: str) -> Iterable[str]:  # noqa: ARG002 - nothing matches
+        """Return nothing."""
+        return ()
+
+
+def known_topics(view: TopicsView, names: Iterable[str]) -> dict[str, TopicInfo]:
+    """Return those of the named topics that exist."""
+    return {name: info for name in names if (info := view.get(name)) is not None}
+
+
+def metadata_hash(topics: Mapping[str, TopicInfo]) -> int:
+    """Return a number that differs when topics differ in name, identity or size; 0 for no topics."""
+    if not topics:
+        return 0
+    digest = hashlib.blake2b(digest_size=8)
+    for name in sorted(topics):
+        topic_id, count = topics[name]
+        digest.update(b"%s\0%s%d\n" % (name.encode(), topic_id, count))
+    return int.from_bytes(digest.digest(), "big", signed=True)

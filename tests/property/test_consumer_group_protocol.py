@@ -1,0 +1,190 @@
+"""Consumer groups of the server-side protocol against members that join, leave, die, fall silent and are stubborn.
+
+Whatever happens, also while the coordinator is killed and the topics change: no partition is held by two living
+members; and once the members are left in peace each of them holds, after few heartbeats, what the target gives it, and
+the target is balanced and complete.
+"""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from headrace.core.coordinator.consumer.group import ConsumerGroupState
+from tests.fixtures.consumer_world import REBALANCE_MS, SESSION_MS, Consumer, ConsumerWorld
+
+NAMES = ("a", "b", "c", "d", "e")
+INSTANCES = {"d": "static-d", "e": "static-e"}
+TOPICS = st.sampled_from([("t",), ("t", "u"), ("u",)])
+PEACE_ROUNDS = 12
+FATES = ("answered", "answered", "the answer is lost")
+
+
+class ConsumerGroupMachine(RuleBasedStateMachine):
+    """The world, and who is alive in it."""
+
+    @initialize(
+        assignor=st.sampled_from(["uniform", "range"]), sizes=st.tuples(*[st.integers(1, 7)] * 2)
+    )
+    def begin(self, assignor: str, sizes: tuple[int, int]) -> None:
+        self.world = ConsumerWorld()
+        self.assignor = assignor
+        self.world.topics.create("t", sizes[0])
+        self.world.topics.create("u", sizes[1])
+        self.alive: dict[str, Consumer] = {}
+        self.gone = 0
+        self.last_heard: dict[str, int] = {}
+
+    # --- what happens ---
+
+    @precondition(lambda self: len(self.alive) < len(NAMES))
+    @rule(data=st.data(), topics=TOPICS, settled=st.sampled_from([True, True, False]))
+    def join(self, data: st.DataObject, topics: tuple[str, ...], settled: object) -> None:
+        name = data.draw(st.sampled_from([name for name in NAMES if name not in self.alive]))
+        if settled:
+            self.settle()
+        self.gone += 1
+        member = Consumer(self.world, f"{name}-{self.gone}", *topics, instance=INSTANCES.get(name))
+        member.assignor = self.assignor
+        self.alive[name] = member
+        self.beat(name)
+
+    @precondition(lambda self: self.alive)
+    @rule(
+        beats=st.lists(
+            st.tuples(st.integers(0, 4), st.sampled_from(FATES)), min_size=1, max_size=12
+        )
+    )
+    def heartbeats(self, beats: list[tuple[int, str]]) -> None:
+        names = sorted(self.alive)
+        for number, fate in beats:
+            self.beat(names[number % len(names)], lose_answer=fate == "the answer is lost")
+            self.nothing_is_held_twice()
+
+    def settle(self) -> None:
+        for _ in range(3):
+            for name in sorted(self.alive):
+                self.beat(name)
+
+    def beat(self, name: str, *, lose_answer: bool = False) -> None:
+        member = self.alive[name]
+        self.forget_the_silent()
+        member.beat(lose_answer=lose_answer)
+        self.last_heard[name] = self.world.now_ms
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data(), epoch=st.sampled_from([-1, -1, -2]))
+    def leave(self, data: st.DataObject, epoch: int) -> None:
+        name = data.draw(st.sampled_from(sorted(self.alive)))
+        member = self.alive.pop(name)
+        member.leave(epoch if member.instance is not None else -1)
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data())
+    def die(self, data: st.DataObject) -> None:
+        del self.alive[data.draw(st.sampled_from(sorted(self.alive)))]
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data(), topics=TOPICS)
+    def resubscribe(self, data: st.DataObject, topics: tuple[str, ...]) -> None:
+        member = self.alive[data.draw(st.sampled_from(sorted(self.alive)))]
+        member.topics, member.resubscribed = list(topics), True
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data())
+    def become_stubborn(self, data: st.DataObject) -> None:
+        self.alive[data.draw(st.sampled_from(sorted(self.alive)))].stubborn = True
+
+    @rule(ms=st.sampled_from([1_000, 20_000, SESSION_MS + 1, REBALANCE_MS + 1]))
+    def time_passes(self, ms: int) -> None:
+        self.world.advance(ms)
+        self.forget_the_silent()
+
+    def forget_the_silent(self) -> None:
+        """A client knows its session: one that was silent for longer has stopped reading."""
+        for name, member in self.alive.items():
+            silent_ms = self.world.now_ms - self.last_heard.get(name, self.world.now_ms)
+            if silent_ms >= SESSION_MS or (member.stubborn and silent_ms >= 1_000):
+                member.epoch, member.owned, member.reported = 0, set(), None
+                member.stubborn = False
+
+    @rule()
+    def coordinator_restarts(self) -> None:
+        self.world.restart()
+
+    @rule(topic=st.sampled_from(["t", "u"]), more=st.integers(1, 3))
+    def topic_changes(self, topic: str, more: int) -> None:
+        topics = self.world.topics
+        info = topics.get(topic)
+        if info is None:
+            topics.create(topic, more)
+        elif more == 3 and info.partitions_count > 6:
+            topics.delete(topic)
+        elif info.partitions_count < 12:
+            topics.grow(topic, info.partitions_count + more)
+
+    # --- what must hold ---
+
+    @invariant()
+    def nothing_is_held_twice(self) -> None:
+        owners: dict[tuple[bytes, int], str] = {}
+        for name, member in self.alive.items():
+            for partition in member.owned:
+                assert partition not in owners, (partition, name, owners[partition])
+                owners[partition] = name
+        group = self.world.group()
+        if group is not None:
+            held = [p for c in group.current.values() for p in c.assigned | c.revoking]
+            assert len(held) == len(set(held))
+
+    @invariant()
+    def the_group_is_what_its_log_says(self) -> None:
+        before = self.world.group()
+        other = self.world.started()._shards[0].consumers.get("g")
+        assert (before is None) == (other is None)
+        if before is not None and other is not None:
+            for name in ("epoch", "assignment_epoch", "members", "targets", "current", "owners"):
+                assert getattr(before, name) == getattr(other, name), name
+
+    def teardown(self) -> None:
+        if not getattr(self, "alive", None):
+            return
+        for name, member in list(self.alive.items()):
+            member.stubborn = False
+            if member.instance is not None and member.epoch == 0:
+                del self.alive[name]  # its place may still be that of one who is gone
+        self.world.advance(SESSION_MS // 2)
+        rounds = [*([None] * PEACE_ROUNDS)]
+        for _ in rounds:
+            for name in self.alive:
+                self.beat(name)
+            self.world.advance(SESSION_MS // 3)
+        self.check_peace()
+
+    def check_peace(self) -> None:
+        group = self.world.group()
+        if not self.alive:
+            return
+        assert group is not None
+        assert group.state is ConsumerGroupState.STABLE
+        wanted: set[str] = set()
+        for member in self.alive.values():
+            assert member.owned == group.target(member.member), member.member
+            assert member.owned <= self.world.topics.partitions(*member.topics)
+            wanted.update(member.topics)
+        owned = [p for member in self.alive.values() for p in member.owned]
+        assert len(owned) == len(set(owned))
+        assert set(owned) == self.world.topics.partitions(*wanted)
+        if self.assignor == "uniform":
+            self.check_balance()
+
+    def check_balance(self) -> None:
+        for giver in self.alive.values():
+            for taker in self.alive.values():
+                could = giver.owned & self.world.topics.partitions(*taker.topics)
+                assert not could or len(giver.owned) - len(taker.owned) < 2
+
+
+TestConsumerGroups = ConsumerGroupMachine.TestCase
+TestConsumerGroups.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
