@@ -14,7 +14,7 @@ from headrace.core.log.partition_log import PartitionLog
 from headrace.records.batch import iterate_headers
 from headrace.storage.memory_files import MemoryFileSystem
 from tests.fixtures.compaction import keyed, run_round
-from tests.fixtures.crash_files import CrashFileSystem
+from tests.fixtures.crash_files import CrashFileSystem, PowerCut
 from tests.fixtures.logs import NOW_MS, open_log, sync
 from tests.fixtures.transactions import (
     Found,
@@ -324,6 +324,31 @@ class CrashingTransactionsMachine(TransactionsMachine):
         assert end_offset >= self.recovery_point
         self.appended = [batch for batch in self.appended if batch.next <= end_offset]
         self.recovery_point = end_offset
+
+    @precondition(lambda self: self.appended)
+    @rule(
+        what=st.sampled_from(["close", "recover", "roll", "save", "compact"]),
+        steps=st.integers(1, 15),
+        seed=st.integers(0, 1000),
+    )
+    def cut_power_during(self, *, what: str, steps: int, seed: int) -> None:
+        self.files.fuse = self.files.operations + steps
+        try:
+            if what == "close":
+                self.log.close(self.now_ms)
+                self.reopen(clean=True)
+            elif what == "recover":
+                self.reopen(clean=False)
+            elif what == "roll":
+                self.log.roll(self.now_ms)
+            elif what == "save":
+                self.save()
+            elif self.config.compacts:
+                run_round(self.files, self.log, self.clean_offset, now_ms=self.now_ms)
+        except PowerCut:
+            pass
+        self.files.fuse = None
+        self.cut_power(seed)
 
     # A log manager makes log starts durable.
     apply_retention = None  # type: ignore[assignment]  # takes the rule out

@@ -147,7 +147,8 @@ def test_markers_of_the_past_are_fenced(harness: BrokerHarness):
     assert end(harness, producer_epoch=1, coordinator_epoch=4) == ErrorCode.INVALID_PRODUCER_EPOCH
     assert end(harness, -1) == ErrorCode.INVALID_PRODUCER_EPOCH
     assert end(harness, topic="none") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    late = harness.call(produce_request("t", 0, batch(b"z", producer_id=1, producer_epoch=1, base_sequence=0)))  # fmt: skip
+    records = batch(b"z", producer_id=1, producer_epoch=1, base_sequence=0)
+    late = harness.call(produce_request("t", 0, records))
     part = late.responses[0].partition_responses[0]
     assert part.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
 

@@ -202,7 +202,7 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """End of what `read_committed` consumers see: where the first undecided transaction begins, or high watermark."""
+        """End of what `read_committed` consumers see: the first undecided transaction, or high watermark."""
         return min(self.producers.transactions.first_unstable_offset, self.high_watermark)
 
     @property

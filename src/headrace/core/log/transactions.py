@@ -1,8 +1,8 @@
 """The transactions of one log: which are open, up to where all is decided, and which were aborted.
 
 A transaction is open in a log from its producer's first transactional batch to the marker that ends it. Below the first
-offset of the first open one everything is decided, and that is what `read_committed` consumers see. A marker counts only
-once the high watermark has passed it: before, a crash may take it away again.
+offset of the first open one everything is decided, and that is what `read_committed` consumers see. A marker counts
+only once the high watermark has passed it: before, a crash may take it away again.
 
 An aborted transaction is remembered as long as a record of it may be read, with the last stable offset after it. All
 that were aborted later begin at or after that offset, so a search may end there.
