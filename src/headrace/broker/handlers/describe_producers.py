@@ -1,8 +1,8 @@
 """DescribeProducers (API key 61), versions 0-0.
 
-Behaviour: tells the idempotent and transactional producers that a partition remembers: id, epoch, last sequence, the time
-of the last append, the epoch of the coordinator that last ended a transaction, and where an open one begins (-1 for what
-there is not). That is how a transaction that hangs is found. READ on the topic is asked for, as in Kafka.
+Behaviour: tells the idempotent and transactional producers that a partition remembers: id, epoch, last sequence, the
+time of the last append, the epoch of the coordinator that last ended a transaction, and where an open one begins (-1
+for what there is not). That is how a transaction that hangs is found. READ on the topic is asked for, as in Kafka.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """WriteTxnMarkers (API key 27), versions 1-2.
 
 Behaviour: ends transactions in partitions, whether or not one is open there, and answers when that is durable. It is
-for brokers, and for administrators who abort a transaction that hangs; the broker's own coordinator does not come this way.
-A marker of an older epoch of the producer is INVALID_PRODUCER_EPOCH, one of an older coordinator
+for brokers, and for administrators who abort a transaction that hangs; the broker's own coordinator does not come
+this way. A marker of an older epoch of the producer is INVALID_PRODUCER_EPOCH, one of an older coordinator
 TRANSACTION_COORDINATOR_FENCED. Partitions of internal topics are refused with INVALID_TOPIC_EXCEPTION: their
 coordinators end these transactions themselves.
 Versions: v1 flexible; v2 transaction version (KIP-1228).

@@ -1,9 +1,9 @@
 """What compaction makes of transactions, as it reads a log from its start.
 
-The records of aborted transactions go, whatever their keys; nor do they stand for newer values of these. A marker stays
-as long as a record of its transaction does, and for `delete.retention.ms` after the round that first found none:
-readers that are in the middle of the transaction need it. With an aborted transaction's marker goes what the log knows of it,
-for a reader that is told of an aborted transaction takes it to last until its marker.
+The records of aborted transactions go, whatever their keys; nor do they stand for newer values of these. A marker
+stays as long as a record of its transaction does, and for `delete.retention.ms` after the round that first found
+none: readers that are in the middle of the transaction need it. With an aborted transaction's marker goes what the
+log knows of it, for a reader that is told of an aborted transaction takes it to last until its marker.
 
 What is compacted lies below the last stable offset, so all its transactions are decided.
 """
