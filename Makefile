@@ -27,7 +27,7 @@ test: check  ## everything that needs no special hardware (under twenty minutes)
 	$(PYTEST) tests/crash tests/mission tests/conformance tests/spark tests/docs
 	HEADRACE_ACCEL=0 $(PYTEST) -n 2 tests/unit/records tests/unit/clients tests/property/test_records.py
 
-conformance:  ## the client suites alone; TARGET=kafka (or kafka-3.9) runs them against Apache Kafka
+conformance:  ## the client suites alone; TARGET is kafka, kafka-3.9, or headrace-secured (TLS, users, rights)
 	@$(PYTHON) tools/prepare.py test
 	$(PYTEST) tests/conformance $(if $(TARGET),--target $(TARGET))
 

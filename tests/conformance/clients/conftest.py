@@ -33,7 +33,7 @@ def target(
 
 @pytest.fixture(scope="module")
 def observer(target: Target) -> Observer:
-    return Observer(target.bootstrap)
+    return Observer(target.bootstrap, target.admin_properties)
 
 
 @pytest.fixture(scope="module")

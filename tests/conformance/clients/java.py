@@ -7,6 +7,7 @@ import signal
 import subprocess
 import threading
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from itertools import count as counter
 from pathlib import Path
@@ -15,12 +16,15 @@ from typing import cast
 from tests.conformance.clients.peer import Peer
 from tests.conformance.clients.programs.common import HEARTBEAT_MS, SESSION_TIMEOUT_MS
 from tests.conformance.clients.scenario import Acknowledged, Load, Member
+from tests.fixtures import client_security
+from tests.fixtures.client_security import NO_SECURITY, Properties
 from tests.fixtures.history import Event, History
 from tools.fetch_java import java_command, kafka_class_path
 
 RUN_TIMEOUT_S = 60
 LOAD_RECORDS_PER_S = 300
-SINCE_1970_NS = time.time_ns() - time.monotonic_ns()  # from the monotonic clock to that of the JVM's lines
+SINCE_1970_NS = time.time_ns() - time.monotonic_ns()
+"""From the monotonic clock to that of the JVM's lines."""
 VALUE_BASE = 1_000_000  # numbers of one producer run: one prefix of values each
 TOOLS = {
     "acls": "AclCommand",
@@ -45,6 +49,11 @@ def tool_command(tool: str) -> list[str]:
     options = ["-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
     options += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
     return [java_command(), *options, "-cp", kafka_class_path(), main_class]
+
+
+def in_properties(value: object) -> str:
+    """A value as Java reads it from a file of properties: in ASCII."""
+    return json.dumps(str(value))[1:-1].replace('\\"', '"')
 
 
 def translate(line: str) -> tuple[str, Mapping[str, object]] | None:
@@ -143,9 +152,16 @@ class JavaClient:
     tells_commits = True
     outlives_brokers = True
 
-    def __init__(self, bootstrap: str, directory: Path) -> None:
+    def __init__(
+        self, bootstrap: str, directory: Path, properties: Properties = NO_SECURITY
+    ) -> None:
         self._bootstrap, self._directory = bootstrap, directory
         self._files = counter()
+        if "token" in properties:
+            kept = directory / f"token-{uuid.uuid4()}"
+            kept.write_text(properties["token"])
+            properties = {**properties, "token.file": str(kept)}
+        self._security = client_security.java(properties)
         kafka_class_path()  # raises before the first test, not in it
 
     def run(self, tool: str, *arguments: str, text: str = "", check: bool = True) -> str:
@@ -154,8 +170,9 @@ class JavaClient:
         Raises:
             AssertionError: It failed.
         """
+        secured = self._settings() if self._security else ()
         done = subprocess.run(
-            [*tool_command(tool), "--bootstrap-server", self._bootstrap, *arguments],
+            [*self._command(tool), *arguments, *secured],
             input=text,
             capture_output=True,
             text=True,
@@ -165,12 +182,21 @@ class JavaClient:
         assert not check or done.returncode == 0, f"{arguments}: {done.stdout}{done.stderr}"[-3000:]
         return done.stdout + ("" if check else done.stderr)
 
+    def _command(self, tool: str) -> list[str]:
+        command = [*tool_command(tool), "--bootstrap-server", self._bootstrap]
+        url = self._security.get("sasl.oauthbearer.token.endpoint.url")
+        if url is not None:  # the client reads no file that the system has not allowed
+            allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={url}"
+            command.insert(1, allowed)
+        return command
+
     def _settings(self, **settings: object) -> list[str]:
         path = self._directory / f"java-{next(self._files)}.properties"
         lines = {"reconnect.backoff.max.ms": 100, "retry.backoff.ms": 50} | {
             key.replace("_", "."): value for key, value in settings.items()
         }
-        path.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+        lines |= self._security
+        path.write_text("".join(f"{key}={in_properties(value)}\n" for key, value in lines.items()))
         return ["--command-config", str(path)]
 
     def create_topic(self, topic: str, partitions: int) -> None:
@@ -180,7 +206,7 @@ class JavaClient:
         self, topic: str, prefix: str, history: History, *arguments: str, **settings: object
     ) -> Peer:
         """A VerifiableProducer whose values are `prefix.0`, `prefix.1`, ...; by itself it would not retry."""
-        command = [*tool_command("verifiable-producer"), "--bootstrap-server", self._bootstrap]
+        command = self._command("verifiable-producer")
         command += ["--topic", topic, "--value-prefix", prefix, *arguments]
         return Peer(
             f"producer-{prefix}",
@@ -202,7 +228,11 @@ class JavaClient:
             compression_type=codec,
             enable_idempotence=str(idempotent).lower(),
         )
-        peer.wait("tool_data")
+        try:
+            peer.wait("tool_data")
+        except BaseException:
+            peer.kill()
+            raise
         peer.close()
         return sent_rows(history.events())
 
@@ -222,7 +252,7 @@ class JavaClient:
         return rows
 
     def member(self, name: str, group: str, topic: str, history: History) -> Member:
-        command = [*tool_command("verifiable-consumer"), "--bootstrap-server", self._bootstrap]
+        command = self._command("verifiable-consumer")
         command += ["--group-id", group, "--topic", topic, "--verbose"]
         command += ["--session-timeout", str(SESSION_TIMEOUT_MS)]
         settings = self._settings(

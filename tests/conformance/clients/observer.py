@@ -21,6 +21,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
+from tests.fixtures.client_security import NO_SECURITY, Properties, librdkafka
 from tests.fixtures.history import CommitRecord, GenerationRecord, parse_ledger
 
 WAIT_S = 40
@@ -68,8 +69,9 @@ def wait_until(what: str, probe: Callable[[], T | None], timeout_s: float = WAIT
 class Observer:
     """One admin client for a whole test module."""
 
-    def __init__(self, bootstrap: str) -> None:
-        self._settings = {"bootstrap.servers": bootstrap, **FAST_RECONNECT}
+    def __init__(self, bootstrap: str, properties: Properties = NO_SECURITY) -> None:
+        shared = {**FAST_RECONNECT, **librdkafka(properties)}
+        self._settings = {"bootstrap.servers": bootstrap, **shared}
         self._admin = AdminClient(self._settings)
 
     def _result(self, ask: Callable[[AdminClient], Future[T]]) -> T:

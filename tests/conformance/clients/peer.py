@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from tests.fixtures.client_security import NO_SECURITY, Properties, environment
 from tests.fixtures.history import History
 from tests.fixtures.kafka import log_tail
 
@@ -48,6 +49,7 @@ class Peer:
         history: History | None = None,
         translate: Translate = json_event,
         events_on_stderr: bool = False,
+        properties: Properties = NO_SECURITY,
     ) -> None:
         self.name = name
         self._history = history
@@ -66,6 +68,7 @@ class Peer:
                 stderr=subprocess.PIPE if events_on_stderr else log,
                 text=True,
                 bufsize=1,
+                env=environment(properties),
             )
         streams = [self._process.stdout, self._process.stderr if events_on_stderr else None]
         self._readers = [

@@ -16,6 +16,7 @@ from typing import Protocol
 from tests.conformance.clients.observer import Observer, batches_on_disk, wait_until
 from tests.conformance.clients.peer import Peer
 from tests.conformance.clients.programs.common import BASE_TIMESTAMP, value_of
+from tests.fixtures.client_security import NO_SECURITY, Properties
 from tests.fixtures.history import History, check_deliveries, check_ledger
 from tests.fixtures.targets import Target
 
@@ -95,17 +96,32 @@ class ProgramClient:
     tells_commits = True
     outlives_brokers = True
 
-    def __init__(self, name: str, command: Sequence[str], bootstrap: str, directory: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        bootstrap: str,
+        directory: Path,
+        properties: Properties = NO_SECURITY,
+    ) -> None:
         self.name = name
         self._command = [*command, bootstrap]
         self._directory = directory
-        self._peer = Peer(name, self._command, directory=directory)
+        self._properties = properties
+        self._peer = Peer(name, self._command, directory=directory, properties=properties)
 
     @classmethod
-    def python(cls, name: str, module: str, bootstrap: str, directory: Path) -> ProgramClient:
+    def python(
+        cls,
+        name: str,
+        module: str,
+        bootstrap: str,
+        directory: Path,
+        properties: Properties = NO_SECURITY,
+    ) -> ProgramClient:
         """A client whose program is a module of `programs`."""
         command = [sys.executable, "-m", f"tests.conformance.clients.programs.{module}"]
-        return cls(name, command, bootstrap, directory)
+        return cls(name, command, bootstrap, directory, properties)
 
     def create_topic(self, topic: str, partitions: int) -> None:
         self._peer.call("created", do="create", topic=topic, partitions=partitions)
@@ -142,7 +158,13 @@ class ProgramClient:
 
     def peer(self, name: str, history: History) -> Peer:
         """Another process of the same program."""
-        return Peer(name, self._command, directory=self._directory, history=history)
+        return Peer(
+            name,
+            self._command,
+            directory=self._directory,
+            history=history,
+            properties=self._properties,
+        )
 
     def member(self, name: str, group: str, topic: str, history: History) -> Member:
         peer = self.peer(name, history)

@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
 )
 
 from tests.conformance.clients.observer import FAST_RECONNECT, Observer, wait_until
+from tests.fixtures.client_security import kafka_python
 from tests.fixtures.targets import Target
 
 with warnings.catch_warnings():
@@ -50,14 +51,22 @@ BROKER_ID = "1"
 FAST_PYTHON = {"reconnect_backoff_ms": 20, "reconnect_backoff_max_ms": 100}
 
 
+def connecting(target: Target) -> dict[str, object]:
+    return {**FAST_RECONNECT, **target.admin_properties}
+
+
 @pytest.fixture(scope="module")
 def confluent(target: Target) -> AdminClient:
-    return AdminClient({"bootstrap.servers": target.bootstrap, **FAST_RECONNECT})
+    return AdminClient({"bootstrap.servers": target.bootstrap, **connecting(target)})
 
 
 @pytest.fixture(scope="module")
 def python(target: Target) -> Iterator[KafkaAdminClient]:
-    client = KafkaAdminClient(bootstrap_servers=target.bootstrap, **FAST_PYTHON)
+    client = KafkaAdminClient(
+        bootstrap_servers=target.bootstrap,
+        **FAST_PYTHON,
+        **kafka_python(target.admin_properties),
+    )
     yield client
     client.close()
     gc.collect()
@@ -72,7 +81,7 @@ def topic(request: pytest.FixtureRequest, confluent: AdminClient) -> str:
 
 
 def produce(target: Target, topic: str, count: int, partition: int = 0) -> None:
-    producer = Producer({"bootstrap.servers": target.bootstrap, **FAST_RECONNECT})
+    producer = Producer({"bootstrap.servers": target.bootstrap, **connecting(target)})
     for number in range(count):
         producer.produce(topic, value=str(number), partition=partition)
     assert producer.flush(ANSWER_S) == 0
@@ -80,7 +89,9 @@ def produce(target: Target, topic: str, count: int, partition: int = 0) -> None:
 
 def commit(target: Target, group: str, topic: str, *partitions: int) -> None:
     """Commit offset 1 for a group that has no members."""
-    consumer = Consumer({"bootstrap.servers": target.bootstrap, "group.id": group})
+    consumer = Consumer(
+        {"bootstrap.servers": target.bootstrap, "group.id": group, **connecting(target)}
+    )
     offsets = [TopicPartition(topic, partition, 1) for partition in partitions]
     consumer.commit(offsets=offsets, asynchronous=False)
     consumer.close()
@@ -126,10 +137,10 @@ class Reader(threading.Thread):
     """A member of a group that notes what it gets, until it is told to stop."""
 
     def __init__(
-        self, bootstrap: str, group: str, topic: str, seen: set[tuple[int, bytes]]
+        self, target: Target, group: str, topic: str, seen: set[tuple[int, bytes]]
     ) -> None:
         super().__init__(daemon=True)
-        self.servers, self.group_id, self.topic, self.seen = bootstrap, group, topic, seen
+        self.target, self.group_id, self.topic, self.seen = target, group, topic, seen
         self.stopping = threading.Event()
 
     def __enter__(self) -> None:
@@ -149,10 +160,10 @@ class ConfluentReader(Reader):
             "topic.metadata.refresh.interval.ms": 300,
             "heartbeat.interval.ms": 200,
             "session.timeout.ms": 6000,
-            **FAST_RECONNECT,
+            **connecting(self.target),
         }
         consumer = Consumer(
-            {"bootstrap.servers": self.servers, "group.id": self.group_id, **settings}
+            {"bootstrap.servers": self.target.bootstrap, "group.id": self.group_id, **settings}
         )
         consumer.subscribe([self.topic])
         while not self.stopping.is_set():
@@ -166,7 +177,7 @@ class PythonReader(Reader):
     def run(self) -> None:
         consumer = KafkaConsumer(
             self.topic,
-            bootstrap_servers=self.servers,
+            bootstrap_servers=self.target.bootstrap,
             group_id=self.group_id,
             client_id="python",
             auto_offset_reset="earliest",
@@ -175,6 +186,7 @@ class PythonReader(Reader):
             heartbeat_interval_ms=200,
             session_timeout_ms=6000,
             **FAST_PYTHON,
+            **kafka_python(self.target.client_properties),
         )
         while not self.stopping.is_set():
             for records in consumer.poll(timeout_ms=100).values():
@@ -187,8 +199,8 @@ def test_a_group_picks_up_new_partitions(
 ) -> None:
     group, seen = f"{topic}-group", set[tuple[int, bytes]]()
     with (
-        ConfluentReader(target.bootstrap, group, topic, seen),
-        PythonReader(target.bootstrap, group, topic, seen),
+        ConfluentReader(target, group, topic, seen),
+        PythonReader(target, group, topic, seen),
     ):
         observer.wait_stable(group, {"confluent", "python"}, 2)
         confluent.create_partitions([NewPartitions(topic, 6)])[topic].result(ANSWER_S)
@@ -216,7 +228,9 @@ def test_confluent_deletes_records(confluent: AdminClient, target: Target, topic
     assert error_of(delete(1, 1)) == "OFFSET_OUT_OF_RANGE"
     assert delete(0, -1).result(ANSWER_S).low_watermark == 10  # the high watermark
     target.restart()
-    consumer = Consumer({"bootstrap.servers": target.bootstrap, "group.id": "g", **FAST_RECONNECT})
+    consumer = Consumer(
+        {"bootstrap.servers": target.bootstrap, "group.id": "g", **connecting(target)}
+    )
     wanted = TopicPartition(topic, 0)
     found = wait_until("offsets", lambda: consumer.get_watermark_offsets(wanted, ANSWER_S))
     consumer.close()
@@ -294,7 +308,7 @@ def test_confluent_changes_single_configs_of_a_topic(
     assert told("segment.bytes")[1] != own
 
     errors: list[str] = []
-    producer = Producer({"bootstrap.servers": target.bootstrap, **FAST_RECONNECT})
+    producer = Producer({"bootstrap.servers": target.bootstrap, **connecting(target)})
     producer.produce(topic, b"x" * 1000, on_delivery=lambda error, _: errors.append(error.name()))
     producer.flush(ANSWER_S)
     assert errors == ["MSG_SIZE_TOO_LARGE"], "in force without a restart"
@@ -392,7 +406,9 @@ def test_confluent_deletes_groups(
 ) -> None:
     group, live = f"{topic}-gone", f"{topic}-live"
     commit(target, group, topic, 0, 1)
-    member = Consumer({"bootstrap.servers": target.bootstrap, "group.id": live})
+    member = Consumer(
+        {"bootstrap.servers": target.bootstrap, "group.id": live, **connecting(target)}
+    )
     member.subscribe([topic])
     try:
         wait_until("a partition", lambda: member.poll(0.1) or member.assignment())
@@ -416,7 +432,9 @@ def test_kafka_python_deletes_groups_and_offsets(
     assert result[PythonPartition(topic, 0)].errno == 0
     assert observer.committed(group, topic) == {1: 1}
 
-    member = Consumer({"bootstrap.servers": target.bootstrap, "group.id": group})
+    member = Consumer(
+        {"bootstrap.servers": target.bootstrap, "group.id": group, **connecting(target)}
+    )
     member.subscribe([topic])
     try:
         wait_until("a partition", lambda: member.poll(0.1) or member.assignment())

@@ -20,20 +20,22 @@ BROKER_ID = "1"
 @pytest.fixture(scope="module")
 def client(target: Target, scratch: Path) -> JavaClient:
     try:
-        return JavaClient(target.bootstrap, scratch)
+        return JavaClient(target.bootstrap, scratch, target.admin_properties)
     except JavaUnavailableError as error:
         pytest.skip(str(error))
 
 
 def produce(target: Target, topic: str, count: int) -> None:
-    producer = Producer({"bootstrap.servers": target.bootstrap})
+    producer = Producer({"bootstrap.servers": target.bootstrap, **target.admin_properties})
     for number in range(count):
         producer.produce(topic, value=str(number), partition=0)
     assert producer.flush(20) == 0
 
 
 def commit(target: Target, group: str, topic: str) -> None:
-    consumer = Consumer({"bootstrap.servers": target.bootstrap, "group.id": group})
+    consumer = Consumer(
+        {"bootstrap.servers": target.bootstrap, **target.admin_properties, "group.id": group}
+    )
     consumer.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
     consumer.close()
 
@@ -130,7 +132,9 @@ def test_groups_tool_deletes_groups_and_offsets(
     client.run("groups", *offsets)
     assert observer.committed("kept", "grouped") == {}
     commit(target, "kept", "grouped")
-    member = Consumer({"bootstrap.servers": target.bootstrap, "group.id": "kept"})
+    member = Consumer(
+        {"bootstrap.servers": target.bootstrap, **target.admin_properties, "group.id": "kept"}
+    )
     member.subscribe(["grouped"])
     try:
         wait_until("a partition", lambda: member.poll(0.1) or member.assignment())

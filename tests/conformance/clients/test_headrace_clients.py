@@ -17,7 +17,9 @@ from tests.fixtures.targets import Target
 def client(request: pytest.FixtureRequest, target: Target, scratch: Path) -> Iterator[Client]:
     module = "tests.conformance.clients.programs.headrace_client"
     command = [sys.executable, "-m", module, request.param]
-    client = ProgramClient(f"headrace-{request.param}", command, target.bootstrap, scratch)
+    client = ProgramClient(
+        f"headrace-{request.param}", command, target.bootstrap, scratch, target.client_properties
+    )
     yield client
     client.close()
 

@@ -70,6 +70,16 @@ def test_a_commit_of_a_former_owner_is_found():
     ]
 
 
+def test_a_commit_of_what_is_being_given_up_is_right():
+    first = GenerationRecord(1, {"a": (("t", 0), ("t", 1))})
+    second = GenerationRecord(2, {"a": (("t", 1),), "b": ()})
+    third = GenerationRecord(3, {"a": (("t", 1),), "b": (("t", 0),)})
+    commit = CommitRecord("t", 0, 5, "a")
+    assert check_ledger([first, second, second, commit, third]) == []
+    assert len(check_ledger([first, second, third, commit])) == 1
+    assert len(check_ledger([first, second, CommitRecord("t", 0, 5, "b")])) == 1
+
+
 def test_a_commit_as_kafka_writes_it_is_read():
     key = b"\x00\x01" + b"\x00\x01g" + b"\x00\x01t" + b"\x00\x00\x00\x07"
     value = b"\x00\x03" + (9).to_bytes(8, "big") + b"\xff" * 4 + b"\x00\x02me" + b"\x00" * 8

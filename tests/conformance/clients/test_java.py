@@ -18,9 +18,15 @@ pytestmark = pytest.mark.java
 @pytest.fixture(scope="module")
 def client(target: Target, scratch: Path) -> JavaClient:
     try:
-        return JavaClient(target.bootstrap, scratch)
+        return JavaClient(target.bootstrap, scratch, target.client_properties)
     except JavaUnavailableError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def tools(client: JavaClient, target: Target, scratch: Path) -> JavaClient:
+    """The same, for an administrator."""
+    return JavaClient(target.bootstrap, scratch, target.admin_properties)
 
 
 @pytest.mark.parametrize("mode", ["plain", "idempotent"])
@@ -31,24 +37,26 @@ def test_codec(
     check_codec(client, target, observer, codec, idempotent=mode == "idempotent")
 
 
-def test_topics_tool(client: JavaClient) -> None:
-    client.run(
+def test_topics_tool(tools: JavaClient) -> None:
+    tools.run(
         "topics",
         *("--create", "--topic", "tool", "--partitions", "3", "--config", "retention.ms=86400000"),
     )
-    again = client.run("topics", "--create", "--topic", "tool", check=False)
+    again = tools.run("topics", "--create", "--topic", "tool", check=False)
     assert "already exists" in again
-    assert "tool" in client.run("topics", "--list").split()
-    described = client.run("topics", "--describe", "--topic", "tool")
+    assert "tool" in tools.run("topics", "--list").split()
+    described = tools.run("topics", "--describe", "--topic", "tool")
     assert "PartitionCount: 3" in described
     assert "ReplicationFactor: 1" in described
     assert "retention.ms=86400000" in described
 
-    client.run("topics", "--delete", "--topic", "tool")
-    assert "tool" not in client.run("topics", "--list").split()
+    tools.run("topics", "--delete", "--topic", "tool")
+    assert "tool" not in tools.run("topics", "--list").split()
 
 
-def test_console_producer_and_consumer_and_groups_tool(client: JavaClient) -> None:
+def test_console_producer_and_consumer_and_groups_tool(
+    client: JavaClient, tools: JavaClient
+) -> None:
     topic, group = "console", "console-group"
     client.create_topic(topic, 1)
     records = [f"h:{n}\tk{n}\tvalue {n}" for n in range(10)]
@@ -67,9 +75,9 @@ def test_console_producer_and_consumer_and_groups_tool(client: JavaClient) -> No
     described = client.run("groups", "--describe", "--group", group)
     fields = next(line.split() for line in described.splitlines() if line.startswith(group))
     assert fields[:6] == [group, topic, "0", "10", "10", "0"]
-    assert group in client.run("groups", "--list").split()
+    assert group in tools.run("groups", "--list").split()
     reset = ("--reset-offsets", "--group", group, "--topic", topic, "--to-offset", "7", "--execute")
-    client.run("groups", *reset)
+    tools.run("groups", *reset)
     third = client.run("console-consumer", *consumed, "--max-messages", "3")
     assert [line for line in third.splitlines() if line.startswith("Offset:")] == lines[7:]
 

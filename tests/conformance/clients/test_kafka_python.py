@@ -14,7 +14,9 @@ from tests.fixtures.targets import Target
 
 @pytest.fixture(scope="module")
 def client(target: Target, scratch: Path) -> Iterator[Client]:
-    client = ProgramClient.python("kafka-python", "kafka_python", target.bootstrap, scratch)
+    client = ProgramClient.python(
+        "kafka-python", "kafka_python", target.bootstrap, scratch, target.client_properties
+    )
     yield client
     client.close()
 

@@ -19,7 +19,7 @@ def client(target: Target, scratch: Path) -> Iterator[Client]:
         command = node_program("client.js")
     except NodeUnavailableError as error:
         pytest.skip(str(error))
-    client = ProgramClient("kafkajs", command, target.bootstrap, scratch)
+    client = ProgramClient("kafkajs", command, target.bootstrap, scratch, target.client_properties)
     yield client
     client.close()
 

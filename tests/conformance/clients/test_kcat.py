@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.clients.kcat import Kcat, find_kcat
+from tests.conformance.clients.kcat import Kcat, find_kcat, without_scram
 from tests.conformance.clients.observer import Observer
 from tests.conformance.clients.scenario import CODECS, GroupLife, check_codec
 from tests.fixtures.targets import Target
@@ -22,7 +22,7 @@ def client(target: Target, scratch: Path) -> Kcat:
     command = find_kcat()
     if command is None:
         pytest.skip("kcat is not installed (Debian: apt-get install kcat)")
-    return Kcat(command, target.bootstrap, scratch)
+    return Kcat(command, target.bootstrap, scratch, without_scram(target.client_properties))
 
 
 @pytest.mark.parametrize("mode", ["plain", "idempotent"])

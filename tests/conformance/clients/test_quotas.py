@@ -15,8 +15,7 @@ from headrace.clients.blocking import BlockingClient
 from headrace.clients.flows.quotas import alter_quotas, describe_quotas
 from tests.conformance.clients.java import JavaClient
 from tests.conformance.clients.observer import FAST_RECONNECT, wait_until
-from tests.fixtures.kafka import TEST_SETTINGS, KafkaServer
-from tests.fixtures.targets import HEADRACE_TEST_SETTINGS, HeadraceServer, Target
+from tests.fixtures.targets import Target, make_target
 from tools.fetch_java import JavaUnavailableError
 
 PRODUCER, CONSUMER = "producer_byte_rate", "consumer_byte_rate"
@@ -29,6 +28,10 @@ WINDOWS = {"quota.window.num": "2"}
 numbers = count()
 
 
+def connecting(target: Target) -> dict[str, object]:
+    return {**FAST_RECONNECT, **target.admin_properties}
+
+
 @pytest.fixture(scope="module")
 def target(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -37,11 +40,7 @@ def target(
         "CONFORMANCE_TARGET", "headrace"
     )
     directory = tmp_path_factory.mktemp("target") / name
-    server: Target
-    if name == "kafka":
-        server = KafkaServer(directory, settings={**TEST_SETTINGS, **WINDOWS})
-    else:
-        server = HeadraceServer(directory, settings={**HEADRACE_TEST_SETTINGS, **WINDOWS})
+    server = make_target(name, directory, further=WINDOWS)
     try:
         server.start()
     except JavaUnavailableError as error:
@@ -54,14 +53,14 @@ def target(
 
 @pytest.fixture
 def client(target: Target) -> Iterator[BlockingClient]:
-    with BlockingClient(target.bootstrap) as client:
+    with BlockingClient(target.bootstrap, **target.admin_properties) as client:
         yield client
 
 
 @pytest.fixture
 def topic(target: Target) -> str:
     name = f"limited-{next(numbers)}"
-    admin = AdminClient({"bootstrap.servers": target.bootstrap, **FAST_RECONNECT})
+    admin = AdminClient({"bootstrap.servers": target.bootstrap, **connecting(target)})
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(20)
     return name
 
@@ -92,7 +91,7 @@ def producer_of(target: Target, client_id: str, **settings: object) -> Producer:
             "client.id": client_id,
             "linger.ms": 0,
             "batch.size": len(VALUE) + 100,  # one record a request: the shape of the load is known
-            **FAST_RECONNECT,
+            **connecting(target),
             **settings,
         }
     )
@@ -134,7 +133,7 @@ def test_a_consumer_comes_to_its_quota(
             "client.id": client_id,
             "group.id": client_id,
             "fetch.message.max.bytes": 4 * len(VALUE),
-            **FAST_RECONNECT,
+            **connecting(target),
         }
     )
     consumer.assign([TopicPartition(topic, 0, 0)])
@@ -151,7 +150,9 @@ def test_a_consumer_comes_to_its_quota(
 @pytest.mark.java
 def test_configs_tool_sets_and_reads_quotas(target: Target, tmp_path_factory) -> None:
     try:
-        java = JavaClient(target.bootstrap, tmp_path_factory.mktemp("java"))
+        java = JavaClient(
+            target.bootstrap, tmp_path_factory.mktemp("java"), target.admin_properties
+        )
     except JavaUnavailableError as error:
         pytest.skip(str(error))
     one = ("--entity-type", "clients", "--entity-name", "from-java")

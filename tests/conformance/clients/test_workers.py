@@ -25,20 +25,20 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def create(target: Target, *topics: str) -> None:
-    with headrace.Admin(target.bootstrap) as admin:
+    with headrace.Admin(target.bootstrap, **target.admin_properties) as admin:
         for topic in topics:
             admin.create_topic(topic, PARTITIONS)
 
 
 def committed(target: Target, group: str, topic: str) -> int:
-    with headrace.Admin(target.bootstrap) as admin:
+    with headrace.Admin(target.bootstrap, **target.admin_properties) as admin:
         offsets = admin.offsets(group).items()
     return sum(at.offset for name, at in offsets if name.topic == topic)
 
 
 def test_order_results_retries_and_dead_letters(target: Target) -> None:
     create(target, "orders")
-    app = App(group="billing")
+    app = App(group="billing", **target.client_properties)
     seen: dict[str, list[int]] = {}
     failures: Counter[int] = Counter()
 
@@ -54,7 +54,9 @@ def test_order_results_retries_and_dead_letters(target: Target) -> None:
         return {"order": number}
 
     with app.test(target.bootstrap) as t:
-        with headrace.Producer(target.bootstrap, serde="json", key_serde="str") as producer:
+        with headrace.Producer(
+            target.bootstrap, **target.client_properties, serde="json", key_serde="str"
+        ) as producer:
             for number in range(200):
                 producer.send("orders", {"id": number}, key=f"k{number % 7}")
         t.wait_idle(WAIT_S)
@@ -69,7 +71,7 @@ def test_order_results_retries_and_dead_letters(target: Target) -> None:
 
 def test_retry_topics(target: Target) -> None:
     create(target, "payments")
-    app = App(group="payments")
+    app = App(group="payments", **target.client_properties)
     attempts: list[tuple[str, int, int]] = []
 
     @app.worker("payments", retry=Retry(attempts=3, first=0.1, topics=True), dead_letter=True)
@@ -88,7 +90,7 @@ def test_retry_topics(target: Target) -> None:
 
 def test_a_broker_that_restarts_costs_no_record(target: Target) -> None:
     create(target, "flights")
-    app = App(group="flights", commit_interval_s=0.05)
+    app = App(group="flights", commit_interval_s=0.05, **target.client_properties)
     handled: Counter[int] = Counter()
 
     @app.worker("flights", concurrency=2)
@@ -96,7 +98,9 @@ def test_a_broker_that_restarts_costs_no_record(target: Target) -> None:
         handled[number] += 1
 
     with app.test(target.bootstrap) as t:
-        with headrace.Producer(target.bootstrap, serde="json") as producer:
+        with headrace.Producer(
+            target.bootstrap, **target.client_properties, serde="json"
+        ) as producer:
             for number in range(300):
                 producer.send("flights", number)
             producer.flush()

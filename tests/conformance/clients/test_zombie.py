@@ -23,7 +23,11 @@ def client(
     request: pytest.FixtureRequest, target: Target, scratch: Path
 ) -> Iterator[ProgramClient]:
     client = ProgramClient.python(
-        f"{request.param}-zombie", PROGRAMS[request.param], target.bootstrap, scratch
+        f"{request.param}-zombie",
+        PROGRAMS[request.param],
+        target.bootstrap,
+        scratch,
+        target.client_properties,
     )
     yield client
     client.close()

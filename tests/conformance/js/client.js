@@ -4,6 +4,7 @@
 // that current Node headers refuse.
 "use strict";
 
+const fs = require("node:fs");
 const readline = require("node:readline");
 const lz4 = require("lz4-napi");
 const zstd = require("@bokuweb/zstd-wasm");
@@ -35,13 +36,41 @@ const valueOf = (number) => `${number}|${"abcdefgh".repeat(12)}`;
 const nowNs = () => Number(process.hrtime.bigint());
 const emit = (event, fields) =>
   process.stdout.write(JSON.stringify({ event, at_ns: nowNs(), ...fields }) + "\n");
+
+// What the test says under librdkafka's names (tests/fixtures/client_security.py), in kafkajs's.
+function securityOf(properties) {
+  const security = {};
+  const read = (name) => properties[name] && fs.readFileSync(properties[name]);
+  if (properties["security.protocol"]?.endsWith("SSL")) {
+    security.ssl = {
+      ca: [read("ssl.ca.location")],
+      cert: read("ssl.certificate.location"),
+      key: read("ssl.key.location"),
+    };
+  }
+  const mechanism = properties["sasl.mechanism"]?.toLowerCase();
+  if (mechanism === "oauthbearer") {
+    const oauthBearerProvider = async () => ({ value: properties.token });
+    security.sasl = { mechanism, oauthBearerProvider };
+  } else if (mechanism) {
+    const [username, password] = [properties["sasl.username"], properties["sasl.password"]];
+    security.sasl = { mechanism, username, password };
+  }
+  return security;
+}
+
+const PROPERTIES = JSON.parse(process.env.CLIENT_PROPERTIES ?? "{}");
+const SECURITY = securityOf(PROPERTIES);
 const client = (clientId) =>
   new Kafka({
     clientId,
     brokers: [process.argv[2]],
+    ...SECURITY,
+    // How long before the end of a session it logs in again: its ten seconds are longer than the sessions of the tests.
+    reauthenticationThreshold: 500,
     logLevel: logLevel.WARN,
     logCreator: () => ({ log }) => process.stderr.write(JSON.stringify(log) + "\n"),
-    retry: { initialRetryTime: 50, maxRetryTime: 200, retries: 60 },
+    retry: { initialRetryTime: 50, maxRetryTime: 200, retries: PROPERTIES.impatient ? 5 : 60 },
   });
 
 const producers = new Map();

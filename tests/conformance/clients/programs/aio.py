@@ -7,6 +7,7 @@ import sys
 from collections.abc import Awaitable, Callable
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.abc import AbstractTokenProvider
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.errors import KafkaError
@@ -23,15 +24,26 @@ from tests.conformance.clients.programs.common import (
     run,
     value_of,
 )
+from tests.fixtures import client_security
 
-BOOTSTRAP = sys.argv[1]
+
+class Tokens(AbstractTokenProvider):  # type: ignore[misc]  # untyped to mypy here
+    async def token(self) -> str:
+        return client_security.given()["token"]
+
+
+SHARED = {
+    "bootstrap_servers": sys.argv[1],
+    **client_security.aiokafka(client_security.given()),
+    "sasl_oauth_token_provider": Tokens(),
+}
 COMMANDS = Commands()
 LOOP = asyncio.new_event_loop()
 _producers: dict[tuple[str, bool, str], AIOKafkaProducer] = {}
 
 
 async def create(command: Command) -> None:
-    admin = AIOKafkaAdminClient(bootstrap_servers=BOOTSTRAP)
+    admin = AIOKafkaAdminClient(**SHARED)
     await admin.start()
     await admin.create_topics([NewTopic(command["topic"], command["partitions"], 1)])
     await admin.close()
@@ -43,7 +55,7 @@ async def _producer(command: Command) -> AIOKafkaProducer:
     if choice not in _producers:
         codec = command["codec"]
         producer = AIOKafkaProducer(
-            bootstrap_servers=BOOTSTRAP,
+            **SHARED,
             compression_type=None if codec == "none" else codec,
             enable_idempotence=command["idempotent"],
             acks="all" if command["acks"] == "all" else int(command["acks"]),
@@ -75,7 +87,7 @@ async def produce(command: Command) -> None:
 
 
 async def consume(command: Command) -> None:
-    consumer = AIOKafkaConsumer(bootstrap_servers=BOOTSTRAP, auto_offset_reset="earliest")
+    consumer = AIOKafkaConsumer(**SHARED, auto_offset_reset="earliest")
     await consumer.start()
     consumer.assign([TopicPartition(command["topic"], p) for p in range(command["partitions"])])
     rows: list[list[object]] = []
@@ -103,7 +115,7 @@ class Member(ConsumerRebalanceListener):  # type: ignore[misc]  # untyped to myp
         self._name, self._topic = command["name"], command["topic"]
         self._pending: dict[int, int] = {}
         self._consumer = AIOKafkaConsumer(
-            bootstrap_servers=BOOTSTRAP,
+            **SHARED,
             group_id=command["group"],
             client_id=self._name,
             session_timeout_ms=SESSION_TIMEOUT_MS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import sys
+import time
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -20,16 +21,28 @@ from tests.conformance.clients.programs.common import (
     run,
     value_of,
 )
+from tests.fixtures import client_security
 
 BOOTSTRAP = sys.argv[1]
 SHARED: dict[str, Any] = {
     "bootstrap.servers": BOOTSTRAP,
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 100,
+    **client_security.librdkafka(client_security.given()),
 }
 COMMANDS = Commands()
+DELIVERY_S = 30
 MAX_POLL_RECORDS = 100
 _producers: dict[tuple[str, bool, str], Producer] = {}
+
+
+_refusals: list[str] = []
+
+
+def _told(error: KafkaError) -> None:
+    """What will not get better by waiting, as librdkafka believes it does."""
+    if error.code() == KafkaError._AUTHENTICATION or "certificate" in error.str():
+        _refusals.append(f"{error.name()}: {error.str()}")
 
 
 def create(command: Command) -> None:
@@ -45,6 +58,7 @@ def _producer(command: Command) -> Producer:
         _producers[choice] = Producer(
             {
                 **SHARED,
+                "error_cb": _told,
                 "compression.type": command["codec"],
                 "enable.idempotence": command["idempotent"],
                 "acks": command["acks"],
@@ -75,7 +89,12 @@ def produce(command: Command) -> None:
             timestamp=BASE_TIMESTAMP + number,
             on_delivery=delivered,
         )
-    left = producer.flush(30)
+    left, deadline = 1, time.monotonic() + DELIVERY_S
+    while left and not _refusals and time.monotonic() < deadline:
+        left = producer.flush(0.2)
+    if _refusals:
+        producer.purge()
+        raise PermissionError(_refusals[0])
     if failed or left:
         raise RuntimeError(f"{left} not delivered, failed: {failed[:3]}")
     emit("produced", records=sorted(acknowledged))

@@ -20,14 +20,16 @@ from tests.conformance.clients.programs.common import (
     run,
     value_of,
 )
+from tests.fixtures import client_security
 
 ASSIGNOR, BOOTSTRAP = sys.argv[1:3]
+SECURITY = client_security.headrace(client_security.given())
 COMMANDS = Commands()
 _producers: dict[tuple[str, bool, str], headrace.Producer] = {}
 
 
 def create(command: Command) -> None:
-    with headrace.Admin(BOOTSTRAP) as admin:
+    with headrace.Admin(BOOTSTRAP, **SECURITY) as admin:
         admin.create_topic(command["topic"], command["partitions"])
     emit("created")
 
@@ -41,6 +43,7 @@ def _producer(command: Command) -> headrace.Producer:
             idempotence=command["idempotent"],
             acks=command["acks"],
             retry_backoff_ms=50,
+            **SECURITY,
         )
     return _producers[choice]
 
@@ -68,7 +71,7 @@ def produce(command: Command) -> None:
 
 def consume(command: Command) -> None:
     rows: list[list[object]] = []
-    with headrace.Consumer(BOOTSTRAP, auto_offset_reset="earliest") as consumer:
+    with headrace.Consumer(BOOTSTRAP, auto_offset_reset="earliest", **SECURITY) as consumer:
         consumer.assign([TopicPartition(command["topic"], p) for p in range(command["partitions"])])
         while len(rows) < command["count"]:
             rows += [
@@ -97,6 +100,7 @@ class Member:
             "heartbeat_interval_ms": HEARTBEAT_MS,
             "fetch_max_wait_ms": 100,
             "retry_backoff_ms": 50,
+            **SECURITY,
         }
         self._consumer = headrace.Consumer(
             BOOTSTRAP,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Any
 
@@ -15,6 +16,7 @@ from kafka import (
 from kafka.admin import NewTopic
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.errors import KafkaError
+from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.structs import OffsetAndMetadata
 
 from tests.conformance.clients.programs.common import (
@@ -27,12 +29,23 @@ from tests.conformance.clients.programs.common import (
     run,
     value_of,
 )
+from tests.fixtures import client_security
+
+
+class Tokens(AbstractTokenProvider):  # type: ignore[misc]  # untyped to mypy here
+    def token(self) -> str:
+        return client_security.given()["token"]
+
 
 SHARED: dict[str, Any] = {
     "bootstrap_servers": sys.argv[1],
     "reconnect_backoff_ms": 20,
     "reconnect_backoff_max_ms": 100,
+    "bootstrap_timeout_ms": 2_000 if "impatient" in client_security.given() else 30_000,
+    **client_security.kafka_python(client_security.given()),
+    "sasl_oauth_token_provider": Tokens(),
 }
+logging.basicConfig(level=logging.ERROR)  # where it says why it cannot connect
 COMMANDS = Commands()
 # Long: where a poll ends between the answer to SyncGroup and its use, kafka-python 3.0.12 neither uses it nor joins
 # again nor sends heartbeats, and the member is lost until the program ends.

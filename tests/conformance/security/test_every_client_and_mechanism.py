@@ -1,0 +1,164 @@
+"""Every client, by every way in that it knows: it works with the right credentials, and is told what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.security.every_client import CLIENTS
+from tests.fixtures.certificates import Certificates
+from tests.fixtures.client_security import Properties, login, tls
+from tests.fixtures.sasl_server import MECHANISMS
+from tests.fixtures.secured_headrace import SecuredHeadrace
+from tests.fixtures.secured_kafka import PASSWORD, USER
+
+pytestmark = pytest.mark.java  # one of the clients
+RECORDS = 3
+WITHOUT = {
+    "kcat": ("SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"),
+    "java": (
+        "TLS",
+    ),  # with a certificate of its own is TLS as well, and each costs two starts of Java
+}
+"""kcat has no way to be given a token; of its SCRAM see below."""
+
+
+@pytest.fixture(scope="module")
+def server(
+    tmp_path_factory: pytest.TempPathFactory, certificates: Certificates
+) -> Iterator[SecuredHeadrace]:
+    server = SecuredHeadrace(tmp_path_factory.mktemp("every") / "node", certificates)
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def expired(
+    tmp_path_factory: pytest.TempPathFactory, certificates: Certificates
+) -> Iterator[SecuredHeadrace]:
+    """A server whose certificate has expired."""
+    further = {"ssl.keystore.location": str(certificates.expired_server.pem)}
+    server = SecuredHeadrace(
+        tmp_path_factory.mktemp("expired") / "node", certificates, further=further
+    )
+    server.start()
+    yield server
+    server.stop()
+
+
+def round_trip(
+    name: str, bootstrap: str, directory: Path, properties: Properties, topic: str
+) -> None:
+    client = CLIENTS[name](bootstrap, directory, properties)
+    try:
+        written = client.produce(topic, 1, 0, RECORDS, "none", idempotent=False)
+        assert sorted(number for number, *_ in written) == list(range(RECORDS))
+        read = client.consume(topic, 1, RECORDS)
+        assert [row[3] for row in read] == [client.value_of(n) for n in range(RECORDS)]
+    finally:
+        client.close()
+
+
+WAYS = {
+    "TLS": "SSL",
+    "certificate": "MUTUAL",
+    **dict.fromkeys(MECHANISMS, "SASL_SSL"),
+    "SCRAM-SHA-256": "SASL_PLAINTEXT",
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", CLIENTS)
+def test_the_right_credentials_let_a_client_in(
+    server: SecuredHeadrace, certificates: Certificates, tmp_path: Path, name: str, way: str
+) -> None:
+    if way in WITHOUT.get(name, ()):
+        pytest.skip(f"not {way}")
+    listener = WAYS[way]
+    if way in MECHANISMS:
+        secret = server.token() if way == "OAUTHBEARER" else PASSWORD
+        authority = certificates.authority if listener == "SASL_SSL" else None
+        properties = login(authority, way, USER, secret)
+    else:
+        own = certificates.client if way == "certificate" else None
+        properties = tls(certificates.authority, own)
+    round_trip(name, server.bootstraps[listener], tmp_path, properties, f"{name}-{way}")
+
+
+LOGIN = {
+    "confluent-kafka": "_AUTHENTICATION",
+    "kafka-python": "SaslAuthenticationFailedError",
+    "aiokafka": "SaslAuthenticationFailed",
+    "kafkajs": "KafkaJSSASLAuthenticationError",
+    "kcat": "Local: Authentication failure",
+    "java": "SaslAuthenticationException",
+    "headrace": "AuthenticationError",
+}
+"""What each client calls it."""
+NO_TRUST = dict.fromkeys(CLIENTS, "certificate verify failed") | {
+    "aiokafka": "CERTIFICATE_VERIFY_FAILED",
+    "kafka-python": "CERTIFICATE_VERIFY_FAILED",
+    "kafkajs": "unable to verify the first certificate",
+    "java": "SslAuthenticationException",
+}
+EXPIRED = NO_TRUST | {"kafkajs": "certificate has expired", "headrace": "certificate has expired"}
+
+
+def refused(name: str, bootstrap: str, directory: Path, properties: Properties, said: str) -> None:
+    with pytest.raises(AssertionError) as caught:
+        round_trip(name, bootstrap, directory, {**properties, "impatient": "yes"}, "refused")
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("who", ["wrong password", "unknown user", "token for another"])
+@pytest.mark.parametrize("name", CLIENTS)
+def test_who_cannot_log_in_is_told(
+    server: SecuredHeadrace, certificates: Certificates, tmp_path: Path, name: str, who: str
+) -> None:
+    authority, said = certificates.authority, LOGIN[name]
+    if who == "token for another":
+        if name == "kcat":
+            pytest.skip("no way to be given a token")
+        token = server.issuer.token(USER, aud="another")
+        properties = login(authority, "OAUTHBEARER", USER, token)
+        # These two take the answer to a bad token, as Kafka gives it, for a good one.
+        said = {"kafkajs": "Closed connection", "aiokafka": "closed"}.get(name, said)
+    elif who == "unknown user":
+        properties = login(authority, "SCRAM-SHA-512", "nobody", PASSWORD)
+    else:
+        properties = login(authority, "PLAIN", USER, "wrong")
+    refused(name, server.bootstraps["SASL_SSL"], tmp_path, properties, said)
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_a_server_of_an_unknown_authority_is_not_spoken_to(
+    server: SecuredHeadrace, certificates: Certificates, tmp_path: Path, name: str
+) -> None:
+    properties = login(certificates.stranger_authority, "PLAIN", USER, PASSWORD)
+    before = server.process.log.count("audit_authentication")
+    refused(name, server.bootstraps["SASL_SSL"], tmp_path, properties, NO_TRUST[name])
+    assert server.process.log.count("audit_authentication") == before, "no password was sent"
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_a_server_whose_certificate_has_expired_is_not_spoken_to(
+    expired: SecuredHeadrace, certificates: Certificates, tmp_path: Path, name: str
+) -> None:
+    properties = login(certificates.authority, "PLAIN", USER, PASSWORD)
+    refused(name, expired.bootstraps["SASL_SSL"], tmp_path, properties, EXPIRED[name])
+    assert "audit_authentication" not in expired.process.log
+
+
+@pytest.mark.parametrize("which", ["headrace", "kafka"])
+def test_an_old_librdkafka_cannot_do_scram_with_kafka_either(
+    request: pytest.FixtureRequest, certificates: Certificates, tmp_path: Path, which: str
+) -> None:
+    """Before 2.6.1 it sends its own nonce twice; RFC 5802 wants the one of the exchange, and so does Kafka 4."""
+    server = request.getfixturevalue(f"secured_{which}")
+    properties = login(certificates.authority, "SCRAM-SHA-512", USER, PASSWORD)
+    refused("kcat", server.bootstraps["SASL_SSL"], tmp_path, properties, LOGIN["kcat"])
+    if which == "headrace":
+        assert "the nonce is not the one of this exchange" in server.process.log
