@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -15,7 +16,14 @@ import headrace
 import headrace.aio
 from headrace.cli import main
 from headrace.errors import ApiError, ErrorCode
-from headrace.security.acls import AclBinding, Operation, PatternType, Permission, ResourceType
+from headrace.security.acls import (
+    AclBinding,
+    AclFilter,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
 
 HIDDEN = "its configuration may not be read"
 STRANGER = "User:ANONYMOUS"
@@ -173,6 +181,33 @@ def test_its_twin_is_told_too(broker: headrace.Broker, address: str):
 
     with pytest.raises(ApiError, match="topic 'secret'"):
         asyncio.run(read())
+
+
+@pytest.mark.parametrize("options", [{}, {"enable_auto_commit": False}])
+def test_a_member_is_told_that_its_group_is_closed_to_it(
+    broker: headrace.Broker, address: str, options: dict[str, Any]
+):
+    # Others get its partitions when its session ends, and what it finishes is committed no more.
+    group = may(Operation.READ, "g", ResourceType.GROUP)
+    broker.publish("t", 1)
+    often = {"auto_offset_reset": "earliest", "heartbeat_interval_ms": 50, **options}
+    with (
+        headrace.Admin(broker) as admin,
+        headrace.Consumer(address, group="g", **often) as consumer,
+    ):
+        consumer.subscribe(["t"])
+        while not consumer.poll(10):
+            pass
+        admin.create_acls([group._replace(permission=Permission.DENY)])
+        _, error = read_until_refused(consumer)
+        assert error.code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+        assert "'g'" in str(error)
+        admin.delete_acls([AclFilter(permission=Permission.DENY)])
+        broker.publish("t", 2)
+        seen: list[str] = []
+        while not seen:  # it goes on
+            with contextlib.suppress(ApiError):
+                seen += [record.topic for record in consumer.poll(10)]
 
 
 def test_what_a_group_is_attached_to_gives_no_right(broker: headrace.Broker, address: str):

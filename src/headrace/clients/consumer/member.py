@@ -26,6 +26,9 @@ from headrace.types import TopicPartition
 
 LEAVE_TIMEOUT_MS: Final = 3_000
 NOT_A_MEMBER: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
+_CONFIRMING: Final = frozenset({ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS})
+"""Answers to a heartbeat that begin the session anew."""
+_UNDERSTOOD: Final = _CONFIRMING | NOT_A_MEMBER | {ErrorCode.FENCED_INSTANCE_ID}
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,8 +308,10 @@ class Member:
 
         def beaten(outcome: ErrorCode | HeadraceError) -> None:
             if isinstance(outcome, ErrorCode):
-                if outcome not in NOT_A_MEMBER and generation == self.generation:
+                if outcome in _CONFIRMING and generation == self.generation:
                     self._confirmed_ms = began_ms
+                elif outcome not in _UNDERSTOOD:  # such as that the group is closed to us
+                    self._refused(outcome)
                 self.answered(outcome, generation)
             elif isinstance(outcome, ApiError):
                 self._reports.failed(outcome)
@@ -318,6 +323,10 @@ class Member:
                 self._beat_at(max(began_ms + pause_ms, self._engine.now_ms + 1))
 
         self._beating.start(flow, beaten, self._config.session_timeout_ms)
+
+    def _refused(self, code: ErrorCode) -> None:
+        text = f"heartbeat to group {self._settings.group_id!r}: {code.description}"
+        self._reports.failed(ApiError.for_code(code, text))
 
     # Joining
 
