@@ -23,7 +23,7 @@ from headrace.broker.broker import Broker
 from headrace.clock import SteadyClock
 from headrace.config.broker import BrokerConfig
 from headrace.config.listeners import Listener
-from headrace.ports import Journal, MetadataStore
+from headrace.ports import MetadataStore
 from headrace.server.entropy import OsEntropy
 from headrace.server.hub import BrokerHub
 from headrace.server.jwks import KeyReader
@@ -133,8 +133,8 @@ class _Process:
     def __init__(self, options: ServeOptions, listeners: Sequence[BoundListener]) -> None:
         self._options = options
         self._listeners = listeners
-        self._journal: Journal = LoggingJournal()
         self._clock = SteadyClock()
+        self._journal = RateLimited(LoggingJournal(), self._clock.now_ms)
         self._stop = asyncio.Event()
         self._exit_code = EXIT_OK
         self._signals = 0
@@ -149,7 +149,7 @@ class _Process:
             loop.add_signal_handler(signal.SIGHUP, self._reload)
         stores = open_stores(self._options.data)
         metadata = stores.metadata
-        journal = RateLimited(self._journal, self._clock.now_ms)
+        journal = self._journal
         broker = Broker(
             self._options.config,
             files=stores.files,
