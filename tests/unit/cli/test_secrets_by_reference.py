@@ -79,9 +79,9 @@ def test_serve_warns_of_a_file_with_a_secret_that_everybody_may_read(
 def test_serve_warns_of_a_secret_that_a_list_of_processes_shows(
     tmp_path: Path, configs: list[BrokerConfig]
 ) -> None:
-    given = f"listener.name.x.ssl.key.password={SECRET}"
+    given = f"listener.name.plaintext.ssl.key.password={SECRET}"
     result = CliRunner().invoke(main, ["serve", "--data", str(tmp_path), "--config", given])
-    assert "secret_on_command_line option=listener.name.x.ssl.key.password" in result.output
+    assert "secret_on_command_line option=listener.name.plaintext.ssl.key.password" in result.output
     assert SECRET not in result.output
     assert len(configs) == 1
 
