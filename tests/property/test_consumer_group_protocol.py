@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headrace.core.coordinator.consumer.group import ConsumerGroupState
-from tests.fixtures.consumer_world import REBALANCE_MS, SESSION_MS, Consumer, ConsumerWorld
+from tests.fixtures.consumer_protocol_world import REBALANCE_MS, SESSION_MS, Consumer, ConsumerWorld
 
 NAMES = ("a", "b", "c", "d", "e")
 INSTANCES = {"d": "static-d", "e": "static-e"}
