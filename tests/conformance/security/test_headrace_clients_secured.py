@@ -47,7 +47,7 @@ async def round_trip_aio(bootstrap: str, topic: str, properties: dict[str, Any])
         await admin.create_topic(topic, 1)
     async with headrace.aio.Producer(bootstrap, **properties) as producer:
         for value in (b"one", b"x" * 300_000):
-            await producer.send(topic, value)
+            _ = await producer.send(topic, value)  # closing waits for it
     reading = {"auto_offset_reset": "earliest", "group": f"g-{topic}", **properties}
     async with headrace.aio.Consumer(bootstrap, **reading) as consumer:
         await consumer.subscribe([topic])

@@ -37,7 +37,7 @@ from tests.fixtures.acl_cases import codes, transactional_batch
 from tests.fixtures.broker_harness import BrokerHarness, fetch_request, produce_request
 from tests.fixtures.faulty_metadata import FaultyMetadataStore
 
-ON = {"authorizer_class_name": "headrace", "durability": "os"}
+ON: dict[str, Any] = {"authorizer_class_name": "headrace", "durability": "os"}
 DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
@@ -87,7 +87,8 @@ def describe(harness: BrokerHarness, **fields: Any) -> Any:
 
 def fetched(harness: BrokerHarness, session: Session, topic: str = "t", **fields: Any) -> int:
     request = fetch_request((topic, 0, 0), max_wait_ms=0, **fields)
-    return harness.call(request, session=session).responses[0].partitions[0].error_code
+    answer = harness.call(request, session=session)
+    return int(answer.responses[0].partitions[0].error_code)
 
 
 @pytest.fixture
@@ -453,7 +454,7 @@ def test_quotas_are_those_of_the_principal():
 
     def throttled(user: str) -> int:
         request = fetch_request(("t", 0, 0), max_wait_ms=0)
-        return harness.call(request, session=as_user(user)).throttle_time_ms
+        return int(harness.call(request, session=as_user(user)).throttle_time_ms)
 
     assert throttled("alice") > 0
     assert throttled("bob") == 0
@@ -527,9 +528,8 @@ def test_whether_one_may_write_anywhere_is_remembered_and_forgotten(
     monkeypatch.setattr(AclBinding, "speaks_of", counted)
 
     def begins() -> int:
-        return harness.call(
-            InitProducerIdRequest(transactional_id=None), session=as_user("alice")
-        ).error_code
+        request = InitProducerIdRequest(transactional_id=None)
+        return int(harness.call(request, session=as_user("alice")).error_code)
 
     assert begins() == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     first = len(looked)

@@ -292,6 +292,7 @@ def test_cve_2021_38153_secrets_are_compared_in_constant_time(
         client = ScramClient(ScramMechanism.SHA_256, "alice", password, "nonce")
         response = connection.authenticate("SCRAM-SHA-256", client.first())
         final = client.step(bytes(response.auth_bytes))
+        assert final is not None
         response = connection.call(SaslAuthenticateRequest(auth_bytes=final))
         assert response.error_code == code
         assert any(stored in pair for pair in compared)
@@ -600,7 +601,9 @@ def test_what_is_allowed_before_authentication_is_three_requests() -> None:
             continue
         connection = Connection(harness)
         frame = RequestHeader(api.key, api.served.max, 1, None)
-        message = request_class(api.key)()
+        made = request_class(api.key)
+        assert made is not None
+        message = made()
         assert encode_request(frame, message)
         with pytest.raises(CloseConnection):
             connection.call(message)

@@ -12,6 +12,7 @@ from headrace.broker.session import Session
 from headrace.config.listeners import SecurityProtocol
 from headrace.errors import ProtocolError
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from headrace.server.connection import CloseConnectionError
 from headrace.server.hub import _decode
 
@@ -35,6 +36,7 @@ def test_the_requests_of_strangers_are_not_even_read(api_key: int) -> None:
 def test_those_by_which_they_authenticate_are() -> None:
     api_key = ApiKey.SASL_HANDSHAKE
     header, request = _decode(connection(), frame(api_key, 1, b"\x00\x05PLAIN"))
+    assert isinstance(request, SaslHandshakeRequest)
     assert (header.api_key, request.mechanism) == (api_key, "PLAIN")
     with pytest.raises(ProtocolError):
         _decode(connection(), frame(api_key, 1))

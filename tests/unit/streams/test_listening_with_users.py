@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ def broker() -> Iterator[headrace.Broker]:
         yield broker
 
 
-def login(mechanism: str, password: str = PASSWORD) -> dict[str, str]:
+def login(mechanism: str, password: str = PASSWORD) -> dict[str, Any]:
     return {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": mechanism,
