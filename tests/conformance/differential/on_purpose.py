@@ -169,14 +169,10 @@ PRODUCE: Final = (
     ),
     Difference(
         "Transactions",
-        "are there",
-        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED, and INVALID_REQUEST for their coordinator",
-        "Not implemented. Clients take these errors as final.",
-        (
-            where("produce_transactional"),
-            where("init_transactional_producer"),
-            where("find_coordinator", "type 1"),
-        ),
+        "transaction.version 2 (KIP-890): an epoch for each transaction",
+        "the classic protocol; partitions verify that they are in the transaction",
+        "Not implemented. A delayed EndTxn of a producer can still end its next transaction.",
+        (),
     ),
 )
 

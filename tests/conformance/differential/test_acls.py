@@ -80,15 +80,10 @@ KEPT = frozenset(
 )
 """The fields that are compared, besides error codes and ids of topics: those that tell who sees what."""
 
-_NO_TRANSACTIONS = "there are no transactions: what belongs to one is refused to everybody"
 _AT_ONCE = "a topic that was created by asking for it is in the answer"
 ON_PURPOSE: dict[str, str] = {
-    "produce-in-a-transaction-with-all": _NO_TRANSACTIONS,
-    "produce-in-a-transaction-with-no-WRITE-TOPIC": _NO_TRANSACTIONS,
     "produce-hidden-transaction-with-nothing": "each partition is refused for itself",
     "describe-user-scram-credentials-with-nothing": "no users without names in the answer",
-    "find-coordinator-of-a-transaction-with-all": _NO_TRANSACTIONS,
-    "init-producer-id-of-a-transaction-with-all": _NO_TRANSACTIONS,
     "metadata-creates-with-all": _AT_ONCE,
     "metadata-creates-with-instead-0": _AT_ONCE,
 }

@@ -15,7 +15,7 @@ from kafka import (
 )
 from kafka.admin import NewTopic
 from kafka.coordinator.assignors.range import RangePartitionAssignor
-from kafka.errors import KafkaError
+from kafka.errors import KafkaConnectionError, KafkaError
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.structs import OffsetAndMetadata
 
@@ -159,7 +159,12 @@ class Member(ConsumerRebalanceListener):  # type: ignore[misc]  # untyped to myp
     def run(self) -> None:
         while not COMMANDS.leave_asked():
             rows = []
-            for records in self._consumer.poll(timeout_ms=POLL_MS).values():
+            try:
+                polled = self._consumer.poll(timeout_ms=POLL_MS)
+            except KafkaConnectionError as error:  # a heartbeat met a broker that was away
+                emit("warning", message=repr(error))
+                continue
+            for records in polled.values():
                 for record in records:
                     rows.append([record.partition, record.offset, record.value.decode()])
                     self._pending[record.partition] = record.offset + 1
