@@ -217,7 +217,10 @@ class ReceiveBuffer:
 def describe_garbage(first: bytes, size: int, limit: int) -> str:
     """Say what bytes look like that are no Kafka request."""
     if first.startswith(_TLS_HANDSHAKE):
-        return "a TLS handshake on a plaintext listener: set security.protocol=PLAINTEXT (or SASL_PLAINTEXT) in the client"
+        return (
+            "a TLS handshake on a plaintext listener: "
+            "set security.protocol=PLAINTEXT (or SASL_PLAINTEXT) in the client"
+        )
     if first.startswith(_HTTP_METHODS):
         return "an HTTP request: this port speaks the Kafka protocol"
     if first.startswith(b"SSH-"):

@@ -1,4 +1,4 @@
-"""A choice of the client suite behind SASL_SSL with an authorizer; all of it is `make conformance TARGET=headrace-secured`.
+"""Some of the client suite behind SASL_SSL with an authorizer; all of it: `make conformance TARGET=headrace-secured`.
 
 The user of the clients has the rights of a producer and a consumer. The groups live through a restart of the broker and
 through a kill: users, rights and certificates are there again, and so are the clients.

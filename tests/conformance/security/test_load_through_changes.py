@@ -65,7 +65,7 @@ class Lives:
         read = {name: self.received(name) for name in self.loads}
         for name, load in self.loads.items():
             wait_until(f"{name} writes", lambda: len(load.acknowledged) > written[name] + 60)  # noqa: B023 - waited for
-            wait_until(f"{name} reads", lambda: self.received(name) > read[name] + 60)  # noqa: B023 - here
+            wait_until(f"{name} reads", lambda: self.received(name) > read[name] + 60)  # noqa: B023 - waited for
 
     def check(self, observer: Observer) -> None:
         """Ends the loads: what was acknowledged is there, once, in order, and was read."""
