@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -194,8 +195,11 @@ class Side:
         _wait(lambda: not list(codes(self.admin(MetadataRequest(topics=named), 9))))
         for name in names:
             keys = FindCoordinatorRequest(coordinator_keys=[name])
-            _wait(lambda keys=keys: not list(codes(self.admin(keys, 4))))
-            _wait(lambda name=name: not list(codes(self.admin(commit(name), 8))))
+            _wait(partial(self._goes_through, keys, 4))
+            _wait(partial(self._goes_through, commit(name), 8))
+
+    def _goes_through(self, request: Message, version: int) -> bool:
+        return not list(codes(self.admin(request, version)))
 
     def _has(self, count: int) -> bool:
         everything = DescribeAclsRequest(
@@ -316,7 +320,7 @@ def reduced(value: Any, user: str) -> Any:
         return "<own>" if value == user else value
     if not isinstance(value, Structure | Message):
         return value
-    found = {}
+    found: dict[str, Any] = {}
     for field in value.__slots__:
         inner = getattr(value, field)
         if field in SHORTENED:

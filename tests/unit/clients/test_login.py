@@ -78,7 +78,7 @@ def test_after_the_versions_come_the_mechanism_and_its_messages_and_then_what_wa
     connection = new_connection()
     connection.send(HeartbeatRequest(group_id="g"), "first")
     answer(connection, ApiVersionsResponse(api_keys=VERSIONS))
-    assert connection.wants_credentials
+    assert bool(connection.wants_credentials)
     assert sent(connection) == []
     connection.authenticate(TwoRounds())
     assert not connection.wants_credentials
@@ -92,7 +92,7 @@ def test_after_the_versions_come_the_mechanism_and_its_messages_and_then_what_wa
     feed(connection, encoded(header, SaslAuthenticateResponse(auth_bytes=b"who")))
     header, request = asked(connection)
     assert bytes(request.auth_bytes) == b"WHO"
-    assert not connection.ready
+    assert not bool(connection.ready)
     feed(connection, encoded(header, SaslAuthenticateResponse(session_lifetime_ms=7000)))
     assert connection.ready
     assert connection.session_lifetime_ms == 7000
@@ -171,7 +171,7 @@ def test_logging_in_again_waits_for_answers_and_holds_requests_back() -> None:
     connection.authenticate(TwoRounds())
     connection.send(HeartbeatRequest(group_id="after"), "after")
     assert sent(connection) == [], "the first is not answered yet"
-    assert not connection.logging_in
+    assert not bool(connection.logging_in)
     feed(connection, encoded(before, HeartbeatResponse()))
     assert [done.token for done in connection.take_completed()] == ["before"]
     assert connection.logging_in
@@ -227,7 +227,7 @@ def test_credentials_are_asked_for_once_and_calls_wait_for_the_login() -> None:
     sockets.versions(link)
     sockets.pool.received(link)  # as when something has been written
     assert sockets.asked == [link]
-    assert not link.ready
+    assert not bool(link.ready)
     sockets.log_in(link)
     assert link.ready
     assert outcomes == []
