@@ -112,6 +112,7 @@ class Topics:
         "_journal",
         "_metadata",
         "_replicas",
+        "changes",
     )
 
     def __init__(
@@ -130,6 +131,8 @@ class Topics:
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
         self._by_metric_name: dict[str, str] = {}
+        self.changes = 0
+        """Rises whenever a topic is created, grows or is deleted."""
         replicas.on_offline = self._take_offline
 
     def __iter__(self) -> Iterator[Topic]:
@@ -206,6 +209,7 @@ class Topics:
         return Topic(name, topic_id, settings, config, directory_ids)
 
     def _add(self, topic: Topic, now_ms: int) -> None:
+        self.changes += 1
         self._open_partitions(topic, now_ms)
         self._by_name[topic.name] = topic
         self._by_id[topic.topic_id] = topic
@@ -368,6 +372,7 @@ class Topics:
 
         def applied() -> None:
             topic.directory_ids = directory_ids
+            self.changes += 1
             self._open_partitions(topic, now_ms)
             self._journal.info("topic_grown", topic=topic.name, partitions=partitions_count)
 
@@ -451,6 +456,7 @@ class Topics:
 
     def _deleted(self, topic: Topic, tombstone: str) -> None:
         name = topic.name
+        self.changes += 1
         del self._by_name[name], self._by_id[topic.topic_id]
         del self._by_metric_name[metric_name(name)]
         partitions = [TopicPartition(name, index) for index in range(len(topic.partitions))]

@@ -94,6 +94,38 @@ class BrokerConfig(SecurityConfig):
         type=_INT,
         minimum=1024,
     )
+    group_consumer_assignors: str = option(
+        "uniform,range",
+        "The assignors that members of consumer groups (KIP-848) may ask for, the default first: `uniform`, `range`, "
+        "and names under which installed packages offer others as entry points of the group "
+        "`headrace.group_assignors`.",
+        type=OptionType.LIST,
+    )
+    group_consumer_heartbeat_interval_ms: int = option(
+        5000,
+        "How often a member of a consumer group (KIP-848) is told to send a heartbeat.",
+        type=_INT,
+        minimum=1,
+    )
+    group_consumer_max_size: int = option(
+        1000, "How many members a consumer group (KIP-848) may have.", type=_INT, minimum=1
+    )
+    group_consumer_migration_policy: str = option(
+        "disabled",
+        "Whether a group that has members can change between the classic protocol and KIP-848's. One without members "
+        "always can: whoever joins it next decides.",
+        choices=("disabled",),
+        unsupported=dict.fromkeys(
+            ("bidirectional", "upgrade", "downgrade"),
+            "members of both protocols in one group are not supported yet",
+        ),
+    )
+    group_consumer_session_timeout_ms: int = option(
+        45_000,
+        "How long a member of a consumer group (KIP-848) may be silent before it is removed.",
+        type=_INT,
+        minimum=1,
+    )
     group_initial_rebalance_delay_ms: int = option(
         3000,
         "How long the first rebalance of an empty group waits for more members.",
@@ -197,6 +229,13 @@ class BrokerConfig(SecurityConfig):
         type=_INT,
         minimum=1,
     )
+    max_transactional_ids: int = option(
+        100_000,
+        "How many transactional ids the broker remembers in each partition of the topic of transactions; producers "
+        "with further ones are refused. Headrace's own option.",
+        type=_INT,
+        minimum=1,
+    )
     message_max_bytes: int = _default_of("max.message.bytes")
     min_insync_replicas: int = _default_of("min.insync.replicas")
     num_partitions: int = option(
@@ -239,6 +278,44 @@ class BrokerConfig(SecurityConfig):
     )
     socket_request_max_bytes: int = option(
         104_857_600, "Largest request that is read.", type=_INT, minimum=1
+    )
+    transaction_max_timeout_ms: int = option(
+        900_000,
+        "Longest transaction.timeout.ms that a producer may ask for. A transaction that takes longer than its producer "
+        "has said is aborted.",
+        type=_INT,
+        minimum=1,
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = option(
+        3_600_000,
+        "How often transactional ids are looked for that have not been used for long.",
+        type=_INT,
+        minimum=1,
+    )
+    transaction_state_log_min_isr: int = option(
+        1,
+        "min.insync.replicas of the topic of transactions, when it is created. There is one replica.",
+        type=_INT,
+        minimum=1,
+    )
+    transaction_state_log_num_partitions: int = option(
+        50,
+        "Partitions of the topic of transactions; fixed once the topic exists.",
+        type=_INT,
+        minimum=1,
+    )
+    transaction_state_log_segment_bytes: int = option(
+        4_194_304,
+        "segment.bytes of the topic of transactions, when it is created. The last segment of a partition is not "
+        "compacted, and all of it is read when the broker starts.",
+        type=_INT,
+        minimum=1,
+    )
+    transactional_id_expiration_ms: int = option(
+        604_800_000,
+        "How long a transactional id is remembered after its last use.",
+        type=_INT,
+        minimum=1,
     )
     unclean_leader_election_enable: bool = _default_of("unclean.leader.election.enable")
 

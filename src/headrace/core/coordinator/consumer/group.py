@@ -26,6 +26,8 @@ V = TypeVar("V")
 
 NEW_MEMBER = Current()
 NOTHING_ASSIGNED: Partitions = frozenset()
+FIRST_EPOCH = 1
+"""The epoch of a group before anybody has joined it, as in Kafka 4.3."""
 LEFT_STATIC_EPOCH = -2
 """The epoch of a static member that has left and may come back."""
 
@@ -76,7 +78,7 @@ class ConsumerGroup:
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
-        self.epoch = 0
+        self.epoch = FIRST_EPOCH
         self.metadata_hash = 0
         self.assignment_epoch = 0
         self.members: dict[str, MemberMetadata] = {}

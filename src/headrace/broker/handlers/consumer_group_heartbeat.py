@@ -1,0 +1,48 @@
+"""ConsumerGroupHeartbeat (API key 68), versions 0-1.
+
+Behaviour: the server-side group protocol (KIP-848), see `headrace.core.coordinator.consumer`. A group that has no
+members changes its protocol with whoever joins next, in both directions. Regular expressions need `headrace[regex]`
+where the broker runs; they match topics that the client may describe.
+Not implemented: groups with members of both protocols (a group of the other protocol that has members is refused:
+group.consumer.migration.policy is "disabled"); racks are kept and given to assignors, but Headrace's own do not use
+them; settings of a single group.
+Versions: v1 regular expressions; clients choose their member ids.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.authorizer import allows
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.group_requests import origin_of
+from headrace.core.deferred import Deferred
+from headrace.errors import ErrorCode
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from headrace.security.acls import Operation, ResourceType
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.CONSUMER_GROUP_HEARTBEAT
+VERSIONS: Final = VersionRange(0, 1)
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: ConsumerGroupHeartbeatRequest
+) -> ConsumerGroupHeartbeatResponse | Deferred[ConsumerGroupHeartbeatResponse]:
+    """Join a group, stay in it, or leave it."""
+    if not allows(broker, context, Operation.READ, ResourceType.GROUP, request.group_id):
+        return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    may = partial(allows, broker, context, Operation.DESCRIBE, ResourceType.TOPIC)
+    if not all(may(name) for name in request.subscribed_topic_names or ()):
+        return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    visible = partial(allows, broker, context, Operation.DESCRIBE, ResourceType.TOPIC, quietly=True)
+    return broker.groups.consumer_group_heartbeat(
+        origin_of(context), request, visible, context.now_ms
+    )

@@ -1,0 +1,249 @@
+"""Consumer groups of the server-side protocol, one rule at a time."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.core.coordinator.consumer.assignors import OWN_ASSIGNORS, Subscriber
+from headrace.core.coordinator.consumer.group import ConsumerGroupState
+from headrace.core.coordinator.consumer.records import MemberState
+from headrace.core.coordinator.consumer.topics import TopicInfo, metadata_hash
+from headrace.errors import ErrorCode
+from headrace.protocol.messages.delete_groups import DeletableGroupResult
+from tests.fixtures.consumer_protocol_world import (
+    REBALANCE_MS,
+    SESSION_MS,
+    Consumer,
+    ConsumerWorld,
+    given,
+)
+from tests.fixtures.group_world import now
+
+T1, T2 = bytes(15) + b"\x01", bytes(15) + b"\x02"
+
+
+@pytest.fixture
+def world() -> ConsumerWorld:
+    world = ConsumerWorld()
+    world.topics.create("t", 4)
+    return world
+
+
+def settled(world: ConsumerWorld, *names: str) -> list[Consumer]:
+    members = [Consumer(world, name, "t") for name in names]
+    for _ in range(4):
+        for member in members:
+            member.beat()
+    assert world.group().state is ConsumerGroupState.STABLE
+    return members
+
+
+def test_a_partition_moves_only_when_its_owner_says_that_it_has_given_it_up(world):
+    (first,) = settled(world, "a")
+    second = Consumer(world, "b", "t")
+    second.beat()
+    assert second.owned == set()
+    epoch = first.epoch
+    told = world.send(member_id="a", member_epoch=epoch)
+    assert told.member_epoch == epoch
+    assert len(given(told)) == 2
+    assert world.group().holding("a").state is MemberState.UNREVOKED
+    # It has not said so yet, whatever else it says.
+    world.send(member_id="a", member_epoch=epoch)
+    world.send(member_id="a", member_epoch=epoch, owned=first.owned)
+    second.beat()
+    assert second.owned == set()
+    first.heard(told)
+    first.beat()
+    second.beat()
+    assert len(first.owned) == len(second.owned) == 2
+    assert not first.owned & second.owned
+    assert first.epoch == second.epoch > epoch
+
+
+def test_who_does_not_give_up_in_its_rebalance_timeout_is_removed(world):
+    (first,) = settled(world, "a")
+    second = Consumer(world, "b", "t")
+    second.beat()
+    first.beat()
+    for _ in range(REBALANCE_MS // 10_000):
+        world.send(member_id="a", member_epoch=first.epoch)
+        second.beat()
+        world.advance(10_000)
+    response = world.send(member_id="a", member_epoch=first.epoch)
+    assert response.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    second.beat()
+    assert len(second.owned) == 4
+
+
+def test_who_is_silent_for_its_session_is_removed_also_after_a_restart(world):
+    settled(world, "a", "b")
+    world.restart()
+    world.advance(SESSION_MS - 1)
+    assert set(world.group().members) == {"a", "b"}
+    world.advance(1)
+    assert world.group().members == {}
+    assert world.group().state is ConsumerGroupState.EMPTY
+
+
+def test_a_restart_moves_nothing(world):
+    members = settled(world, "a", "b")
+    before = [(member.epoch, member.owned) for member in members]
+    world.restart()
+    for member in members:
+        assert member.beat().error_code == 0
+    assert [(member.epoch, member.owned) for member in members] == before
+
+
+def test_new_partitions_are_given_out_and_those_of_a_deleted_topic_taken_back(world):
+    (member,) = settled(world, "a")
+    world.topics.grow("t", 6)
+    member.beat()
+    assert member.owned == world.topics.partitions("t")
+    assert len(member.owned) == 6
+    world.topics.delete("t")
+    member.beat()
+    assert member.owned == set()
+
+
+def test_an_answer_that_was_lost_is_given_again(world):
+    (member,) = settled(world, "a")
+    world.topics.grow("t", 5)
+    member.beat(lose_answer=True)
+    assert world.group().holding("a").epoch == member.epoch + 1
+    member.beat()
+    assert len(member.owned) == 5
+
+
+@pytest.mark.parametrize(("epoch", "owned"), [(9, []), (1, None), (1, [(T2, 0)])])
+def test_a_foreign_epoch_is_fenced(world, epoch, owned):
+    settled(world, "a", "b")
+    response = world.send(member_id="a", member_epoch=epoch, owned=owned)
+    assert response.error_code == ErrorCode.FENCED_MEMBER_EPOCH
+
+
+def test_a_static_member_gets_its_place_back_under_another_id(world):
+    first = Consumer(world, "a", "t", instance="i")
+    first.beat()
+    other = Consumer(world, "b", "t", instance="i")
+    assert other.beat().error_code == ErrorCode.UNRELEASED_INSTANCE_ID
+    owned, epoch = first.owned, world.group().epoch
+    first.leave(-2)
+    other.beat()
+    assert (other.owned, world.group().epoch) == (owned, epoch)
+    assert set(world.group().members) == {"b"}
+    fenced = world.send(member_id="a", member_epoch=1, instance_id="i")
+    assert fenced.error_code == ErrorCode.FENCED_INSTANCE_ID
+
+
+def test_a_group_takes_only_so_many(world):
+    world = ConsumerWorld(group_consumer_max_size=1)
+    assert world.join("a", "t").error_code == 0
+    assert world.join("b", "t").error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+def test_a_regular_expression_follows_the_topics_and_sees_only_what_its_client_may(world):
+    first = world.send(
+        member_id="a",
+        rebalance_timeout_ms=1_000,
+        subscribed_topic_regex="t.*",
+        owned=[],
+        hidden=["t-secret"],
+    )
+    assert given(first) == world.topics.partitions("t")
+    world.topics.create("t-secret", 1)
+    world.topics.create("t-new", 1)
+    world.topics.create("other", 1)
+    second = world.send(member_id="a", member_epoch=first.member_epoch, hidden=["t-secret"])
+    assert given(second) == world.topics.partitions("t", "t-new")
+    broken = world.send(
+        member_id="b", rebalance_timeout_ms=1_000, subscribed_topic_regex="(", owned=[]
+    )
+    assert broken.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert set(world.group().members) == {"a"}
+
+
+def test_commits_and_fetches_of_members_carry_their_epoch(world):
+    (member,) = settled(world, "a")
+
+    def commit(name: str, epoch: int) -> int:
+        return world.commit_code({("t", 0): 7}, member=name, generation=epoch)
+
+    assert commit("a", member.epoch) == 0
+    assert commit("a", member.epoch - 1) == ErrorCode.STALE_MEMBER_EPOCH
+    assert commit("b", member.epoch) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert commit("", -1) == ErrorCode.UNKNOWN_MEMBER_ID
+    member.leave()
+    assert commit("", -1) == 0
+
+
+def test_an_empty_group_changes_its_protocol_both_ways_and_keeps_its_offsets(world):
+    (member,) = settled(world, "a")
+    world.commit_code({("t", 0): 7}, member="a", generation=member.epoch)
+    assert now(world.classic_join()).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    member.leave()
+    classic = now(world.classic_join())
+    assert classic.error_code == ErrorCode.MEMBER_ID_REQUIRED
+    assert world.group() is None
+    world.classic_join(classic.member_id)
+    refused = world.join("a", "t")
+    assert refused.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    world.classic_leave(classic.member_id)
+    assert member.beat().error_code == 0
+    world.restart()
+    assert world.group() is not None
+    assert world.offsets() == {("t", 0): 7}
+
+
+def test_a_group_is_deleted_with_all_its_keys_once_it_is_empty(world):
+    (member,) = settled(world, "a")
+
+    def delete() -> DeletableGroupResult:
+        (result,) = now(world.coordinator.delete_groups(["g"], world.now_ms))
+        return result
+
+    assert delete().error_code == ErrorCode.NON_EMPTY_GROUP
+    member.leave()
+    assert delete().error_code == 0
+    assert not world.coordinator.exists("g")
+    world.restart()
+    assert not world.coordinator.exists("g")
+
+
+class Greedy:
+    """An assignor that gives everything to everybody."""
+
+    name = "greedy"
+
+    def assign(self, members, topics):
+        return {member: [(t, 0) for t in topics] for member in members}
+
+
+def test_a_users_assignor_that_gives_a_partition_twice_changes_nothing():
+    world = ConsumerWorld(assignors={"greedy": Greedy()})
+    world.topics.create("t", 1)
+    assert world.join("a", "t").error_code == 0
+    assert world.join("b", "t").error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert set(world.group().members) == {"a"}
+    assert ("error", "consumer_group_assignor_failed") in [e[:2] for e in world.notes.events]
+
+
+def test_range_keeps_partitions_of_one_number_together():
+    members = {name: Subscriber(frozenset({T1, T2})) for name in "abc"}
+    assignment = OWN_ASSIGNORS["range"].assign(members, {T1: 4, T2: 4})
+    assert assignment["a"] == [(T1, 0), (T1, 1), (T2, 0), (T2, 1)]
+    assert assignment["c"] == [(T1, 3), (T2, 3)]
+
+
+def test_uniform_moves_no_more_than_it_must():
+    held = frozenset((T1, index) for index in range(6))
+    members = {"a": Subscriber(frozenset({T1}), held), "b": Subscriber(frozenset({T1}))}
+    assignment = OWN_ASSIGNORS["uniform"].assign(members, {T1: 6})
+    assert len(assignment["a"]) == len(assignment["b"]) == 3
+    assert set(assignment["a"]) < held
+
+
+def test_the_hash_of_topics_sees_names_identities_and_sizes():
+    base = {"t": TopicInfo(T1, 1)}
+    others = [{}, {"u": TopicInfo(T1, 1)}, {"t": TopicInfo(T2, 1)}, {"t": TopicInfo(T1, 2)}]
+    assert len({metadata_hash(topics) for topics in [base, *others]}) == 5
