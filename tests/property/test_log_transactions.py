@@ -88,7 +88,7 @@ class World:
             self.save: 1,
             self.apply_retention: 1,
             self.delete_records: 1,
-            self.compact: 2,
+            self.compact: 4,
             self.restart_clean: 1,
             self.kill: 1,
             self.lose_caches: 1,
@@ -156,7 +156,7 @@ class World:
             self.advance_high_watermark,
         )
         for _ in range(self.chance.randint(1, 8)):
-            self.chance.choices(actions, weights=(2, 5, 3, 1, 2))[0]()
+            self.chance.choices(actions, weights=(2, 4, 4, 2, 2))[0]()
 
     def append_plain(self) -> None:
         records = self.values(self.chance.choices(KEYS, k=self.chance.randint(1, 3)))
@@ -226,6 +226,9 @@ class World:
         if not self.config.compacts:
             return
         self.now_ms += self.chance.choice([0, 60])
+        if self.chance.random() < 0.7:
+            self.make_durable()
+            self.roll()
         task = run_round(self.files, self.log, self.clean_offset, now_ms=self.now_ms, max_keys=3)
         if task is not None:
             self.clean_offset = task.clean_end_offset
@@ -372,9 +375,9 @@ def run(world: World, steps: int) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_readers_agree_with_the_list(seed: int) -> None:
-    run(World(seed), 40)
+    run(World(seed), 50)
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_readers_agree_with_the_list_after_power_cuts(seed: int) -> None:
-    run(CrashingWorld(seed), 40)
+    run(CrashingWorld(seed), 50)

@@ -439,7 +439,10 @@ class LogLoader:
         aborted = self._producers.transactions.aborted
         if not aborted and not self._has_txnindex:
             return
+        first_marker = aborted[0].last_offset if aborted else -1
         for segment in segments[first:]:
+            if segment.end_offset <= first_marker:
+                continue
             content = encode_aborted(aborted, segment.base_offset, segment.end_offset)
             if segment is segments[-1]:
                 self._files.write_file(segment.txnindex_path, content)
