@@ -351,18 +351,22 @@ def test_a_gap_in_one_partition_does_not_write_another_ones_batch_again() -> Non
 def test_a_batch_given_up_does_not_have_the_one_after_it_written_again() -> None:
     """(1) Two batches are written, their answers lost, (2) the first is given up, (3) the second is tried again."""
     with FakeCluster(topics={"t": 1}) as cluster:
-        options = {"delivery_timeout_ms": 600, "retry_backoff_ms": 500, "retry_backoff_max_ms": 500}
+        options = {
+            "delivery_timeout_ms": 1200,
+            "retry_backoff_ms": 1000,
+            "retry_backoff_max_ms": 1000,
+        }
         with producer(cluster, **options) as sender:
             sender.send("t", b"first")
             sender.flush()
             cluster.faults.append(Fault(ApiKey.PRODUCE, "silence"))
             late = sender.send("t", b"late")
             with pytest.raises(TransportError):
-                sender.flush(0.3)
+                sender.flush(0.6)
             cluster.faults.append(Fault(ApiKey.PRODUCE, "drop_after"))
             once = sender.send("t", b"once")
             with pytest.raises(TransportError):
-                sender.flush(0.1)
+                sender.flush(0.2)
             with pytest.raises(TransportError, match=r"delivery\.timeout\.ms"):
                 late.result(5)
             once.result(5)
