@@ -63,7 +63,7 @@ def run_at_once(work: Callable[[], T], done: Callable[[T], object]) -> None:
 class Exchange:
     """A SASL exchange that is under way."""
 
-    __slots__ = ("busy", "problem", "server")
+    __slots__ = ("busy", "problem", "server", "told")
 
     def __init__(self, server: SaslServer, problem: str = "") -> None:
         self.server = server
@@ -71,6 +71,8 @@ class Exchange:
         """Why it cannot succeed, whatever the client says."""
         self.busy = False
         """Whether a message is being looked at in another thread."""
+        self.told = False
+        """Whether the audit log has it that the client failed."""
 
 
 class _Refusal:
@@ -223,6 +225,9 @@ class Authenticator:
             return self._failed(context, exchange, outcome)
         server, session = exchange.server, context.session
         if not server.done:
+            if isinstance(server, OAuthBearerServer) and server.refusal is not None:
+                exchange.told = True
+                self._audit.authentication_failed(session, OAUTHBEARER, str(server.refusal))
             return SaslAuthenticateResponse(
                 error_code=ErrorCode.NONE, error_message="", auth_bytes=outcome
             )
@@ -267,21 +272,21 @@ class Authenticator:
             error_message=_FAILED.format(mechanism),
             auth_bytes=b"",
         )
-        return self._refuse(context, response, mechanism, str(error), exchange.server.user)
+        if not exchange.told:
+            user = exchange.server.user[:255] or None
+            self._audit.authentication_failed(context.session, mechanism, str(error), user=user)
+        return self._end(context, response, str(error))
 
     def _refuse(
-        self,
-        context: RequestContext,
-        response: Message,
-        mechanism: str,
-        reason: str,
-        user: str = "",
+        self, context: RequestContext, response: Message, mechanism: str, reason: str
     ) -> Deferred[Any]:
+        """Refuse what is no step of an exchange."""
+        self._audit.authentication_failed(context.session, mechanism or "unknown", reason)
+        return self._end(context, response, reason)
+
+    def _end(self, context: RequestContext, response: Message, reason: str) -> Deferred[Any]:
         """Answer at a fixed time after the request, and have the connection closed then."""
         session = context.session
-        self._audit.authentication_failed(
-            session, mechanism or "unknown", reason, user=user[:255] or None
-        )
         session.ended = f"authentication failed: {reason}"
         delay_ms = self._config_of(session).connection_failed_authentication_delay_ms
         refusal = _Refusal(response, self._purgatory)

@@ -80,7 +80,8 @@ class OAuthBearerServer:
     def __init__(self, verify: Callable[[str], Identity]) -> None:
         """Begin an exchange; `verify` returns who a token belongs to, or raises SaslError."""
         self._verify = verify
-        self._refusal: SaslError | None = None
+        self.refusal: SaslError | None = None
+        """Why the token is no good; the client has been told in a challenge, and may never answer that."""
         self.done = False
         self.user = ""
         self.expires_ms: int | None = None
@@ -91,15 +92,15 @@ class OAuthBearerServer:
         Raises:
             SaslError: The message is malformed, or a token was refused before.
         """
-        if self._refusal is not None:
-            raise self._refusal
+        if self.refusal is not None:
+            raise self.refusal
         authorization_id, token = parse_client_message(response)
         try:
             identity = self._verify(token)
             if authorization_id not in {"", identity.user}:
                 raise SaslError("the client wants to act for another user")  # noqa: TRY301 - told as the others
         except SaslError as error:
-            self._refusal = error
+            self.refusal = error
             return _INVALID_TOKEN
         self.user, self.expires_ms = identity
         self.done = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,7 +91,8 @@ def test_the_right_credentials_let_a_client_in(
 
 LOGIN = {
     "confluent-kafka": "_AUTHENTICATION",
-    "kafka-python": "SaslAuthenticationFailedError",
+    # Where the answer and the end of the connection come at once, it drops the answer.
+    "kafka-python": "SaslAuthenticationFailedError|socket disconnected",
     "aiokafka": "SaslAuthenticationFailed",
     "kafkajs": "KafkaJSSASLAuthenticationError",
     "kcat": "Local: Authentication failure",
@@ -110,7 +112,7 @@ EXPIRED = NO_TRUST | {"kafkajs": "certificate has expired", "headrace": "certifi
 def refused(name: str, bootstrap: str, directory: Path, properties: Properties, said: str) -> None:
     with pytest.raises(AssertionError) as caught:
         round_trip(name, bootstrap, directory, {**properties, "impatient": "yes"}, "refused")
-    assert said in str(caught.value)
+    assert re.search(said, str(caught.value))
 
 
 @pytest.mark.parametrize("who", ["wrong password", "unknown user", "token for another"])
@@ -119,6 +121,7 @@ def test_who_cannot_log_in_is_told(
     server: SecuredHeadrace, certificates: Certificates, tmp_path: Path, name: str, who: str
 ) -> None:
     authority, said = certificates.authority, LOGIN[name]
+    before = server.process.log.count("audit_authentication_failed")
     if who == "token for another":
         if name == "kcat":
             pytest.skip("no way to be given a token")
@@ -131,6 +134,7 @@ def test_who_cannot_log_in_is_told(
     else:
         properties = login(authority, "PLAIN", USER, "wrong")
     refused(name, server.bootstraps["SASL_SSL"], tmp_path, properties, said)
+    assert server.process.log.count("audit_authentication_failed") > before
 
 
 @pytest.mark.parametrize("name", CLIENTS)

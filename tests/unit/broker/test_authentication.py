@@ -25,6 +25,7 @@ from headrace.protocol.messages.describe_user_scram_credentials import (
 from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from headrace.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from headrace.security.oauthbearer import OAuthBearerClient
 from headrace.security.plain import PlainClient
 from headrace.security.principal import ANONYMOUS, Principal
 from headrace.security.scram import ScramClient, ScramMechanism
@@ -502,3 +503,21 @@ def test_the_audit_log_tells_who_and_why(harness):
     bad = next(line for line in lines if line.event == "audit_authentication_failed")
     assert (bad.user, bad.host) == ("alice", "10.1.2.3")
     assert bad.reason == "unknown user or wrong password"
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_the_audit_log_tells_of_a_bad_token_once_whether_or_not_the_client_goes_on(
+    tmp_path, answers
+):
+    keys = tmp_path / "keys.json"
+    harness = BrokerHarness(
+        sasl_enabled_mechanisms="OAUTHBEARER", sasl_oauthbearer_jwks_endpoint_url=keys.as_uri()
+    )
+    connection = Connection(harness)
+    connection.handshake("OAUTHBEARER")
+    assert b"invalid_token" in connection.token(OAuthBearerClient("not.a.token").first()).auth_bytes
+    if answers:
+        refused = connection.token(b"\x01")
+        assert refused.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    events = [event for _, event, _ in harness.journal.lines]
+    assert events.count("audit_authentication_failed") == 1
