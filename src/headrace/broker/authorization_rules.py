@@ -42,15 +42,15 @@ def _cluster(operation: Operation, which: str = "", refusal: str = _CLUSTER) -> 
     return Rule(operation, ResourceType.CLUSTER, which, refusal)
 
 
-def _transaction(operation: Operation) -> Rule:
-    return Rule(
-        operation,
-        ResourceType.TRANSACTIONAL_ID,
-        "the transactional id, if one is named",
-        _TRANSACTION,
-    )
+def _transaction(
+    operation: Operation,
+    which: str = "the transactional id, if one is named",
+    refusal: str = _TRANSACTION,
+) -> Rule:
+    return Rule(operation, ResourceType.TRANSACTIONAL_ID, which, refusal)
 
 
+_ID: Final = "the transactional id"
 _MEMBER: Final = (_group(Operation.READ),)
 
 
@@ -127,8 +127,19 @@ RULES: Final[Mapping[ApiKey, tuple[Rule, ...]]] = {
         _cluster(Operation.CLUSTER_ACTION, "as a replica", "see the next row"),
         _topic(Operation.DESCRIBE, "or every topic named", _PARTITIONS),
     ),
+    ApiKey.ADD_PARTITIONS_TO_TXN: (
+        _transaction(Operation.WRITE, _ID, f"{_TRANSACTION} for each partition"),
+        _topic(Operation.WRITE, refusal=_PARTITIONS),
+    ),
+    ApiKey.ADD_OFFSETS_TO_TXN: (_transaction(Operation.WRITE, _ID), _group(Operation.READ)),
+    ApiKey.END_TXN: (_transaction(Operation.WRITE, _ID),),
     ApiKey.WRITE_TXN_MARKERS: (
         _cluster(Operation.CLUSTER_ACTION, refusal=f"{_CLUSTER} for each partition"),
+    ),
+    ApiKey.TXN_OFFSET_COMMIT: (
+        _transaction(Operation.WRITE, _ID, f"{_TRANSACTION} for each partition"),
+        _group(Operation.READ, refusal=f"{_GROUP} for each partition"),
+        _topic(Operation.READ, refusal=_PARTITIONS),
     ),
     ApiKey.DESCRIBE_ACLS: (_cluster(Operation.DESCRIBE),),
     ApiKey.CREATE_ACLS: (_cluster(Operation.ALTER),),
@@ -156,6 +167,11 @@ RULES: Final[Mapping[ApiKey, tuple[Rule, ...]]] = {
         _cluster(Operation.DESCRIBE, "to see its authorized operations", "an empty set"),
     ),
     ApiKey.DESCRIBE_PRODUCERS: (_topic(Operation.READ, refusal=_PARTITIONS),),
+    ApiKey.DESCRIBE_TRANSACTIONS: (
+        _transaction(Operation.DESCRIBE, "every id named", f"{_TRANSACTION} for the id"),
+        _topic(Operation.DESCRIBE, "every topic of a transaction", "not listed"),
+    ),
+    ApiKey.LIST_TRANSACTIONS: (_transaction(Operation.DESCRIBE, "every id", "not listed"),),
     ApiKey.LIST_CONFIG_RESOURCES: (_cluster(Operation.DESCRIBE_CONFIGS),),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (
         _topic(Operation.DESCRIBE, "every topic", f"{_TOPIC}; not listed where all are"),

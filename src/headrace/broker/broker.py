@@ -30,6 +30,7 @@ from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.group_commit import FailedSync, GroupCommit
 from headrace.broker.group_settings import GroupSettings
 from headrace.broker.handlers import REGISTRY, api_versions
+from headrace.broker.internal_log import InternalLog
 from headrace.broker.log_dirs import UnusableDirectory, no_storages, open_log_dirs
 from headrace.broker.metadata_records import (
     BROKER_EPOCHS,
@@ -40,12 +41,12 @@ from headrace.broker.metadata_records import (
     encode,
 )
 from headrace.broker.metadata_writer import MetadataWriter
-from headrace.broker.offsets_log import OffsetsLog
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.replica_manager import ReplicaManager
 from headrace.broker.throttling import Throttled, Throttling
 from headrace.broker.topic_names import OFFSETS_TOPIC
 from headrace.broker.topics import Topic, Topics
+from headrace.broker.transactions import Transactions
 from headrace.config.broker import BrokerConfig
 from headrace.core.coordinator.group.config import GroupConfig
 from headrace.core.coordinator.group.coordinator import GroupCoordinator
@@ -87,6 +88,7 @@ class Broker:
     replicas: ReplicaManager
     topics: Topics
     groups: GroupCoordinator
+    transactions: Transactions
 
     def __init__(
         self,
@@ -183,12 +185,21 @@ class Broker:
         self.topics = Topics(self.config, self._writer, self.replicas, self._entropy, self.journal)
         self.groups = GroupCoordinator(
             GroupConfig.from_broker(self.config),
-            OffsetsLog(self.topics, self.replicas),
+            InternalLog(OFFSETS_TOPIC, self.topics, self.replicas),
             entropy=self._entropy,
+            journal=self.journal,
+        )
+        self.transactions = Transactions(
+            self.config,
+            self.topics,
+            self.replicas,
+            self.groups,
+            allocate_producer_id=self.producer_ids.allocate,
             journal=self.journal,
         )
         self.topics.load(self._next_leader_epoch(), now_ms)
         self._load_groups(now_ms)
+        self.transactions.load(now_ms)  # which may end what groups have pending
         self._groups_are_served = True
         if not self._files.describe().in_memory:
             warn_of_losses(self.topics.defaults, self.topics, self.journal)
@@ -233,6 +244,7 @@ class Broker:
         topic = self.topics.get(OFFSETS_TOPIC)
         for index in range(0 if topic is None else len(topic.partitions)):
             self.groups.unload(index)
+        self.transactions.unload()
 
     def close(self, now_ms: int) -> None:
         """Write everything down and mark the shutdown as clean. No sync may be under way.
@@ -413,6 +425,9 @@ class Broker:
         """When `tick` has something to do next."""
         # Asked after every wake-up of the server, hence spelled out.
         earliest = self.purgatory.next_deadline_ms
+        transactions = self.transactions.coordinator.next_deadline_ms
+        if transactions is not None and (earliest is None or transactions < earliest):
+            earliest = transactions
         groups, replicas = self.groups.next_deadline_ms, self.replicas.next_deadline_ms
         if groups is not None and (earliest is None or groups < earliest):
             earliest = groups
@@ -429,6 +444,7 @@ class Broker:
         self._writer.tick(now_ms)
         self.purgatory.expire(now_ms)
         self.groups.expire(now_ms)
+        self.transactions.coordinator.expire(now_ms)
         self.replicas.tick(now_ms)
         self._settle()
 
@@ -455,5 +471,8 @@ class Broker:
         for partition in advanced:
             partition.notify_watchers()
             if partition.is_internal:
-                index = partition.topic_partition.partition
-                self.groups.high_watermark_advanced(index, partition.high_watermark)
+                name, index = partition.topic_partition
+                coordinator = (
+                    self.groups if name == OFFSETS_TOPIC else self.transactions.coordinator
+                )
+                coordinator.high_watermark_advanced(index, partition.high_watermark)

@@ -11,7 +11,8 @@ from typing import Final
 from headrace.errors import InvalidTopicError
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
-INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, "__transaction_state"})
+TRANSACTIONS_TOPIC: Final = "__transaction_state"
+INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 NAME_LIMIT: Final = 249
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
 

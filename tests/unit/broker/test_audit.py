@@ -79,6 +79,8 @@ CHANGES_NOTHING = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH, ApiKey.DESCRIBE_CONFIGS, ApiKey.DESCRIBE_LOG_DIRS, ApiKey.DESCRIBE_CLUSTER,
     ApiKey.DESCRIBE_CLIENT_QUOTAS, ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, ApiKey.DESCRIBE_ACLS,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS, ApiKey.LIST_CONFIG_RESOURCES, ApiKey.DESCRIBE_PRODUCERS,
+    ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT,
+    ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.LIST_TRANSACTIONS,
 }  # fmt: skip
 """Nothing that an administrator answers for; an API that is neither here nor in the rules needs a decision."""
 
@@ -269,7 +271,7 @@ def test_records(harness: BrokerHarness) -> None:
 
 def test_access_control(harness: BrokerHarness) -> None:
     harness.restart(authorizer_class_name="org.apache.kafka.metadata.authorizer.StandardAuthorizer")
-    entry = {
+    entry: dict[str, Any] = {
         "resource_type": 2,
         "principal": "User:bob",
         "host": "*",

@@ -10,8 +10,13 @@ from headrace.broker.authorization_rules import RULES
 from headrace.broker.authorizer import Authorizer
 from headrace.broker.handlers import REGISTRY
 from headrace.broker.session import Session
-from headrace.broker.topic_names import OFFSETS_TOPIC
+from headrace.broker.topic_names import INTERNAL_TOPICS
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+)
+from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.security.acls import CLUSTER_NAME, Operation, ResourceType
 from headrace.security.principal import Principal
 from tests.fixtures.acl_cases import (
@@ -87,6 +92,7 @@ def ask(case: Case, rights: tuple[Right, ...] | None) -> tuple[Any, Recorder]:
         group_initial_rebalance_delay_ms=0,
         group_min_session_timeout_ms=1,
         offsets_topic_num_partitions=1,
+        transaction_state_log_num_partitions=1,
         durability="os",
     )
     harness.broker.ensure_offsets_topic(harness.now_ms)
@@ -94,6 +100,7 @@ def ask(case: Case, rights: tuple[Right, ...] | None) -> tuple[Any, Recorder]:
     if case.topic:
         topic_id = bytes(harness.create_topic("x").topic_id)
         assert not set(codes(harness.call(commit("x"))))
+        begin_transaction(harness)
         if case.by_id is not None:
             request = case.by_id(topic_id)
     recorder = Recorder(
@@ -104,6 +111,18 @@ def ask(case: Case, rights: tuple[Right, ...] | None) -> tuple[Any, Recorder]:
     harness.broker.authorizer = recorder  # type: ignore[assignment]  # it has what handlers use
     session = Session(client_host="10.1.2.3", principal=ALICE)
     return harness.call(request, case.version, session=session), recorder
+
+
+def begin_transaction(harness: BrokerHarness) -> None:
+    request = InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=60_000)
+    request.producer_id = request.producer_epoch = -1
+    given = harness.call(request)
+    adding = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id="x",
+        v3_and_below_producer_id=given.producer_id,
+        v3_and_below_topics=[AddPartitionsToTxnTopic(name="x", partitions=[0])],
+    )
+    assert not set(codes(harness.call(adding)))
 
 
 def test_every_api_has_a_row():
@@ -132,7 +151,7 @@ def test_an_api_asks_for_what_its_row_says_and_for_nothing_else(key: ApiKey):
 def test_only_what_is_named_is_asked_about(case: Case):
     for _, rights in case.variants():
         _, recorder = ask(case, rights)
-        listed = {OFFSETS_TOPIC} if case.label.endswith("of-all") else set()
+        listed = INTERNAL_TOPICS if case.label.endswith("of-all") else frozenset()
         assert {name for *_, name in recorder.asked} <= {"x", "", CLUSTER_NAME} | listed
 
 
@@ -152,8 +171,8 @@ def test_with_its_rights_it_goes_through(case: Case):
         rights = [(*case.needs, (Operation.DESCRIBE, ResourceType.TOPIC))]
     for each in rights:
         response, _ = ask(case, each)
-        if "transaction" in case.label:
-            return  # refused to everybody: transactions are not implemented
+        if case.label == "produce-hidden-transaction":
+            return  # refused to everybody
         assert not set(codes(response)) & REFUSALS
 
 

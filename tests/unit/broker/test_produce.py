@@ -176,12 +176,6 @@ def test_no_more_replicas_are_needed_in_sync_than_there_are(harness: BrokerHarne
     assert harness.produce("careful", b"a", acks=acks).error_code == ErrorCode.NONE
 
 
-def test_a_transactional_produce_is_refused_for_good(harness: BrokerHarness):
-    part = harness.produce("t", b"a", transactional_id="tx")
-    assert part.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    assert not ErrorCode(part.error_code).retriable
-
-
 def test_log_append_time_is_stamped_and_told(harness: BrokerHarness):
     harness.create_topic("stamped", message_timestamp_type="LogAppendTime")
     harness.now_ms += 5000
@@ -266,11 +260,8 @@ def test_an_id_without_an_epoch_is_no_identity(
     assert harness.call(request).error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_a_transactional_id_is_refused_for_good():
+def test_an_empty_transactional_id_is_refused():
     harness = BrokerHarness()
-    response = harness.call(InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=1))
-    assert response.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    assert (response.producer_id, response.producer_epoch) == (-1, -1)
     empty = harness.call(InitProducerIdRequest(transactional_id="", transaction_timeout_ms=1))
     assert empty.error_code == ErrorCode.INVALID_REQUEST
 

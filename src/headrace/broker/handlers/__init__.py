@@ -9,6 +9,8 @@ from types import ModuleType
 from typing import Final
 
 from headrace.broker.handlers import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     alter_client_quotas,
     alter_configs,
     alter_user_scram_credentials,
@@ -28,7 +30,9 @@ from headrace.broker.handlers import (
     describe_log_dirs,
     describe_producers,
     describe_topic_partitions,
+    describe_transactions,
     describe_user_scram_credentials,
+    end_txn,
     fetch,
     find_coordinator,
     heartbeat,
@@ -39,6 +43,7 @@ from headrace.broker.handlers import (
     list_config_resources,
     list_groups,
     list_offsets,
+    list_transactions,
     metadata,
     offset_commit,
     offset_delete,
@@ -48,6 +53,7 @@ from headrace.broker.handlers import (
     sasl_authenticate,
     sasl_handshake,
     sync_group,
+    txn_offset_commit,
     write_txn_markers,
 )
 
@@ -72,7 +78,11 @@ REGISTRY: Final[tuple[ModuleType, ...]] = (
     delete_records,
     init_producer_id,
     offset_for_leader_epoch,
+    add_partitions_to_txn,
+    add_offsets_to_txn,
+    end_txn,
     write_txn_markers,
+    txn_offset_commit,
     describe_acls,
     create_acls,
     delete_acls,
@@ -90,6 +100,8 @@ REGISTRY: Final[tuple[ModuleType, ...]] = (
     alter_user_scram_credentials,
     describe_cluster,
     describe_producers,
+    describe_transactions,
+    list_transactions,
     list_config_resources,
     describe_topic_partitions,
 )

@@ -1,8 +1,8 @@
 """FindCoordinator (API key 10), versions 0-4.
 
-Behaviour: this broker coordinates every group. The first call creates `__consumer_offsets`. The address is the
-configured one, or the one that the client connected to.
-Not implemented: coordinators of transactions and of share groups: INVALID_REQUEST, which clients do not retry.
+Behaviour: this broker coordinates every group and every transactional id. The first call creates `__consumer_offsets`,
+or `__transaction_state`. The address is the configured one, or the one that the client connected to.
+Not implemented: coordinators of share groups: INVALID_REQUEST, which clients do not retry.
 Versions: v1 key type, error message; v3 flexible; v4 several keys.
 """
 
@@ -28,7 +28,7 @@ API_KEY: Final = ApiKey.FIND_COORDINATOR
 VERSIONS: Final = VersionRange(0, 4)
 
 _KEY_LIST_VERSION: Final = 4
-_GROUP_KEY_TYPE: Final = 0
+_TRANSACTION_KEY_TYPE: Final = 1
 _RESOURCES: Final = {0: ResourceType.GROUP, 1: ResourceType.TRANSACTIONAL_ID}
 """What a key names, by its type."""
 _NO_NODE: Final = -1
@@ -37,7 +37,7 @@ _NO_NODE: Final = -1
 def handle(
     broker: Broker, context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
-    """Name the broker that coordinates a group."""
+    """Name the broker that coordinates a group, or a transactional id."""
     if context.header.api_version < _KEY_LIST_VERSION:
         found = _find(broker, context, request.key_type, request.key)
         return FindCoordinatorResponse(
@@ -62,16 +62,18 @@ def _find(broker: Broker, context: RequestContext, key_type: int, key: str) -> C
 
 def _permitted(broker: Broker, context: RequestContext, key_type: int, key: str) -> Coordinator:
     resource = _RESOURCES.get(key_type)
-    if resource is not None:
-        try:
-            authorize(broker, context, Operation.DESCRIBE, resource, key)
-        except ApiError as error:
-            return _failed(error.code, error.message)
-    if key_type != _GROUP_KEY_TYPE:
+    if resource is None:
         message = f"this broker has no coordinators for keys of type {key_type}"
         return _failed(ErrorCode.INVALID_REQUEST, message)
     try:
-        broker.ensure_offsets_topic(context.now_ms)
+        authorize(broker, context, Operation.DESCRIBE, resource, key)
+    except ApiError as error:
+        return _failed(error.code, error.message)
+    try:
+        if key_type == _TRANSACTION_KEY_TYPE:
+            broker.transactions.ensure_topic(context.now_ms)
+        else:
+            broker.ensure_offsets_topic(context.now_ms)
     except ApiError as error:
         # Whatever it was, the client shall ask again.
         return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))

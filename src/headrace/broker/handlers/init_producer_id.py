@@ -1,10 +1,12 @@
 """InitProducerId (API key 22), versions 0-4.
 
-Behaviour: an idempotent producer gets an id that nobody had before, with epoch 0, also when it comes back with an id
-and an epoch (KIP-360): a producer without transactions raises its epoch by itself, see Kafka's
-TransactionCoordinator.
-Not implemented: transactions; a request with a transactional id gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which
-every client takes as final (UNSUPPORTED_VERSION would be retried by some until they time out).
+Behaviour: with a transactional id the sender becomes its producer: the epoch is raised, which shuts out whoever was it
+before, and a transaction that is open is aborted first (CONCURRENT_TRANSACTIONS until that is done). A producer that
+says who it is (KIP-360) gets the next epoch once, however often it asks, also after a restart of the broker; one that
+has been replaced is fenced, and nothing is aborted. When its epochs are used up there is a new producer id.
+Without a transactional id it gets an id that nobody had before, with epoch 0, also when it comes back with an id and an
+epoch: a producer without transactions raises its epoch by itself, see Kafka's TransactionCoordinator.
+Not implemented: v5 (KIP-890), v6 (KIP-939).
 Versions: v2 flexible; v3 producer id and epoch in the request; v4 PRODUCER_FENCED.
 """
 
@@ -14,6 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.broker.authorizer import allows, allows_any
 from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.transaction_requests import for_version
+from headrace.core.coordinator.transaction.producers import Producer
+from headrace.core.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.init_producer_id import (
@@ -35,20 +40,15 @@ def handle(
     broker: Broker,
     context: RequestContext,
     request: InitProducerIdRequest,
-) -> InitProducerIdResponse:
+) -> InitProducerIdResponse | Deferred[InitProducerIdResponse]:
     """Give the producer an identity."""
     refusal = _refusal(broker, context, request)
     if refusal is not None:
         return _failed(refusal)
-    if request.transactional_id is not None:
-        code = (
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            if request.transactional_id
-            else ErrorCode.INVALID_REQUEST
-        )
-        return _failed(code)
     if (request.producer_id == _NONE) != (request.producer_epoch == _NONE):
         return _failed(ErrorCode.INVALID_REQUEST)
+    if request.transactional_id is not None:
+        return _transactional(broker, context, request, request.transactional_id)
     try:
         # As Kafka does for a producer without transactions: what it had is simply left behind. Sequences belong to
         # the pair of id and epoch, so a new id is always right.
@@ -56,6 +56,33 @@ def handle(
     except ApiError as error:
         return _failed(error.code)
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+
+def _transactional(
+    broker: Broker,
+    context: RequestContext,
+    request: InitProducerIdRequest,
+    transactional_id: str,
+) -> InitProducerIdResponse | Deferred[InitProducerIdResponse]:
+    try:
+        broker.transactions.ensure_topic(context.now_ms)
+    except ApiError:
+        return _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    def answer(outcome: Producer | ErrorCode) -> InitProducerIdResponse:
+        if isinstance(outcome, ErrorCode):
+            return _failed(for_version(outcome, context))
+        return InitProducerIdResponse(
+            producer_id=outcome.producer_id, producer_epoch=outcome.producer_epoch
+        )
+
+    reply = broker.transactions.coordinator.init_producer_id(
+        transactional_id,
+        request.transaction_timeout_ms,
+        Producer(request.producer_id, request.producer_epoch),
+        context.now_ms,
+    )
+    return reply.map(answer) if isinstance(reply, Deferred) else answer(reply)
 
 
 def _refusal(

@@ -1,8 +1,8 @@
 """OffsetFetch (API key 9), versions 1-8.
 
 Behaviour: where nothing is committed, for the group or for the partition, the offset is -1 without an error; while the
-group is being loaded the answer is an error, never -1. Only durable offsets are shown, which is what require_stable
-asks for as long as there are no transactions. Null topics (v2+) mean all.
+group is being loaded the answer is an error, never -1. Only durable offsets are shown; with require_stable a partition
+for which a transaction holds an offset pending is UNSTABLE_OFFSET_COMMIT. Null topics (v2+) mean all.
 Not implemented: members of the new group protocol (v9), topic ids (v10).
 Versions: v2 error code of the whole, before that it is per partition; v5 leader epochs; v6 flexible; v7 require_stable;
 v8 several groups.
@@ -64,7 +64,9 @@ def handle(
         answers = iter(fetched)
         return shape([guard.complete(answers) for guard in guarded])
 
-    reply = broker.groups.fetch_offsets(allowed, context.now_ms)
+    reply = broker.groups.fetch_offsets(
+        allowed, context.now_ms, require_stable=request.require_stable
+    )
     return reply.map(complete) if isinstance(reply, Deferred) else complete(reply)
 
 

@@ -6,8 +6,9 @@ answer; if anything fails the connection is closed, so that the client looks for
 first the answer is REQUEST_TIMED_OUT, never success. Retries of an idempotent producer are answered with the original
 offset, once that is durable. min.insync.replicas above 1 changes nothing: as in Kafka since 4.0 a topic does not need
 more replicas in sync than it has. On a compacted topic a batch with a record without a key is INVALID_RECORD.
-Not implemented: transactions; a request with a transactional id gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which
-every client takes as final. Message formats 0 and 1 (KIP-896).
+A transactional batch has to belong to the open transaction of its producer, and the partition has to have been added to
+it before (KIP-890): else it is INVALID_TXN_STATE, or INVALID_PRODUCER_EPOCH for a producer that has been replaced.
+Not implemented: v10 to v13 (KIP-951, KIP-890, topic ids). Message formats 0 and 1 (KIP-896).
 Versions: v3 record batches; v5 log start offset; v7 zstd; v8 error messages; v9 flexible.
 """
 
@@ -19,6 +20,7 @@ from headrace.broker.authorizer import authorize
 from headrace.broker.context import CloseConnection, RequestContext, VersionRange
 from headrace.broker.delayed import DelayedProduce
 from headrace.broker.partition import Partition
+from headrace.core.coordinator.transaction.producers import Producer
 from headrace.core.deferred import Deferred
 from headrace.core.log.batch_compaction import RecordsWithoutKeyError
 from headrace.errors import ApiError, ErrorCode, InvalidTopicError
@@ -85,12 +87,13 @@ def handle(
 class _Appender:
     """Appends the partitions of one request."""
 
-    __slots__ = ("_broker", "_context", "_refusal", "appended")
+    __slots__ = ("_broker", "_context", "_refusal", "_transactional_id", "appended")
 
     def __init__(self, broker: Broker, context: RequestContext, request: ProduceRequest) -> None:
         self._broker = broker
         self._context = context
         self._refusal = _refusal(broker, context, request)
+        self._transactional_id = request.transactional_id
         self.appended: list[Appended] = []
 
     def append_all(self, topic: TopicProduceData) -> list[PartitionProduceResponse]:
@@ -113,9 +116,10 @@ class _Appender:
             if topic.is_internal:
                 raise InvalidTopicError(f"{topic.name} is written by the broker")
             partition = topic.partition(data.index)
-            info = self._broker.replicas.append(
-                partition, _records(data, self._context.header.api_version), self._context.now_ms
-            )
+            records = _records(data, self._context.header.api_version)
+            if len(records) >= HEADER_SIZE and records[CRC_START + 1] & TRANSACTIONAL_FLAG:
+                self._verify(partition, records)
+            info = self._broker.replicas.append(partition, records, self._context.now_ms)
         except ApiError as error:
             return _failed(data.index, error)
         part = PartitionProduceResponse(
@@ -127,6 +131,26 @@ class _Appender:
         self.appended.append((partition, info.last_offset + 1, part))
         return part
 
+    def _verify(self, partition: Partition, records: Buffer) -> None:
+        fields = unpack_header(records)
+        if (
+            fields[5] & CONTROL_FLAG
+            or fields[9] < 0
+            or fields[4] != batch_crc(records, 0, len(records))
+        ):
+            return  # the log refuses it, and says why
+        if self._transactional_id is None:
+            raise ApiError(
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                "a transactional batch without a transactional id",
+            )
+        self._broker.transactions.verify(
+            self._transactional_id,
+            Producer(fields[9], fields[10]),
+            partition.topic_partition,
+            passing=ErrorCode.NOT_ENOUGH_REPLICAS,
+        )
+
 
 def _refusal(broker: Broker, context: RequestContext, request: ProduceRequest) -> ApiError | None:
     if request.acks not in _ACKS:
@@ -137,10 +161,6 @@ def _refusal(broker: Broker, context: RequestContext, request: ProduceRequest) -
             authorize(broker, context, Operation.WRITE, resource, request.transactional_id)
         except ApiError as error:
             return error
-        return ApiError(
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            "transactions are not implemented; unset transactional.id",
-        )
     return None
 
 
@@ -149,15 +169,6 @@ def _records(data: PartitionProduceData, version: int) -> Buffer:
     if records is None or len(records) == 0:
         raise ApiError(ErrorCode.INVALID_RECORD, "no records")
     assert not isinstance(records, FileRange), "a request is bytes, never a file"
-    if (
-        len(records) >= HEADER_SIZE
-        and records[CRC_START + 1] & (TRANSACTIONAL_FLAG | CONTROL_FLAG) == TRANSACTIONAL_FLAG
-        and unpack_header(records)[4] == batch_crc(records, 0, len(records))  # else it is corrupt
-    ):
-        raise ApiError(
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            "a transactional batch without a transactional id",
-        )
     if version < ZSTD_VERSION and len(records) >= HEADER_SIZE:
         attributes = unpack_header(records, 0)[5]
         if attributes & COMPRESSION_MASK == Compression.ZSTD:

@@ -20,7 +20,7 @@ class TransactionConfig:
     """How often expired ids are looked for."""
 
     max_transactional_ids: int = 100_000
-    """How many ids are remembered; producers with further ones are refused. Kafka has no such limit."""
+    """How many ids a partition remembers; producers with further ones are refused. Kafka has no such limit."""
 
     offsets_commit_timeout_ms: int = 5_000
     """How long a response waits for the high watermark before it is answered with an error."""

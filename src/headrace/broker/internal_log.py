@@ -1,4 +1,4 @@
-"""`__consumer_offsets` as the group coordinator sees it: partitions to append to and to load from."""
+"""An internal topic as its coordinator sees it: partitions to append to and to load from."""
 
 from __future__ import annotations
 
@@ -7,38 +7,45 @@ from typing import Final
 
 from headrace.broker.partition import Partition
 from headrace.broker.replica_manager import ReplicaManager
-from headrace.broker.topic_names import OFFSETS_TOPIC
 from headrace.broker.topics import Topics
+from headrace.core.log.control_batch import read_marker
 from headrace.errors import ApiError, ErrorCode, StorageError, StorageUnavailableError
-from headrace.records.batch import iterate_headers
+from headrace.records.batch import BatchHeader, iterate_headers
 from headrace.types import Buffer
 
 _READ_BYTES: Final = 4 << 20
 
 
-class OffsetsLog:
+class InternalLog:
     """Implements `headrace.core.coordinator.runtime.CoordinatorLog` over the broker's partitions."""
 
-    __slots__ = ("_replicas", "_topics")
+    __slots__ = ("_name", "_replicas", "_topics")
 
-    def __init__(self, topics: Topics, replicas: ReplicaManager) -> None:
+    def __init__(self, name: str, topics: Topics, replicas: ReplicaManager) -> None:
+        self._name = name
         self._topics = topics
         self._replicas = replicas
 
     @property
     def partitions_count(self) -> int:
         """Partitions of the topic, 0 while it does not exist."""
-        topic = self._topics.get(OFFSETS_TOPIC)
+        topic = self._topics.get(self._name)
         return 0 if topic is None else len(topic.partitions)
 
     def append(self, partition: int, batch: bytes, now_ms: int) -> int:
-        """Append one record batch and return the log end offset after it.
+        """Append one record batch, or the marker of a transaction, and return the log end offset after it.
 
         Raises:
             ApiError: Nothing was appended.
         """
+        marker = read_marker(batch) if BatchHeader.parse(batch).is_control else None
+        replica = self._partition(partition)
         try:
-            info = self._replicas.append(self._partition(partition), batch, now_ms)
+            info = (
+                self._replicas.append(replica, batch, now_ms)
+                if marker is None
+                else self._replicas.append_marker(replica, marker, now_ms)
+            )
         except StorageUnavailableError as error:
             if self._replicas.failure is not None:
                 raise
@@ -72,9 +79,9 @@ class OffsetsLog:
             yield data
 
     def _partition(self, index: int) -> Partition:
-        topic = self._topics.get(OFFSETS_TOPIC)
+        topic = self._topics.get(self._name)
         if topic is None:
-            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"there is no {OFFSETS_TOPIC}")
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"there is no {self._name}")
         return topic.partition(index)
 
 

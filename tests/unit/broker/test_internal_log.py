@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.broker.offsets_log import OffsetsLog
+from headrace.broker.internal_log import InternalLog
+from headrace.broker.topic_names import OFFSETS_TOPIC
 from headrace.errors import StorageError
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.storage.os_files import OsFileSystem
@@ -12,10 +13,10 @@ from tests.fixtures.broker_harness import BrokerHarness, batch, values
 
 
 @pytest.fixture
-def log(tmp_path) -> OffsetsLog:
+def log(tmp_path) -> InternalLog:
     harness = BrokerHarness(files=OsFileSystem(tmp_path), offsets_topic_num_partitions=1)
     harness.call(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]))
-    return OffsetsLog(harness.broker.topics, harness.broker.replicas)
+    return InternalLog(OFFSETS_TOPIC, harness.broker.topics, harness.broker.replicas)
 
 
 def test_it_is_read_to_the_log_end_and_not_only_to_the_high_watermark(log, tmp_path):

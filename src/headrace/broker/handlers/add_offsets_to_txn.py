@@ -1,0 +1,60 @@
+"""AddOffsetsToTxn (API key 25), versions 0-3.
+
+Behaviour: adds the partition of `__consumer_offsets` that holds the group to the transaction; TxnOffsetCommit is
+refused before that.
+Versions: v2 PRODUCER_FENCED; v3 flexible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.authorizer import authorize
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.topic_names import OFFSETS_TOPIC
+from headrace.broker.transaction_requests import for_version
+from headrace.core.coordinator.group.coordinator import is_valid_group_id
+from headrace.core.coordinator.transaction.producers import Producer
+from headrace.core.deferred import Deferred
+from headrace.errors import ApiError, ErrorCode
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.add_offsets_to_txn import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+)
+from headrace.security.acls import Operation, ResourceType
+from headrace.types import TopicPartition
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.ADD_OFFSETS_TO_TXN
+VERSIONS: Final = VersionRange(0, 3)
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: AddOffsetsToTxnRequest
+) -> AddOffsetsToTxnResponse | Deferred[AddOffsetsToTxnResponse]:
+    """Add a group's offsets to a transaction."""
+    transactional_id, group_id = request.transactional_id, request.group_id
+    if not is_valid_group_id(group_id):
+        return AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_GROUP_ID)
+    try:
+        authorize(broker, context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+        authorize(broker, context, Operation.READ, ResourceType.GROUP, group_id)
+        broker.ensure_offsets_topic(context.now_ms)
+    except ApiError as error:
+        return AddOffsetsToTxnResponse(error_code=error.code)
+    index = broker.groups.partition_for(group_id)
+    assert index is not None, "the topic exists"
+    reply = broker.transactions.coordinator.add_partitions(
+        transactional_id,
+        Producer(request.producer_id, request.producer_epoch),
+        [TopicPartition(OFFSETS_TOPIC, index)],
+        context.now_ms,
+    )
+
+    def answer(error: ErrorCode) -> AddOffsetsToTxnResponse:
+        return AddOffsetsToTxnResponse(error_code=for_version(error, context))
+
+    return reply.map(answer) if isinstance(reply, Deferred) else answer(reply)

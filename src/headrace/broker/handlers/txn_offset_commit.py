@@ -1,0 +1,103 @@
+"""TxnOffsetCommit (API key 28), versions 0-3.
+
+Behaviour: the offsets are records of the producer's in `__consumer_offsets`: they count once the transaction is
+committed, and are forgotten when it is aborted. The group has to be in the transaction (AddOffsetsToTxn). From v3 on
+members are told from those whose partitions have been taken away. Errors are per partition; partitions that do not
+exist are UNKNOWN_TOPIC_OR_PARTITION and do not stop the others.
+Not implemented: v4 and v5 (KIP-890, an epoch for each transaction).
+Versions: v2 leader epochs; v3 flexible, member, generation and group instance.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.authorizer import authorize
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.topic_names import OFFSETS_TOPIC
+from headrace.core.coordinator.group.transactional import commit_failed
+from headrace.core.coordinator.transaction.producers import Producer
+from headrace.core.deferred import Deferred
+from headrace.errors import ApiError, ErrorCode
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+)
+from headrace.security.acls import Operation, ResourceType
+from headrace.types import TopicPartition
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.TXN_OFFSET_COMMIT
+VERSIONS: Final = VersionRange(0, 3)
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest
+) -> TxnOffsetCommitResponse | Deferred[TxnOffsetCommitResponse]:
+    """Commit offsets as part of a transaction."""
+    try:
+        resource = ResourceType.TRANSACTIONAL_ID
+        authorize(broker, context, Operation.WRITE, resource, request.transactional_id)
+        authorize(broker, context, Operation.READ, ResourceType.GROUP, request.group_id)
+    except ApiError as error:
+        return commit_failed(request, error.code)
+    errors = {
+        TopicPartition(topic.name, partition.partition_index): code
+        for topic in request.topics
+        for partition in topic.partitions
+        if (code := _error(broker, context, topic, partition.partition_index)) is not ErrorCode.NONE
+    }
+    if not errors:
+        return _commit(broker, context, request)
+    response = commit_failed(request, ErrorCode.NONE)
+    for topic in request.topics:
+        topic.partitions = [
+            partition
+            for partition in topic.partitions
+            if TopicPartition(topic.name, partition.partition_index) not in errors
+        ]
+
+    def complete(tried: TxnOffsetCommitResponse) -> TxnOffsetCommitResponse:
+        for topic, outcome in zip(response.topics, tried.topics, strict=True):
+            codes = iter(outcome.partitions)
+            for partition in topic.partitions:
+                refused = errors.get(TopicPartition(topic.name, partition.partition_index))
+                partition.error_code = next(codes).error_code if refused is None else refused
+        return response
+
+    reply = _commit(broker, context, request)
+    return reply.map(complete) if isinstance(reply, Deferred) else complete(reply)
+
+
+def _commit(
+    broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest
+) -> TxnOffsetCommitResponse | Deferred[TxnOffsetCommitResponse]:
+    index = broker.groups.partition_for(request.group_id)
+    if index is None:
+        return commit_failed(request, ErrorCode.NOT_COORDINATOR)
+    try:
+        broker.transactions.verify(
+            request.transactional_id,
+            Producer(request.producer_id, request.producer_epoch),
+            TopicPartition(OFFSETS_TOPIC, index),
+            passing=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        )
+    except ApiError as error:
+        return commit_failed(request, error.code)
+    return broker.groups.commit_transactional_offsets(request, context.now_ms)
+
+
+def _error(
+    broker: Broker, context: RequestContext, wanted: TxnOffsetCommitRequestTopic, index: int
+) -> ErrorCode:
+    try:
+        authorize(broker, context, Operation.READ, ResourceType.TOPIC, wanted.name)
+    except ApiError as error:
+        return error.code
+    topic = broker.topics.get(wanted.name)
+    exists = topic is not None and 0 <= index < len(topic.partitions)
+    return ErrorCode.NONE if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,0 +1,186 @@
+"""Transactions on this broker: their coordinator, its topic, and its markers in the partitions of the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from headrace.broker.internal_log import InternalLog
+from headrace.broker.replica_manager import ReplicaManager
+from headrace.broker.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from headrace.broker.topics import Topics
+from headrace.config.broker import BrokerConfig
+from headrace.core.coordinator.group.coordinator import GroupCoordinator
+from headrace.core.coordinator.transaction.config import TransactionConfig
+from headrace.core.coordinator.transaction.coordinator import TransactionCoordinator
+from headrace.core.coordinator.transaction.producers import Producer
+from headrace.core.coordinator.transaction.shard import Outcome
+from headrace.core.deferred import Deferred
+from headrace.core.log.control_batch import Marker
+from headrace.errors import ApiError, ErrorCode, StorageError
+from headrace.ports import Journal
+from headrace.types import TopicPartition
+
+_PASSING: Final = frozenset(
+    {
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+"""Why a batch may not be appended now, but perhaps in a moment."""
+_NOTHING_TO_MARK: Final = frozenset(
+    {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_PRODUCER_EPOCH}
+)
+"""The partition is gone, or a later epoch of the producer has written: what was open there has ended."""
+
+
+class Transactions:
+    """The transaction coordinator and what it works with."""
+
+    __slots__ = ("_config", "_groups", "_journal", "_replicas", "_topics", "coordinator")
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        topics: Topics,
+        replicas: ReplicaManager,
+        groups: GroupCoordinator,
+        *,
+        allocate_producer_id: Callable[[], int],
+        journal: Journal,
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._replicas = replicas
+        self._groups = groups
+        self._journal = journal
+        self.coordinator = TransactionCoordinator(
+            TransactionConfig.from_broker(config),
+            InternalLog(TRANSACTIONS_TOPIC, topics, replicas),
+            allocate_producer_id=allocate_producer_id,
+            writer=self,
+            journal=journal,
+        )
+
+    # Life
+
+    def load(self, now_ms: int) -> None:
+        """Load all partitions of `__transaction_state`, if it exists."""
+        topic = self._topics.get(TRANSACTIONS_TOPIC)
+        for index, partition in enumerate(() if topic is None else topic.partitions):
+            if partition is None:
+                continue
+            try:
+                self.coordinator.load(index, now_ms)
+            except StorageError as error:
+                # Its transactions are refused; the others are served.
+                self._journal.error(
+                    "transaction_partition_not_loaded", partition=index, error=str(error)
+                )
+
+    def unload(self) -> None:
+        """Refuse service: whoever waits is told that what it waits for may be lost."""
+        topic = self._topics.get(TRANSACTIONS_TOPIC)
+        for index in range(0 if topic is None else len(topic.partitions)):
+            self.coordinator.unload(index)
+
+    def ensure_topic(self, now_ms: int) -> None:
+        """Create `__transaction_state` when it is needed for the first time.
+
+        Raises:
+            ApiError: It cannot be created.
+        """
+        if self._topics.get(TRANSACTIONS_TOPIC) is not None:
+            return
+        config = self._config
+        settings = {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(config.transaction_state_log_segment_bytes),
+            "min.insync.replicas": str(config.transaction_state_log_min_isr),
+            "headrace.durability": "fsync",
+        }
+        self._topics.create(
+            TRANSACTIONS_TOPIC, config.transaction_state_log_num_partitions, settings, now_ms=now_ms
+        )
+        self.load(now_ms)
+
+    # Batches
+
+    def verify(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partition: TopicPartition,
+        *,
+        passing: ErrorCode,
+    ) -> None:
+        """Refuse a batch that is not of the open transaction of its producer (KIP-890).
+
+        Args:
+            transactional_id: The id that the request names.
+            producer: The producer of the batch.
+            partition: Where it is to be appended, now.
+            passing: What the client is told when it is to try again.
+
+        Raises:
+            ApiError: With the reason.
+        """
+        error = self.coordinator.verify(transactional_id, producer, partition)
+        if error is ErrorCode.NONE:
+            return
+        if error in _PASSING:
+            raise ApiError(passing, f"the transaction cannot be verified yet: {error.name}")
+        if error is ErrorCode.PRODUCER_FENCED:
+            error = ErrorCode.INVALID_PRODUCER_EPOCH
+        raise ApiError(
+            error, f"{partition} is not in an open transaction of producer {producer.producer_id}"
+        )
+
+    # Markers
+
+    def write(
+        self,
+        coordinator_partition: int,
+        outcome: Outcome,
+        partition: TopicPartition,
+        done: Callable[[ErrorCode], None],
+        now_ms: int,
+    ) -> None:
+        """Write a marker into a partition; see `MarkerWriter`."""
+
+        def written(error: ErrorCode) -> None:
+            done(ErrorCode.NONE if error in _NOTHING_TO_MARK else error)
+
+        try:
+            self._write(coordinator_partition, outcome, partition, written, now_ms)
+        except ApiError as error:
+            written(error.code)
+
+    def _write(
+        self,
+        coordinator_partition: int,
+        outcome: Outcome,
+        partition: TopicPartition,
+        written: Callable[[ErrorCode], None],
+        now_ms: int,
+    ) -> None:
+        epoch = self._topics.require(TRANSACTIONS_TOPIC).partition(coordinator_partition)
+        marker = Marker(
+            outcome.producer_id, outcome.producer_epoch, epoch.leader_epoch, outcome.committed
+        )
+        replica = self._topics.require(partition.topic).partition(partition.partition)
+        if partition.topic == OFFSETS_TOPIC:
+            reply = self._groups.end_transaction(partition.partition, marker, now_ms)
+            if isinstance(reply, Deferred):
+                reply.on_done(written)
+            else:
+                written(reply)
+            return
+        info = self._replicas.append_marker(replica, marker, now_ms)
+        if replica.high_watermark > info.last_offset:
+            written(ErrorCode.NONE)
+        else:
+            replica.await_high_watermark(info.last_offset + 1, written)
