@@ -209,6 +209,20 @@ def test_what_was_aborted_is_known_after_a_start(*, clean: bool, lost: str) -> N
     assert len(paths(files, ".txnindex")) == 2  # of the segment with the marker, and all after it
 
 
+def test_the_index_goes_with_its_segment() -> None:
+    files = MemoryFileSystem()
+    log = reopen(files, long_abort(files), clean=True)
+    assert paths(files, ".txnindex")
+    end(log, 2, committed=True)
+    log.advance_high_watermark(log.log_end_offset)
+    log.roll(NOW_MS)
+    log.advance_log_start_offset(log.log_end_offset)
+    log.delete_old_segments(NOW_MS)
+    log.purge()
+    assert not paths(files, ".txnindex")
+    assert not told(log, log.log_start_offset)
+
+
 def test_a_log_without_aborted_transactions_has_no_index_of_them() -> None:
     files = MemoryFileSystem()
     log = open_log(files)
