@@ -9,6 +9,7 @@ import pytest
 
 from headrace.core.log import partition_log
 from headrace.core.log.config import LogConfig
+from headrace.core.log.control_batch import Marker, build_marker, read_marker
 from headrace.core.log.log_manager import LogManager, PartitionSpec
 from headrace.core.log.partition_log import PartitionLog
 from headrace.core.log.sync import SyncTask
@@ -16,6 +17,7 @@ from headrace.records.batch import check_batch
 from headrace.types import TopicPartition
 from tests.fixtures.crash_files import CrashFileSystem, PowerCut
 from tests.fixtures.logs import NOW_MS, RecordingJournal, batch_of, raw_batches
+from tests.fixtures.transactions import transactional
 
 PARTITIONS = [TopicPartition("a", 0), TopicPartition("b", 3)]
 TOPIC_IDS = {partition: bytes([number + 1]) * 16 for number, partition in enumerate(PARTITIONS)}
@@ -74,13 +76,14 @@ class World:
                 [
                     self.append,
                     self.append_idempotent,
+                    self.transact,
                     self.sync,
                     self.tick,
                     self.save,
                     self.restart,
                     self.elect,
                 ],
-                weights=[50, 15, 20, 4, 3, 2, 2],
+                weights=[50, 15, 15, 20, 4, 3, 2, 2],
             )[0]
             action()
 
@@ -98,6 +101,23 @@ class World:
         batch = batch_of(1, producer_id=9, producer_epoch=0, base_sequence=self.sequence)
         self._append(partition, batch)
         self.sequence += 1
+
+    def transact(self) -> None:
+        """Go on with a transaction, or end it."""
+        partition, producer_id = PARTITIONS[1], self.chance.choice([20, 21])
+        log = self.log(partition)
+        entry = log.producers.get(producer_id)
+        if producer_id in log.producers.transactions.open and self.chance.random() < 0.4:
+            marker = Marker(producer_id, 0, 0, committed=self.chance.random() < 0.5)
+            values = self.histories[partition].values.setdefault(log.log_end_offset, set())
+            values.add(build_marker(marker, self.now_ms)[16:])
+            log.append_marker(marker, leader_epoch=self.epoch, now_ms=self.now_ms)
+            log.advance_high_watermark(log.synced_offset)
+            return
+        sequence = entry.batches[-1].last_sequence + 1 if entry and entry.batches else 0
+        record = (None, str(self.chance.random()).encode())
+        batch = transactional(record, producer_id=producer_id, sequence=sequence)
+        self._append(partition, batch)
 
     def _append(self, partition: TopicPartition, batch: bytes) -> None:
         log = self.log(partition)
@@ -182,6 +202,7 @@ class World:
             if self.config.retention_bytes < 0 and self.config.retention_ms < 0:
                 assert log.log_start_offset == 0
             history.acknowledged = dict(found)  # recovery synced it
+            check_transactions(log, found)
 
     def check_retries(self) -> None:
         """A retry of an acknowledged idempotent batch gets its first offset again."""
@@ -201,6 +222,29 @@ class World:
         self.sequence = entry.batches[-1].last_sequence + 1 if entry else 0
         if acknowledged:
             assert self.sequence == check_batch(acknowledged[-1][1]).base_sequence + 1
+
+
+def check_transactions(log: PartitionLog, batches: dict[int, bytes]) -> None:
+    """What is stable, and what was aborted, is what the batches say; retention takes nothing of an open transaction."""
+    is_open: dict[int, int] = {}
+    aborted: list[tuple[int, int]] = []
+    for offset, batch in batches.items():
+        header = check_batch(batch)
+        marker = read_marker(batch) if header.is_control else None
+        if marker is not None:
+            first = is_open.pop(header.producer_id, None)
+            if first is not None and not marker.committed:
+                aborted.append((first, offset))
+        elif header.is_transactional:
+            is_open.setdefault(header.producer_id, offset)
+    assert log.last_stable_offset == min(is_open.values(), default=log.high_watermark)
+    known = {
+        (max(entry.first_offset, log.log_start_offset), entry.last_offset)
+        for entry in log.producers.transactions.aborted
+    }
+    # Of some, retention has taken all records, or the first.
+    assert {last for _, last in aborted} <= {last for _, last in known}
+    assert known <= {*aborted, *((log.log_start_offset, last) for _, last in known)}
 
 
 @pytest.mark.parametrize("seed", range(120))
