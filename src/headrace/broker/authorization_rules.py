@@ -172,6 +172,22 @@ RULES: Final[Mapping[ApiKey, tuple[Rule, ...]]] = {
         _topic(Operation.DESCRIBE, "every topic of a transaction", "not listed"),
     ),
     ApiKey.LIST_TRANSACTIONS: (_transaction(Operation.DESCRIBE, "every id", "not listed"),),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: (
+        _group(Operation.READ),
+        _topic(
+            Operation.DESCRIBE,
+            "every topic subscribed to by name",
+            "TOPIC_AUTHORIZATION_FAILED; not matched by a regular expression",
+        ),
+    ),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: (
+        _group(Operation.DESCRIBE, "every group named", f"{_GROUP} for the group"),
+        _topic(
+            Operation.DESCRIBE,
+            "every topic that its members hold",
+            "TOPIC_AUTHORIZATION_FAILED for the group",
+        ),
+    ),
     ApiKey.LIST_CONFIG_RESOURCES: (_cluster(Operation.DESCRIBE_CONFIGS),),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (
         _topic(Operation.DESCRIBE, "every topic", f"{_TOPIC}; not listed where all are"),

@@ -29,6 +29,7 @@ from headrace.broker.endpoints import Endpoints
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.group_commit import FailedSync, GroupCommit
 from headrace.broker.group_settings import GroupSettings
+from headrace.broker.group_topics import GroupTopics, load_assignors
 from headrace.broker.handlers import REGISTRY, api_versions
 from headrace.broker.internal_log import InternalLog
 from headrace.broker.log_dirs import UnusableDirectory, no_storages, open_log_dirs
@@ -157,6 +158,7 @@ class Broker:
         """Load metadata, logs and groups. Requests may come when it returns.
 
         Raises:
+            ConfigError: An assignor of consumer groups is not there.
             StorageError: Something stored cannot be read, or belongs to another broker.
         """
         self._writer.begin()
@@ -188,6 +190,8 @@ class Broker:
             InternalLog(OFFSETS_TOPIC, self.topics, self.replicas),
             entropy=self._entropy,
             journal=self.journal,
+            topics=GroupTopics(self.topics),
+            assignors=load_assignors(self.config.group_consumer_assignors),
         )
         self.transactions = Transactions(
             self.config,

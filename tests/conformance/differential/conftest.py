@@ -18,6 +18,7 @@ from tests.fixtures.targets import HEADRACE_TEST_SETTINGS, HeadraceServer, Targe
 
 WARM_UP_S = 30
 SETTINGS = {"group.max.size": "5", "offset.metadata.max.bytes": "100"}
+AT_ONCE = {"group.consumer.assignment.interval.ms": "0"}  # Headrace never puts off an assignment
 
 
 def _broker(target: Target) -> Broker:
@@ -52,7 +53,7 @@ def _warm_up(broker: Broker) -> None:
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     directory = tmp_path_factory.mktemp("differential")
-    kafka = KafkaServer(directory / "kafka", settings={**TEST_SETTINGS, **SETTINGS})
+    kafka = KafkaServer(directory / "kafka", settings={**TEST_SETTINGS, **SETTINGS, **AT_ONCE})
     headrace = HeadraceServer(
         directory / "headrace",
         settings={**HEADRACE_TEST_SETTINGS, **SETTINGS},

@@ -446,6 +446,20 @@ ADMIN: Final = (
         (where("group_configs", "kafka's own", "headrace's own", "describe*", "list*"),),
     ),
     Difference(
+        "ConsumerGroupHeartbeat",
+        "does not repeat the assignment to a member that still has its previous epoch, unless it says everything",
+        "repeats it",
+        "The member has missed an answer, perhaps the one that held it.",
+        (where("one_member", "previous epoch", paths=("assignment",)),),
+    ),
+    Difference(
+        "ConsumerGroupHeartbeat, JoinGroup",
+        "members of the classic protocol and of KIP-848's can be in one group",
+        "only of one of them; whoever joins an empty group decides which",
+        'Not implemented (group.consumer.migration.policy is "disabled").',
+        (),
+    ),
+    Difference(
         "ListGroups, DescribeGroups, DeleteGroups",
         "do not know a group that only has configs, and deleting a group leaves its configs",
         "a group that was attached to something is there, Empty, until it is deleted with its configs",

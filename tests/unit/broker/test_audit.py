@@ -81,6 +81,7 @@ CHANGES_NOTHING = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS, ApiKey.LIST_CONFIG_RESOURCES, ApiKey.DESCRIBE_PRODUCERS,
     ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT,
     ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.LIST_TRANSACTIONS,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE,
 }  # fmt: skip
 """Nothing that an administrator answers for; an API that is neither here nor in the rules needs a decision."""
 

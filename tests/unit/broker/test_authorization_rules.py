@@ -27,6 +27,7 @@ from tests.fixtures.acl_cases import (
     Right,
     codes,
     commit,
+    consumer_heartbeat,
     resource_name,
 )
 from tests.fixtures.broker_harness import BrokerHarness
@@ -78,7 +79,12 @@ class Recorder:
 @pytest.fixture
 def no_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the questions that only tell the client what it could do."""
-    for module in ("metadata", "describe_groups", "describe_topic_partitions"):
+    for module in (
+        "metadata",
+        "describe_groups",
+        "consumer_group_describe",
+        "describe_topic_partitions",
+    ):
         monkeypatch.setattr(f"headrace.broker.handlers.{module}.authorized_operations", _none)
     monkeypatch.setattr("headrace.broker.authorized_operations.authorized_operations", _none)
 
@@ -101,6 +107,8 @@ def ask(case: Case, rights: tuple[Right, ...] | None) -> tuple[Any, Recorder]:
         topic_id = bytes(harness.create_topic("x").topic_id)
         assert not set(codes(harness.call(commit("x"))))
         begin_transaction(harness)
+        if case.members:
+            assert not set(codes(harness.call(consumer_heartbeat("x"))))
         if case.by_id is not None:
             request = case.by_id(topic_id)
     recorder = Recorder(

@@ -9,7 +9,6 @@ from headrace.core.coordinator.consumer.group import ConsumerGroupState
 from headrace.core.coordinator.consumer.records import MemberState
 from headrace.core.coordinator.consumer.topics import TopicInfo, metadata_hash
 from headrace.errors import ErrorCode
-from headrace.protocol.messages.delete_groups import DeletableGroupResult
 from tests.fixtures.consumer_protocol_world import (
     REBALANCE_MS,
     SESSION_MS,
@@ -46,7 +45,7 @@ def test_a_partition_moves_only_when_its_owner_says_that_it_has_given_it_up(worl
     epoch = first.epoch
     told = world.send(member_id="a", member_epoch=epoch)
     assert told.member_epoch == epoch
-    assert len(given(told)) == 2
+    assert len(given(told) or ()) == 2
     assert world.group().holding("a").state is MemberState.UNREVOKED
     # It has not said so yet, whatever else it says.
     world.send(member_id="a", member_epoch=epoch)
@@ -166,7 +165,7 @@ def test_a_regular_expression_follows_the_topics_and_sees_only_what_its_client_m
 def test_commits_and_fetches_of_members_carry_their_epoch(world):
     (member,) = settled(world, "a")
 
-    def commit(name: str, epoch: int) -> int:
+    def commit(name: str, epoch: int):
         return world.commit_code({("t", 0): 7}, member=name, generation=epoch)
 
     assert commit("a", member.epoch) == 0
@@ -198,7 +197,7 @@ def test_an_empty_group_changes_its_protocol_both_ways_and_keeps_its_offsets(wor
 def test_a_group_is_deleted_with_all_its_keys_once_it_is_empty(world):
     (member,) = settled(world, "a")
 
-    def delete() -> DeletableGroupResult:
+    def delete():
         (result,) = now(world.coordinator.delete_groups(["g"], world.now_ms))
         return result
 

@@ -15,6 +15,8 @@ from headrace.broker.handlers import (
     alter_configs,
     alter_user_scram_credentials,
     api_versions,
+    consumer_group_describe,
+    consumer_group_heartbeat,
     create_acls,
     create_partitions,
     create_topics,
@@ -102,6 +104,8 @@ REGISTRY: Final[tuple[ModuleType, ...]] = (
     describe_producers,
     describe_transactions,
     list_transactions,
+    consumer_group_heartbeat,
+    consumer_group_describe,
     list_config_resources,
     describe_topic_partitions,
 )

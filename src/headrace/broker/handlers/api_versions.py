@@ -5,7 +5,7 @@ that we do not know is answered in the format of version 0 with UNSUPPORTED_VERS
 every client takes as "try again with the highest you see"; `unsupported` builds that answer. The client's software
 name and version are not judged. Produce is advertised from version 0 although 0-2 are refused: older librdkafka
 switches compression off otherwise (KAFKA-18659).
-Not implemented: features (none is finalized).
+Features: group.version 1 is finalized (KIP-848).
 Versions: v1 throttle time; v3 client software, flexible body under a header that stays version 0.
 """
 
@@ -20,6 +20,8 @@ from headrace.protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
 )
 
 if TYPE_CHECKING:
@@ -28,22 +30,29 @@ if TYPE_CHECKING:
 API_KEY: Final = ApiKey.API_VERSIONS
 VERSIONS: Final = VersionRange(0, 4)
 
+_FEATURES: Final = {"group.version": 1}
+_LEVEL_ZERO_VERSION: Final = 4
+
 
 def handle(
     broker: Broker,
-    context: RequestContext,  # noqa: ARG001 - every handler has the same three arguments
+    context: RequestContext,
     request: ApiVersionsRequest,  # noqa: ARG001 - what the client is called changes nothing
 ) -> ApiVersionsResponse:
     """List the APIs and versions that this broker serves."""
-    return _response(broker, ErrorCode.NONE)
+    return _response(broker, ErrorCode.NONE, context.header.api_version)
 
 
 def unsupported(broker: Broker) -> ApiVersionsResponse:
     """Return the answer to an ApiVersions of unknown version; it has to be encoded as version 0."""
-    return _response(broker, ErrorCode.UNSUPPORTED_VERSION)
+    return _response(broker, ErrorCode.UNSUPPORTED_VERSION, 0)
 
 
-def _response(broker: Broker, error: ErrorCode) -> ApiVersionsResponse:
+def _response(broker: Broker, error: ErrorCode, version: int) -> ApiVersionsResponse:
+    supported = [
+        SupportedFeatureKey(name=name, min_version=0, max_version=level)
+        for name, level in _FEATURES.items()
+    ]
     return ApiVersionsResponse(
         error_code=error,
         api_keys=[
@@ -51,5 +60,12 @@ def _response(broker: Broker, error: ErrorCode) -> ApiVersionsResponse:
                 api_key=api.key, min_version=api.advertised.min, max_version=api.advertised.max
             )
             for api in broker.apis
+        ],
+        # Clients before v4 take a feature whose lowest level is 0 for malformed (KAFKA-17011).
+        supported_features=supported if version >= _LEVEL_ZERO_VERSION else [],
+        finalized_features_epoch=0,
+        finalized_features=[
+            FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
+            for name, level in _FEATURES.items()
         ],
     )

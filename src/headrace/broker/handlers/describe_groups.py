@@ -1,9 +1,9 @@
-"""DescribeGroups (API key 15), versions 0-5.
+"""DescribeGroups (API key 15), versions 0-6.
 
-Behaviour: a group that does not exist has the state "Dead" and no error; one that has only a configuration is "Empty".
+Behaviour: classic groups. Any other, and one that does not exist, has the state "Dead" and no error, from v6 on the
+error GROUP_ID_NOT_FOUND; one that has only a configuration is "Empty".
 Metadata of members is shown in Stable only. Authorized operations, where asked for, are those of the client.
-Not implemented: GROUP_ID_NOT_FOUND of v6.
-Versions: v3 authorized operations; v4 group instance ids; v5 flexible.
+Versions: v3 authorized operations; v4 group instance ids; v5 flexible; v6 GROUP_ID_NOT_FOUND.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.DESCRIBE_GROUPS
-VERSIONS: Final = VersionRange(0, 5)
+VERSIONS: Final = VersionRange(0, 6)
+
+_NOT_FOUND_VERSION: Final = 6
 
 
 def handle(
@@ -52,6 +54,17 @@ def handle(
             ):
                 group.group_state = GroupState.EMPTY.value
                 group.protocol_type = CONSUMER_PROTOCOL_TYPE
+            elif (
+                group.group_state == GroupState.DEAD.value
+                and context.header.api_version >= _NOT_FOUND_VERSION
+            ):
+                what = (
+                    "is not a classic group"
+                    if broker.groups.exists(group.group_id)
+                    else "not found"
+                )
+                group.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+                group.error_message = f"Group {group.group_id} {what}."
         if request.include_authorized_operations:
             for group in groups:
                 if group.error_code == ErrorCode.NONE:

@@ -3,7 +3,7 @@
 Behaviour: all groups of this broker, also those that only have committed offsets, or only a configuration.
 COORDINATOR_LOAD_IN_PROGRESS while one of its partitions is being loaded.
 Versions: v3 flexible; v4 states, and a filter by state (KIP-518); v5 types, and a filter by type (KIP-848); names in
-filters match in any case, all groups are of type "classic".
+filters match in any case, the types are "classic" and "consumer".
 """
 
 from __future__ import annotations

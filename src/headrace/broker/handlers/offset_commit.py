@@ -1,10 +1,11 @@
-"""OffsetCommit (API key 8), versions 2-8.
+"""OffsetCommit (API key 8), versions 2-9.
 
 Behaviour: commits are records in `__consumer_offsets`; the answer waits until they are durable. Errors are per
 partition; partitions that do not exist are UNKNOWN_TOPIC_OR_PARTITION and do not stop the others. The retention time of
 v2-4 is ignored: offsets.retention.minutes decides.
-Not implemented: members of the new group protocol (v9), topic ids (v10).
-Versions: v6 leader epochs; v7 group instance ids (KIP-345); v8 flexible.
+Not implemented: topic ids (v10).
+Versions: v6 leader epochs; v7 group instance ids (KIP-345); v8 flexible; v9 members of consumer
+groups (KIP-848): STALE_MEMBER_EPOCH where the epoch is not the member's.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.OFFSET_COMMIT
-VERSIONS: Final = VersionRange(2, 8)
+VERSIONS: Final = VersionRange(2, 9)
 
 
 def handle(

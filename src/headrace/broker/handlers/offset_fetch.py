@@ -1,11 +1,11 @@
-"""OffsetFetch (API key 9), versions 1-8.
+"""OffsetFetch (API key 9), versions 1-9.
 
 Behaviour: where nothing is committed, for the group or for the partition, the offset is -1 without an error; while the
 group is being loaded the answer is an error, never -1. Only durable offsets are shown; with require_stable a partition
 for which a transaction holds an offset pending is UNSTABLE_OFFSET_COMMIT. Null topics (v2+) mean all.
-Not implemented: members of the new group protocol (v9), topic ids (v10).
+Not implemented: topic ids (v10).
 Versions: v2 error code of the whole, before that it is per partition; v5 leader epochs; v6 flexible; v7 require_stable;
-v8 several groups.
+v8 several groups; v9 members of consumer groups (KIP-848), with their epochs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.OFFSET_FETCH
-VERSIONS: Final = VersionRange(1, 8)
+VERSIONS: Final = VersionRange(1, 9)
 
 _GROUP_LIST_VERSION: Final = 8
 _TOP_LEVEL_ERROR_VERSION: Final = 2

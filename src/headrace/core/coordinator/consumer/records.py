@@ -1,4 +1,4 @@
-"""The records of consumer groups in `__consumer_offsets`: values the coordinator works with, and Kafka's format of them.
+"""The records of consumer groups in `__consumer_offsets`: what the coordinator works with, and their format.
 
 Each record is one key of the log; None as its content forgets the key.
 """
