@@ -143,7 +143,6 @@ class _Read:
             data = self._failed(wanted, error.code)
             data.high_watermark = partition.high_watermark
             data.log_start_offset = partition.log_start_offset
-            data.aborted_transactions = None
             return data
         except (StorageError, OSError) as error:
             self._broker.journal.error(
