@@ -61,3 +61,20 @@ CLIENTS: dict[str, Open] = {
     "java": _java,
     "headrace": _headrace,
 }
+
+
+RECORDS = 3
+
+
+def round_trip(
+    name: str, bootstrap: str, directory: Path, properties: Properties, topic: str
+) -> None:
+    """Write some records and read them."""
+    client = CLIENTS[name](bootstrap, directory, properties)
+    try:
+        written = client.produce(topic, 1, 0, RECORDS, "none", idempotent=False)
+        assert sorted(number for number, *_ in written) == list(range(RECORDS))
+        read = client.consume(topic, 1, RECORDS)
+        assert [row[3] for row in read] == [client.value_of(n) for n in range(RECORDS)]
+    finally:
+        client.close()

@@ -1,4 +1,4 @@
-"""Every client, by every way in that it knows: it works with the right credentials, and is told what is wrong."""
+"""Every client is told what is wrong: with its credentials, and with the server."""
 
 from __future__ import annotations
 
@@ -8,22 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.security.every_client import CLIENTS
+from tests.conformance.security.every_client import CLIENTS, round_trip
 from tests.fixtures.certificates import Certificates
-from tests.fixtures.client_security import Properties, login, tls
-from tests.fixtures.sasl_server import MECHANISMS
+from tests.fixtures.client_security import Properties, login
 from tests.fixtures.secured_headrace import SecuredHeadrace
 from tests.fixtures.secured_kafka import PASSWORD, USER
 
 pytestmark = pytest.mark.java  # one of the clients
-RECORDS = 3
-WITHOUT = {
-    "kcat": ("SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"),
-    "java": (
-        "TLS",
-    ),  # with a certificate of its own is TLS as well, and each costs two starts of Java
-}
-"""kcat has no way to be given a token; of its SCRAM see below."""
 
 
 @pytest.fixture(scope="module")
@@ -48,45 +39,6 @@ def expired(
     server.start()
     yield server
     server.stop()
-
-
-def round_trip(
-    name: str, bootstrap: str, directory: Path, properties: Properties, topic: str
-) -> None:
-    client = CLIENTS[name](bootstrap, directory, properties)
-    try:
-        written = client.produce(topic, 1, 0, RECORDS, "none", idempotent=False)
-        assert sorted(number for number, *_ in written) == list(range(RECORDS))
-        read = client.consume(topic, 1, RECORDS)
-        assert [row[3] for row in read] == [client.value_of(n) for n in range(RECORDS)]
-    finally:
-        client.close()
-
-
-WAYS = {
-    "TLS": "SSL",
-    "certificate": "MUTUAL",
-    **dict.fromkeys(MECHANISMS, "SASL_SSL"),
-    "SCRAM-SHA-256": "SASL_PLAINTEXT",
-}
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", CLIENTS)
-def test_the_right_credentials_let_a_client_in(
-    server: SecuredHeadrace, certificates: Certificates, tmp_path: Path, name: str, way: str
-) -> None:
-    if way in WITHOUT.get(name, ()):
-        pytest.skip(f"not {way}")
-    listener = WAYS[way]
-    if way in MECHANISMS:
-        secret = server.token() if way == "OAUTHBEARER" else PASSWORD
-        authority = certificates.authority if listener == "SASL_SSL" else None
-        properties = login(authority, way, USER, secret)
-    else:
-        own = certificates.client if way == "certificate" else None
-        properties = tls(certificates.authority, own)
-    round_trip(name, server.bootstraps[listener], tmp_path, properties, f"{name}-{way}")
 
 
 LOGIN = {
