@@ -19,13 +19,14 @@ from headrace.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from tests.fixtures.consumer_protocol_world import Consumer, ConsumerWorld
 from tests.fixtures.group_world import GroupWorld, now, parked
 
 UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
 
 
 def txn_commit(
-    world: GroupWorld,
+    world: GroupWorld | ConsumerWorld,
     offset: int,
     *,
     producer: int = 1,
@@ -199,3 +200,17 @@ def test_metadata_that_is_too_large_is_refused() -> None:
 
 def test_a_generation_is_needed_of_a_group_that_is_not_there() -> None:
     assert code(txn_commit(GroupWorld(), 1, generation=3)) == ErrorCode.ILLEGAL_GENERATION
+
+
+def test_members_of_the_server_side_protocol_are_fenced_by_their_epoch() -> None:
+    world = ConsumerWorld()
+    world.topics.create("t", 1)
+    member = Consumer(world, "a", "t")
+    member.beat()
+
+    def committed(name: str, epoch: int) -> int:
+        return code(txn_commit(world, 1, member=name, generation=epoch))
+
+    assert committed("a", member.epoch) == 0
+    assert committed("a", member.epoch - 1) == ErrorCode.ILLEGAL_GENERATION
+    assert committed("b", member.epoch) == ErrorCode.UNKNOWN_MEMBER_ID

@@ -5,8 +5,8 @@ They are records of the producer's in the group's partition: pending until the m
 
 from __future__ import annotations
 
-from headrace.core.coordinator.group.classic import Group
 from headrace.core.coordinator.group.membership import validate_member
+from headrace.core.coordinator.group.offsets import check_member_epoch
 from headrace.core.coordinator.group.records import CommittedOffset, OffsetCommit, PendingOffset
 from headrace.core.coordinator.group.shard import GroupShard
 from headrace.core.coordinator.runtime import Result
@@ -28,7 +28,7 @@ def commit_offsets(
     Raises:
         ApiError: The group does not take commits from this sender now; nothing is written.
     """
-    error = _refusal(shard.groups.get(request.group_id), request)
+    error = _refusal(shard, request)
     if error is not ErrorCode.NONE:
         raise ApiError(error)
     limit = shard.config.offset_metadata_max_bytes
@@ -95,10 +95,16 @@ def _fits(partition: TxnOffsetCommitRequestPartition, limit: int) -> bool:
     return len(partition.committed_metadata or "") <= limit
 
 
-def _refusal(group: Group | None, request: TxnOffsetCommitRequest) -> ErrorCode:
+def _refusal(shard: GroupShard, request: TxnOffsetCommitRequest) -> ErrorCode:
     """Say why the sender may not commit for the group; before version 3 it did not say who it is in the group."""
     if request.generation_id < 0 and not request.member_id and request.group_instance_id is None:
         return ErrorCode.NONE
+    consumer_group = shard.consumers.get(request.group_id)
+    if consumer_group is not None:
+        error = check_member_epoch(consumer_group, request.member_id, request.generation_id)
+        stale = error is ErrorCode.STALE_MEMBER_EPOCH  # which producers do not know
+        return ErrorCode.ILLEGAL_GENERATION if stale else error
+    group = shard.groups.get(request.group_id)
     if group is None:
         return ErrorCode.ILLEGAL_GENERATION
     error = validate_member(group, request.member_id, request.group_instance_id)
