@@ -76,7 +76,7 @@ def consume(data: Any) -> list[bytes | None]:
     return found
 
 
-def test_read_committed_ends_where_a_transaction_is_open(harness: BrokerHarness):
+def test_b16_read_committed_ends_where_a_transaction_is_open(harness: BrokerHarness):
     harness.produce("t", b"plain")
     begin(harness, b"open")
     harness.produce("t", b"after")
@@ -119,6 +119,14 @@ def test_aborted_transactions_are_told_in_the_order_of_their_first_offsets(harne
     told = [(one.producer_id, one.first_offset) for one in data.aborted_transactions]
     assert told == [(1, 0), (3, 2)]
     assert consume(data) == [b"2"]
+
+
+def test_b14_b15_who_reads_everything_gets_aborted_records_and_no_list(harness: BrokerHarness):
+    begin(harness, b"v")
+    end(harness, transaction_result=False)
+    data = harness.fetch("t", 0)
+    assert data.aborted_transactions is None
+    assert consume(data) == [b"v"]
 
 
 def test_list_offsets_tells_what_its_isolation_level_may_see(harness: BrokerHarness):

@@ -187,7 +187,9 @@ def long_abort(files: MemoryFileSystem) -> PartitionLog:
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("lost", ["", ".txnindex", ".snapshot", ".index", "damage"])
-def test_what_was_aborted_is_known_after_a_start(*, clean: bool, lost: str) -> None:
+def test_b13_what_was_aborted_over_three_segments_is_known_after_a_start(
+    *, clean: bool, lost: str
+) -> None:
     files = MemoryFileSystem()
     log = long_abort(files)
     for path in paths(files, lost) if lost.startswith(".") else []:
@@ -297,7 +299,7 @@ def compacted(files: MemoryFileSystem) -> PartitionLog:
     return log
 
 
-def test_compaction_removes_what_was_aborted_and_keeps_what_it_would_have_replaced() -> None:
+def test_b18_compaction_removes_what_was_aborted_and_keeps_what_it_would_have_replaced() -> None:
     files = MemoryFileSystem()
     log = compacted(files)
     assert run_round(files, log) is not None
@@ -307,7 +309,7 @@ def test_compaction_removes_what_was_aborted_and_keeps_what_it_would_have_replac
     assert told(log) == [(1, 1)]
 
 
-def test_a_marker_goes_with_what_readers_are_told_when_its_time_has_passed() -> None:
+def test_b18_a_marker_goes_with_what_readers_are_told_when_its_time_has_passed() -> None:
     files = MemoryFileSystem()
     log = compacted(files)
     run_round(files, log)
