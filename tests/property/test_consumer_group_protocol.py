@@ -25,9 +25,11 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     """The world, and who is alive in it."""
 
     @initialize(
-        assignor=st.sampled_from(["uniform", "range"]), sizes=st.tuples(*[st.integers(1, 7)] * 2)
+        assignor=st.sampled_from(["uniform", "range"]),
+        sizes=st.tuples(st.integers(2, 9), st.integers(1, 5)),
+        members=st.lists(TOPICS, min_size=2, max_size=4),
     )
-    def begin(self, assignor: str, sizes: tuple[int, int]) -> None:
+    def begin(self, assignor: str, sizes: tuple[int, int], members: list[tuple[str, ...]]) -> None:
         self.world = ConsumerWorld()
         self.assignor = assignor
         self.world.topics.create("t", sizes[0])
@@ -35,6 +37,8 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         self.alive: dict[str, Consumer] = {}
         self.gone = 0
         self.last_heard: dict[str, int] = {}
+        for name, topics in zip(NAMES, members, strict=False):
+            self.begin_member(name, topics)
 
     # --- what happens ---
 
@@ -44,6 +48,9 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         name = data.draw(st.sampled_from([name for name in NAMES if name not in self.alive]))
         if settled:
             self.settle()
+        self.begin_member(name, topics)
+
+    def begin_member(self, name: str, topics: tuple[str, ...]) -> None:
         self.gone += 1
         member = Consumer(self.world, f"{name}-{self.gone}", *topics, instance=INSTANCES.get(name))
         member.assignor = self.assignor
@@ -73,14 +80,14 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         member.beat(lose_answer=lose_answer)
         self.last_heard[name] = self.world.now_ms
 
-    @precondition(lambda self: self.alive)
+    @precondition(lambda self: len(self.alive) > 1)
     @rule(data=st.data(), epoch=st.sampled_from([-1, -1, -2]))
     def leave(self, data: st.DataObject, epoch: int) -> None:
         name = data.draw(st.sampled_from(sorted(self.alive)))
         member = self.alive.pop(name)
         member.leave(epoch if member.instance is not None else -1)
 
-    @precondition(lambda self: self.alive)
+    @precondition(lambda self: len(self.alive) > 1)
     @rule(data=st.data())
     def die(self, data: st.DataObject) -> None:
         del self.alive[data.draw(st.sampled_from(sorted(self.alive)))]

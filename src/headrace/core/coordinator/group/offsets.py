@@ -212,7 +212,7 @@ def expired(shard: GroupShard, now_ms: int) -> Iterator[list[GroupRecord]]:
     that never had members, count from their commit.
     """
     for empty in [group for group in shard.consumers.values() if not group.members]:
-        if not shard.offsets.of_group(empty.group_id):
+        if not shard.offsets.has_any(empty.group_id):
             yield list(empty.tombstones())
     for group in list(shard.groups.values()):
         tombstones: list[GroupRecord] = []
