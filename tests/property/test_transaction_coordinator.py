@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from headrace.core.coordinator.runtime import NOTHING
 from headrace.core.coordinator.transaction import shard, transactions
 from headrace.core.coordinator.transaction.producers import NOBODY, Producer
 from headrace.core.coordinator.transaction.shard import Outcome
@@ -274,7 +275,7 @@ def _no_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _no_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transactions, "time_is_up", lambda *_: shard.Result(None))
+    monkeypatch.setattr(transactions, "time_is_up", lambda *_: NOTHING)
 
 
 def _no_fencing(monkeypatch: pytest.MonkeyPatch) -> None:
