@@ -155,6 +155,9 @@ def offsets_of_members(peer: Peer) -> None:
         request = commit(group, (topic, 0, 7), member_id=member, generation=at)
         peer.ask(f"commits: {label}", request, 9)
         peer.ask(f"fetches: {label}", fetch(group, topic, member or None, at), 9)
+    for version in (8, 9):
+        gone = commit("cg-gone", (topic, 0, 7), member_id="m", generation=3)
+        peer.ask("commits in a group that is not there", gone, version)
     peer.ask("deletes it", DeleteGroupsRequest(groups_names=[group]), 2)
     beat(peer, "leaves", group, "m", -1)
     peer.ask("fetches when it is empty", fetch(group, topic, None, -1), 9)

@@ -5,7 +5,7 @@ partition; partitions that do not exist are UNKNOWN_TOPIC_OR_PARTITION and do no
 v2-4 is ignored: offsets.retention.minutes decides.
 Not implemented: topic ids (v10).
 Versions: v6 leader epochs; v7 group instance ids (KIP-345); v8 flexible; v9 members of consumer
-groups (KIP-848): STALE_MEMBER_EPOCH where the epoch is not the member's.
+groups (KIP-848): STALE_MEMBER_EPOCH where the epoch is not the member's, GROUP_ID_NOT_FOUND without a group.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 API_KEY: Final = ApiKey.OFFSET_COMMIT
 VERSIONS: Final = VersionRange(2, 9)
 
+_MEMBER_EPOCHS_VERSION: Final = 9
+
 
 def handle(
     broker: Broker, context: RequestContext, request: OffsetCommitRequest
@@ -47,13 +49,15 @@ def handle(
         if allows(broker, context, Operation.READ, ResourceType.TOPIC, topic.name)
     ]
     known = [_existing(broker, topic) for topic in allowed]
+    epochs = context.header.api_version >= _MEMBER_EPOCHS_VERSION
+    no_group = ErrorCode.GROUP_ID_NOT_FOUND if epochs else ErrorCode.ILLEGAL_GENERATION
     if [topic.partitions for topic in known] == [topic.partitions for topic in wanted]:
-        return broker.groups.commit_offsets(request, context.now_ms)
+        return broker.groups.commit_offsets(request, context.now_ms, no_group=no_group)
     request.topics = [topic for topic in known if topic.partitions]
     permitted = frozenset(topic.name for topic in allowed)
     if not request.topics:
         return _complete(wanted, permitted, OffsetCommitResponse())
-    reply = broker.groups.commit_offsets(request, context.now_ms)
+    reply = broker.groups.commit_offsets(request, context.now_ms, no_group=no_group)
     if isinstance(reply, Deferred):
         return reply.map(lambda response: _complete(wanted, permitted, response))
     return _complete(wanted, permitted, reply)

@@ -325,16 +325,26 @@ class GroupCoordinator:
     # --- offsets ---
 
     def commit_offsets(
-        self, request: OffsetCommitRequest, now_ms: int
+        self,
+        request: OffsetCommitRequest,
+        now_ms: int,
+        *,
+        no_group: ErrorCode = ErrorCode.ILLEGAL_GENERATION,
     ) -> Reply[OffsetCommitResponse]:
-        """Handle OffsetCommit. The empty group id is allowed, as in Kafka."""
+        """Handle OffsetCommit. The empty group id is allowed, as in Kafka.
+
+        Args:
+            request: The request.
+            now_ms: The time.
+            no_group: What a member of a group is told that does not exist.
+        """
 
         def failed(error: ErrorCode) -> OffsetCommitResponse:
             return offsets.commit_failed(request, error)
 
         return self._run(
             request.group_id,
-            lambda shard: offsets.commit_offsets(shard, request, now_ms),
+            lambda shard: offsets.commit_offsets(shard, request, now_ms, no_group),
             failed,
             now_ms,
         )

@@ -49,7 +49,7 @@ _UNSTABLE = partial(
 
 
 def commit_offsets(
-    shard: GroupShard, request: OffsetCommitRequest, now_ms: int
+    shard: GroupShard, request: OffsetCommitRequest, now_ms: int, no_group: ErrorCode
 ) -> Result[OffsetCommitResponse]:
     """Write the offsets of a commit, all or none; what is wrong with one partition does not stop the others.
 
@@ -59,7 +59,7 @@ def commit_offsets(
     group = shard.groups.get(request.group_id)
     consumer_group = shard.consumers.get(request.group_id)
     if consumer_group is None:
-        error = _commit_error(group, request)
+        error = _commit_error(group, request, no_group)
     else:
         epoch = request.generation_id_or_member_epoch
         error = check_member_epoch(consumer_group, request.member_id, epoch)
@@ -132,13 +132,15 @@ def check_member_epoch(group: ConsumerGroup, member_id: str | None, epoch: int) 
     return ErrorCode.NONE
 
 
-def _commit_error(group: Group | None, request: OffsetCommitRequest) -> ErrorCode:
+def _commit_error(
+    group: Group | None, request: OffsetCommitRequest, no_group: ErrorCode
+) -> ErrorCode:
     generation_id = request.generation_id_or_member_epoch
     if generation_id < 0 and (group is None or group.state is GroupState.EMPTY):
         # Nobody is subscribed: consumers that manage their partitions themselves, and tools, may commit.
         return ErrorCode.NONE
     if group is None:
-        return ErrorCode.ILLEGAL_GENERATION
+        return no_group
     # Without an id, and with members in the group, this is UNKNOWN_MEMBER_ID too.
     error = validate_member(group, request.member_id, request.group_instance_id)
     if error is ErrorCode.NONE and generation_id != group.generation.number:
