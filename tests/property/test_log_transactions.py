@@ -362,6 +362,10 @@ class CrashingWorld(World):
         self.recovery_point = known
         self.cut_power()
 
+    def compact(self) -> None:
+        self.make_durable()  # the order in which a group commit and a round of compaction come
+        super().compact()
+
     def recover(self) -> None:
         self.reopen(clean=False)
 

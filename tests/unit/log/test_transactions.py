@@ -351,6 +351,20 @@ def test_what_compaction_has_left_empty_begins_no_transaction() -> None:
     assert reopen(files, log, clean=False).last_stable_offset == log.log_end_offset
 
 
+def test_nothing_is_compacted_for_a_marker_that_a_crash_may_take_away() -> None:
+    files = MemoryFileSystem()
+    log = open_log(files, COMPACTED)
+    begin(log, 1)
+    log.roll(NOW_MS)
+    sync(log)
+    end(log, 1, committed=False)
+    log.advance_high_watermark(log.log_end_offset)  # as with durability `os`
+    assert log.last_stable_offset == 2
+    assert run_round(files, log) is None
+    sync(log)
+    assert run_round(files, log) is not None
+
+
 def test_compaction_ends_where_a_transaction_is_open() -> None:
     files = MemoryFileSystem()
     log = open_log(files, COMPACTED)

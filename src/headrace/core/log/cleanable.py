@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from headrace.core.log.compaction import Plan
 from headrace.core.log.partition_log import PartitionLog
 from headrace.core.log.segment import Segment
+from headrace.core.log.transactions import NEVER
 
 
 def plan_compaction(log: PartitionLog, clean_offset: int, now_ms: int) -> Plan | None:
@@ -25,6 +26,9 @@ def plan_compaction(log: PartitionLog, clean_offset: int, now_ms: int) -> Plan |
         StorageError: A segment cannot be read.
     """
     limit = min(log.high_watermark, log.last_stable_offset, log.synced_offset)
+    # A crash may take away a marker that is not synced; what it aborted is still needed then.
+    for aborted in log.producers.transactions.aborted_between(log.synced_offset, NEVER):
+        limit = min(limit, aborted.first_offset)
     first_dirty_offset = max(clean_offset, log.log_start_offset)
     clean, dirty = _split(log.segments.all[:-1], first_dirty_offset, limit)
     dirty = _old_enough(dirty, now_ms - log.config.min_compaction_lag_ms, now_ms)
