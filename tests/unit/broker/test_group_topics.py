@@ -1,0 +1,60 @@
+"""What the coordinator of consumer groups is shown: topics that match, assignors by name."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from headrace.broker import group_topics
+from headrace.broker.group_topics import GroupTopics, load_assignors
+from headrace.errors import ApiError, ConfigError, ErrorCode
+from tests.fixtures.broker_harness import BrokerHarness
+
+
+@pytest.fixture
+def view() -> GroupTopics:
+    harness = BrokerHarness()
+    for name in ("flights", "flights-late", "weather"):
+        harness.create_topic(name)
+    return GroupTopics(harness.broker.topics)
+
+
+def test_an_expression_matches_whole_names(view):
+    assert list(view.matching("flights")) == ["flights"]
+    assert list(view.matching("fl.*|w.+")) == ["flights", "flights-late", "weather"]
+
+
+@pytest.mark.parametrize("regex", ["(", "a{1001}", r"(a)\1", "(?=a)", "((a{100}){100}){100}"])
+def test_an_expression_that_is_wrong_or_too_large_is_refused(view, regex):
+    with pytest.raises(ApiError) as raised:
+        list(view.matching(regex))
+    assert raised.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
+
+
+def test_without_the_library_the_client_is_told_what_to_install(view, monkeypatch):
+    monkeypatch.setattr(group_topics, "re2", None)
+    with pytest.raises(ApiError, match=r"headrace\[regex\]"):
+        list(view.matching("a"))
+
+
+def test_the_first_assignor_that_is_named_is_the_default():
+    assert list(load_assignors("range, uniform")) == ["range", "uniform"]
+
+
+@pytest.mark.parametrize("names", ["", "nobody's"])
+def test_assignors_that_are_not_there_are_refused(names):
+    with pytest.raises(ConfigError, match=r"group\.consumer\.assignors"):
+        load_assignors(names)
+
+
+def test_an_installed_package_offers_an_assignor_by_name(monkeypatch):
+    class Mine:
+        name = ""
+
+        def assign(self, members, topics):
+            return {}
+
+    found = [SimpleNamespace(load=lambda: Mine)]
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: found)
+    assert load_assignors("mine")["mine"].name == "mine"
