@@ -59,8 +59,8 @@ def commits_of_an_older_generation_count(patch: Patch) -> None:
     """A member that is still in the group may commit, whatever generation it believes in."""
     real = offsets._commit_error
 
-    def commit_error(group: Group | None, request: Any) -> ErrorCode:
-        error = real(group, request)
+    def commit_error(group: Group | None, request: Any, no_group: ErrorCode) -> ErrorCode:
+        error = real(group, request, no_group)
         return ErrorCode.NONE if error is ErrorCode.ILLEGAL_GENERATION else error
 
     patch.setattr(offsets, "_commit_error", commit_error)

@@ -1,4 +1,4 @@
-"""Transactions of other people's clients: commit, abort, offsets in the transaction, and a producer that was replaced."""
+"""Transactions of clients: commit, abort, offsets in the transaction, and a producer that was replaced."""
 
 from __future__ import annotations
 
