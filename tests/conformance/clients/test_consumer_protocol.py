@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.fixtures.kafka import java_command, kafka_class_path
 from tests.fixtures.targets import HEADRACE_TEST_SETTINGS, HeadraceServer
+from tools.fetch_java import java_command, kafka_class_path
 
 pytestmark = pytest.mark.java
 PARTITIONS = 6
