@@ -135,6 +135,10 @@ class LogFiles:
             content = encode_aborted(aborted, segment.base_offset, segment.end_offset)
             write_cache(self._files, segment.txnindex_path, content)
 
+    def compacted(self, end_offset: int) -> None:
+        """Take note that compaction has rewritten what lies below an offset."""
+        self._snapshots.remove_before(end_offset)
+
     # Durability
 
     def start_sync(self, end_offset: int, synced_offset: int) -> SyncTask | None:

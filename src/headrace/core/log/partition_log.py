@@ -508,6 +508,7 @@ class PartitionLog:
             OSError: It is half done; the log can be used again after a restart.
         """
         interval = self.config.index_interval_bytes
+        self._log_files.compacted(replacement.sources[-1].end_offset)
         install(self._files, self.segments, replacement, interval=interval)
         self.producers.transactions.forget_aborted(replacement.dropped_markers)
 

@@ -125,6 +125,8 @@ def _finish(files: FileSystem, directory: str, base_offset: int, names: Sequence
     end_offset = _end_offset(files.open(swap), swap)
     for name in reversed(names):
         match = _SEGMENT_FILE.fullmatch(name)
+        if name.endswith(".snapshot") and int(name[:20]) < end_offset:
+            files.remove(f"{directory}/{name}")  # its open transactions may have lost their markers
         if match and base_offset <= int(match[1]) < end_offset:
             files.remove(f"{directory}/{name}")
     files.sync_directory(directory)

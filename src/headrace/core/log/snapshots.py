@@ -54,6 +54,11 @@ class ProducerSnapshots:
         while len(self._offsets) > 1 and self._offsets[1] <= offset:
             self._remove(0)
 
+    def remove_before(self, offset: int) -> None:
+        """Remove all snapshots below an offset: markers of transactions that they know as open may be gone."""
+        while self._offsets and self._offsets[0] < offset:
+            self._remove(0)
+
     def remove_above(self, offset: int) -> bool:
         """Remove snapshots of a tail that is gone; returns whether there were any."""
         count = len(self._offsets)
