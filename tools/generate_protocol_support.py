@@ -9,7 +9,7 @@ import textwrap
 from pathlib import Path
 from types import ModuleType
 
-from headrace.broker.authorization_rules import RULES
+from headrace.broker.access.authorization_rules import RULES
 from headrace.broker.handlers import REGISTRY
 from headrace.protocol.api_keys import ApiKey
 

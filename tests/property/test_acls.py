@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.broker.authorizer import Authorizer
+from headrace.broker.access.authorizer import Authorizer
 from headrace.broker.metadata_writer import MetadataWriter
 from headrace.config.broker import BrokerConfig
 from headrace.coordination.memory import MemoryMetadataStore

@@ -50,7 +50,7 @@ def logged(formatter: logging.Formatter, tell: Callable[[LoggingJournal], None])
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(formatter)
-    logger = logging.Logger("apart", logging.INFO)  # pytest would report megabytes of it
+    logger = logging.Logger("apart", logging.INFO)  # noqa: LOG001  # pytest would report megabytes of it
     logger.addHandler(handler)
     tell(LoggingJournal(logger))
     return stream.getvalue()

@@ -348,16 +348,12 @@ class CrashingWorld(World):
 
     def cut_power_during(self) -> None:
         """The power fails in the middle of something, in the recovery from that perhaps, too."""
-        what = self.chance.choice(
-            [self.restart_clean, self.recover, self.log.roll, self.save, self.compact]
-        )
+        choices: list[Callable[[], object]] = [self.restart_clean, self.recover, self.roll]
+        what = self.chance.choice([*choices, self.save, self.compact])
         known = self.recovery_point
         self.files.fuse = self.files.operations + self.chance.randint(1, 15)
         with contextlib.suppress(PowerCut):
-            if what == self.log.roll:
-                self.log.roll(self.now_ms)
-            else:
-                what()
+            what()
         self.files.fuse = None
         self.recovery_point = known
         self.cut_power()
@@ -373,7 +369,7 @@ class CrashingWorld(World):
 def run(world: World, steps: int) -> None:
     actions = world.actions
     for _ in range(steps):
-        world.chance.choices(list(actions), weights=actions.values())[0]()
+        world.chance.choices(list(actions), weights=list(actions.values()))[0]()
         world.check()
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from headrace.broker.authorizer import authorize_configs
+from headrace.broker.access.authorizer import authorize_configs
 from headrace.broker.context import RequestContext
 from headrace.broker.group_settings import check_group_name, parse_settings
 from headrace.broker.resources import ResourceType

@@ -15,15 +15,15 @@ import base64
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from headrace.broker.audit import Audit
-from headrace.broker.audited import audited
-from headrace.broker.authentication import Authenticator
-from headrace.broker.authorizer import Authorizer
+from headrace.broker.access.audit import Audit
+from headrace.broker.access.audited import audited
+from headrace.broker.access.authentication import Authenticator
+from headrace.broker.access.authorizer import Authorizer
+from headrace.broker.access.credentials import ScramCredentials
 from headrace.broker.background_sync import warn_of_losses
 from headrace.broker.broker_settings import BrokerSettings
 from headrace.broker.client_quotas import ClientQuotas
 from headrace.broker.context import CloseConnection, Endpoint, RequestContext, VersionRange
-from headrace.broker.credentials import ScramCredentials
 from headrace.broker.delayed import Purgatory
 from headrace.broker.endpoints import Endpoints
 from headrace.broker.fetch_sessions import FetchSessions

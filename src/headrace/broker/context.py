@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from headrace.broker.session import LOCAL, Session
+from headrace.broker.access.session import LOCAL, Session
 from headrace.protocol.frame import RequestHeader
 
 

@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from headrace.broker.authorizer import Authorizer
-from headrace.broker.credentials import (
+from headrace.broker.access.authorizer import Authorizer
+from headrace.broker.access.credentials import (
     USER_CHARACTERS_LIMIT,
     Credential,
     ScramCredentials,

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, Protocol, cast
 
-from headrace.broker.session import Session
+from headrace.broker.access.session import Session
 from headrace.config.listeners import ANY_PLAINTEXT, Listener
 from headrace.ports import Journal
 from headrace.server.budget import MemoryBudget

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import Any, Final, Protocol
 
-from headrace.broker.authentication import BEFORE_AUTHENTICATION, UNAUTHENTICATED
+from headrace.broker.access.authentication import BEFORE_AUTHENTICATION, UNAUTHENTICATED
 from headrace.broker.client_quotas import ClientQuotas
 from headrace.broker.context import CloseConnection, RequestContext
 from headrace.broker.throttling import Throttled, pause_in

@@ -16,7 +16,7 @@ from typing import Any, Final
 from urllib.error import URLError
 from urllib.parse import unquote, urlsplit
 
-from headrace.broker.authentication import Authenticator
+from headrace.broker.access.authentication import Authenticator
 from headrace.errors import ConfigError
 from headrace.ports import Journal
 

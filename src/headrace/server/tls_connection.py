@@ -7,7 +7,7 @@ import socket
 import ssl
 from typing import Final
 
-from headrace.broker.audit import Audit
+from headrace.broker.access.audit import Audit
 from headrace.config.listeners import Listener
 from headrace.security.certificates import CertificateError, read_certificate
 from headrace.security.principal import Principal

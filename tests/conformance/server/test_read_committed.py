@@ -106,8 +106,7 @@ def story(tmp_path: Path) -> Story:
 
 
 @pytest.fixture
-def server(tmp_path: Path, story: Story) -> Iterator[ServerProcess]:
-    assert story
+def server(tmp_path: Path, story: Story) -> Iterator[ServerProcess]:  # the story is what it serves
     made = ServerProcess(tmp_path / "data", log_path=tmp_path / "server.log")
     with made:
         yield made

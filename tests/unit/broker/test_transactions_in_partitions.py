@@ -50,7 +50,7 @@ def begin(harness: BrokerHarness, value: bytes, producer_id: int = 1, sequence: 
 def end(harness: BrokerHarness, producer_id: int = 1, topic: str = "t", **fields: Any) -> int:
     """Write a marker and return the error code."""
     request = markers(producer_id, topic, **fields)
-    return harness.call(request).markers[0].topics[0].partitions[0].error_code
+    return int(harness.call(request).markers[0].topics[0].partitions[0].error_code)
 
 
 def markers(producer_id: int, topic: str = "t", **fields: Any) -> WriteTxnMarkersRequest:
@@ -134,7 +134,7 @@ def test_list_offsets_tells_what_its_isolation_level_may_see(harness: BrokerHarn
         wanted = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
         topic = ListOffsetsTopic(name="t", partitions=[wanted])
         request = ListOffsetsRequest(isolation_level=isolation_level, topics=[topic])
-        return harness.call(request).topics[0].partitions[0].offset
+        return int(harness.call(request).topics[0].partitions[0].offset)
 
     harness.produce("t", b"plain")
     begin(harness, b"open")

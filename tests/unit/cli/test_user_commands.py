@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from headrace.broker.credentials import credential_key
+from headrace.broker.access.credentials import credential_key
 from headrace.broker.metadata_records import ScramRecord, decode
 from headrace.cli import main
 from headrace.cli._passwords import VARIABLE, ask_password

@@ -25,11 +25,11 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
 
 import headrace
-from headrace.broker.audited import RULES as AUDIT_RULES
-from headrace.broker.authorization_rules import RULES as AUTHORIZATION_RULES
+from headrace.broker.access.audited import RULES as AUDIT_RULES
+from headrace.broker.access.authorization_rules import RULES as AUTHORIZATION_RULES
+from headrace.broker.access.session import Session
 from headrace.broker.broker import APIS
 from headrace.broker.context import CloseConnection
-from headrace.broker.session import Session
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.clients.security import parse_jaas
 from headrace.config.broker import BROKER_OPTIONS, BrokerConfig

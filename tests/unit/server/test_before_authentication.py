@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.session import Session
+from headrace.broker.access.session import Session
 from headrace.config.listeners import SecurityProtocol
 from headrace.errors import ProtocolError
 from headrace.protocol.api_keys import ApiKey

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.broker.authentication import Authenticator
+from headrace.broker.access.authentication import Authenticator
 from headrace.config.broker import BrokerConfig
 from headrace.errors import ConfigError
 from headrace.server import jwks

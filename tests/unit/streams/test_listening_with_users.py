@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import headrace
-from headrace.broker.credentials import ScramCredentials
+from headrace.broker.access.credentials import ScramCredentials
 from headrace.errors import HeadraceError
 
 PASSWORD = "correct horse"

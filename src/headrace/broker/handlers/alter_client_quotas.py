@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from headrace.broker.authorizer import authorize
+from headrace.broker.access.authorizer import authorize
 from headrace.broker.client_quotas import check_quota, entity_of
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.errors import ApiError, ErrorCode, InvalidRequestError

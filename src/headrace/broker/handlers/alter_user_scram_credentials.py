@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from headrace.broker.authorizer import authorize
+from headrace.broker.access.authorizer import authorize
+from headrace.broker.access.credentials import CREDENTIALS_LIMIT, Credential, user_name_fits
 from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.credentials import CREDENTIALS_LIMIT, Credential, user_name_fits
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.alter_user_scram_credentials import (

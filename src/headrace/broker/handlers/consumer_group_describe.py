@@ -10,8 +10,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from headrace.broker.authorized_operations import authorized_operations
-from headrace.broker.authorizer import allows
+from headrace.broker.access.authorized_operations import authorized_operations
+from headrace.broker.access.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.broker.acl_requests import check_is_on, filter_of
-from headrace.broker.authorizer import authorize
+from headrace.broker.access.acl_requests import check_is_on, filter_of
+from headrace.broker.access.authorizer import authorize
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.errors import ApiError
 from headrace.protocol.api_keys import ApiKey

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
-from headrace.broker.authorizer import authorize
+from headrace.broker.access.authorizer import authorize
 from headrace.broker.client_quotas import CLIENT_ID, IP, USER, Entity
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.errors import ApiError, ErrorCode, InvalidRequestError

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.broker.authorized_operations import NOT_ASKED, cluster_operations
+from headrace.broker.access.authorized_operations import NOT_ASKED, cluster_operations
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from headrace.broker.authorizer import authorize_configs
+from headrace.broker.access.authorizer import authorize_configs
 from headrace.broker.config_entries import (
     ConfigEntry,
     broker_entries,

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from headrace.broker.authorized_operations import authorized_operations
-from headrace.broker.authorizer import allows
+from headrace.broker.access.authorized_operations import authorized_operations
+from headrace.broker.access.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.partition import Partition
 from headrace.broker.topic_names import check_topic_name

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from headrace.broker.authorizer import allows
+from headrace.broker.access.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.delayed import DelayedFetch
 from headrace.broker.fetch_sessions import Fetch, WithoutSession

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.broker.authorizer import allows, allows_any
+from headrace.broker.access.authorizer import allows, allows_any
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.transaction_requests import for_version
 from headrace.core.coordinator.transaction.producers import Producer

@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from headrace.broker.authorized_operations import (
+from headrace.broker.access.authorized_operations import (
     NOT_ASKED,
     authorized_operations,
     cluster_operations,
 )
-from headrace.broker.authorizer import allows, authorize_creation
+from headrace.broker.access.authorizer import allows, authorize_creation
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.partition import Partition
 from headrace.broker.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC, check_topic_name

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.broker.authorizer import authorize
+from headrace.broker.access.authorizer import authorize
 from headrace.broker.context import CloseConnection, RequestContext, VersionRange
 from headrace.broker.delayed import DelayedProduce
 from headrace.broker.partition import Partition

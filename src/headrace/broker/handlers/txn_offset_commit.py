@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.broker.authorizer import authorize
+from headrace.broker.access.authorizer import authorize
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.topic_names import OFFSETS_TOPIC
 from headrace.core.coordinator.group.transactional import commit_failed

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from headrace.broker import authorizer
+from headrace.broker.access import authorizer
+from headrace.broker.access.session import Session
 from headrace.broker.metadata_records import ACLS
-from headrace.broker.session import Session
 from headrace.config.broker import parse_broker_config
 from headrace.errors import ConfigError, ErrorCode, StorageError
 from headrace.ports import Put

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.authorization_rules import RULES
-from headrace.broker.authorizer import Authorizer
+from headrace.broker.access.authorization_rules import RULES
+from headrace.broker.access.authorizer import Authorizer
+from headrace.broker.access.session import Session
 from headrace.broker.handlers import REGISTRY
-from headrace.broker.session import Session
 from headrace.broker.topic_names import INTERNAL_TOPICS
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.add_partitions_to_txn import (
@@ -86,7 +86,7 @@ def no_operations(monkeypatch: pytest.MonkeyPatch) -> None:
         "describe_topic_partitions",
     ):
         monkeypatch.setattr(f"headrace.broker.handlers.{module}.authorized_operations", _none)
-    monkeypatch.setattr("headrace.broker.authorized_operations.authorized_operations", _none)
+    monkeypatch.setattr("headrace.broker.access.authorized_operations.authorized_operations", _none)
 
 
 def _none(*_arguments: object) -> int:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.audit import HIDDEN, shown_settings
-from headrace.broker.audited import RULES
+from headrace.broker.access.audit import HIDDEN, shown_settings
+from headrace.broker.access.audited import RULES
+from headrace.broker.access.session import Session
 from headrace.broker.broker import APIS
 from headrace.broker.context import RequestContext
-from headrace.broker.session import Session
 from headrace.config.options import Option, OptionType
 from headrace.core.deferred import Deferred
 from headrace.protocol.api_keys import ApiKey

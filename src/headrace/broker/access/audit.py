@@ -10,8 +10,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Literal
 
+from headrace.broker.access.session import Session
 from headrace.broker.context import RequestContext
-from headrace.broker.session import Session
 from headrace.config.options import Option
 from headrace.ports import Journal
 from headrace.protocol.api_keys import ApiKey

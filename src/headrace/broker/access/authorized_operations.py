@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.broker.authorizer import allows
+from headrace.broker.access.authorizer import allows
 from headrace.broker.context import RequestContext
 from headrace.security.acls import CLUSTER_NAME, Operation, ResourceType
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from headrace.broker.access.session import LOCAL, NEVER_MS, Session
 from headrace.broker.context import CloseConnection
-from headrace.broker.session import LOCAL, NEVER_MS, Session
 from headrace.config.broker import parse_broker_config
 from headrace.config.listeners import SecurityProtocol
 from headrace.errors import ConfigError, ErrorCode

@@ -15,9 +15,9 @@ import ipaddress
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from headrace.broker.access.credentials import ScramCredentials
+from headrace.broker.access.session import NEVER_MS, Session
 from headrace.broker.context import CloseConnection, RequestContext
-from headrace.broker.credentials import ScramCredentials
-from headrace.broker.session import NEVER_MS, Session
 from headrace.config.broker import BrokerConfig
 from headrace.config.security import SecurityConfig
 from headrace.core.deferred import Deferred
@@ -35,7 +35,7 @@ from headrace.security.scram import ScramMechanism, ScramServer
 from headrace.security.tokens import KeySet, TokenRules, UnknownKeyError, require_library
 
 if TYPE_CHECKING:
-    from headrace.broker.audit import Audit
+    from headrace.broker.access.audit import Audit
     from headrace.broker.delayed import Purgatory
 
 BEFORE_AUTHENTICATION: Final = frozenset(

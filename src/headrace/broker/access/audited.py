@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.broker.audit import Change, shown_settings
+from headrace.broker.access.audit import Change, shown_settings
 from headrace.broker.context import RequestContext
 from headrace.broker.resources import ResourceType
 from headrace.config.broker import BROKER_OPTIONS

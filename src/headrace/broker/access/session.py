@@ -9,7 +9,7 @@ from headrace.config.listeners import SecurityProtocol
 from headrace.security.principal import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
-    from headrace.broker.authentication import Exchange
+    from headrace.broker.access.authentication import Exchange
 
 NEVER_MS: Final = 1 << 62
 """A time that does not come."""
