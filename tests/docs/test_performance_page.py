@@ -1,9 +1,13 @@
-"""docs/performance.md shows what was measured: its tables are those of the run that it names."""
+"""docs/performance.md and security-performance.md show what was measured: their tables are those of the runs they name."""
 
 from __future__ import annotations
 
+import pytest
+
+from benchmarks.macro.marked_page import MarkedPage
 from benchmarks.macro.page import PAGE, tables
 from benchmarks.macro.report import HEADRACE, KAFKA, Results, Row
+from benchmarks.macro.secure import PAGE as SECURE_PAGE
 
 FACTS = {
     "commit": "0123456789",
@@ -24,8 +28,9 @@ FACTS = {
 }
 
 
-def test_the_page_is_what_its_run_makes_it() -> None:
-    assert PAGE.rendered(PAGE.source()) == PAGE.path.read_text()
+@pytest.mark.parametrize("page", [PAGE, SECURE_PAGE], ids=lambda each: each.path.stem)
+def test_a_page_is_what_its_run_makes_it(page: MarkedPage) -> None:
+    assert page.rendered(page.source()) == page.path.read_text()
 
 
 def test_lost_rows_are_bold_and_others_are_not() -> None:

@@ -394,9 +394,10 @@ ADMIN: Final = (
     Difference(
         "DescribeConfigs",
         "other defaults: log.retention.ms one week, "
-        "group.max.size, max.connections and max.connections.per.ip without a limit, "
-        "offsets.topic.segment.bytes 100 MiB",
-        "two weeks, 1000 members, 10000 and 200 connections, 4 MiB",
+        "group.max.size, group.consumer.max.size, max.connections and max.connections.per.ip without a limit, "
+        "offsets.topic.segment.bytes and transaction.state.log.segment.bytes 100 MiB, "
+        "transaction.state.log.min.isr 2, group.consumer.migration.policy bidirectional",
+        "two weeks, 1000 members, 10000 and 200 connections, 4 MiB; 1, disabled",
         "Bounds that hold without an operator, and groups that are loaded soon; see the options' documentation.",
         (
             where(
@@ -404,7 +405,9 @@ ADMIN: Final = (
                 "log.retention.ms",
                 "max.connections*",
                 "offsets.topic.segment.bytes",
+                "transaction.state.log.*",
                 "group.max.size",
+                "group.consumer.*",
             ),
         ),
     ),

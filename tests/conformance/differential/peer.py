@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from select import select
 from typing import Any, TypeVar
 
+from headrace.errors import ErrorCode
 from headrace.protocol.codec import Message
 from headrace.protocol.frame import RequestHeader, decode_response, encode_request, response_class
 from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -19,6 +20,8 @@ from headrace.protocol.messages.create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
+from headrace.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -203,6 +206,17 @@ class Peer:
         deadline = time.monotonic() + TIMEOUT_S
         while not holds():
             assert time.monotonic() < deadline, f"{self.name}: not {what}"
+
+    def await_transactions(self) -> None:
+        """Wait for the coordinator of transaction "t": the topic is created when one is asked for, and then loaded."""
+        find = FindCoordinatorRequest(key="t", key_type=1)
+        self.wait_for("for transactions", lambda: not self.quiet(find, 1).error_code)
+        describe = DescribeTransactionsRequest(transactional_ids=["t"])
+        loading = {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+        self.wait_for(
+            "for transactions",
+            lambda: self.quiet(describe).transaction_states[0].error_code not in loading,
+        )
 
     def note(self, label: str, outcome: Normal) -> None:
         """Add a line to the transcript."""

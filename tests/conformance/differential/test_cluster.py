@@ -190,6 +190,7 @@ def test_the_versions_that_both_serve_are_nearly_all(pair: Pair) -> None:
 
 @scenarios
 def find_coordinator(peer: Peer) -> None:
+    peer.await_transactions()
     for version in range(4):
         for key_type in (0, 2, 3, 9, -1):
             if version or not key_type:

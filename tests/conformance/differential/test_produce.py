@@ -404,6 +404,7 @@ def init_producer_id(peer: Peer) -> None:
 
 @scenarios
 def init_transactional_producer(peer: Peer) -> None:
+    peer.await_transactions()
     for version in peer.range_of(InitProducerIdRequest):
         for name in ("", "t"):
             request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)

@@ -22,6 +22,7 @@ from tests.conformance.clients.observer import Observer, wait_until
 from tests.conformance.clients.peer import Peer, json_event
 from tests.conformance.clients.programs.common import HEARTBEAT_MS, SESSION_TIMEOUT_MS, value_of
 from tests.conformance.clients.scenario import Acknowledged, Client, GroupLife, ProgramClient
+from tests.fixtures.client_security import NO_SECURITY
 from tests.fixtures.history import History, check_deliveries, check_ledger, records_of
 from tests.fixtures.targets import Target
 
@@ -129,6 +130,7 @@ class _Program(ProgramClient):
 
     def __init__(self, command: Sequence[str], bootstrap: str, directory: Path) -> None:
         self._command, self._directory = [*command, bootstrap], directory
+        self._properties = NO_SECURITY
 
 
 class NodeClient:

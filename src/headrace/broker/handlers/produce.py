@@ -133,17 +133,15 @@ class _Appender:
 
     def _verify(self, partition: Partition, records: Buffer) -> None:
         fields = unpack_header(records)
-        if (
-            fields[5] & CONTROL_FLAG
-            or fields[9] < 0
-            or fields[4] != batch_crc(records, 0, len(records))
-        ):
+        if fields[5] & CONTROL_FLAG or fields[4] != batch_crc(records, 0, len(records)):
             return  # the log refuses it, and says why
         if self._transactional_id is None:
             raise ApiError(
                 ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
                 "a transactional batch without a transactional id",
             )
+        if fields[9] < 0:
+            return  # as above
         self._broker.transactions.verify(
             self._transactional_id,
             Producer(fields[9], fields[10]),
