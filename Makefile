@@ -21,9 +21,10 @@ check:  ## lint, types, import contracts, generated files, unit and property tes
 	$(BIN)/lint-imports
 	$(BIN)/python tools/generate_messages.py --check
 	$(BIN)/python tools/generate_protocol_support.py --check
-	$(PYTEST) -n 2 tests/unit tests/property tests/fuzz
+	$(PYTEST) -n 2 tests/unit tests/property
 
 test: check  ## everything that needs no special hardware (under twenty minutes)
+	$(PYTEST) -n 2 tests/fuzz
 	$(PYTEST) tests/crash tests/mission tests/conformance tests/spark tests/docs
 	HEADRACE_ACCEL=0 $(PYTEST) -n 2 tests/unit/records tests/unit/clients tests/property/test_records.py
 

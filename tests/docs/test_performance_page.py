@@ -1,4 +1,4 @@
-"""docs/performance.md and security-performance.md show what was measured: their tables are those of the runs they name."""
+"""docs/performance.md and security-performance.md show what was measured: the tables of the runs that they name."""
 
 from __future__ import annotations
 
