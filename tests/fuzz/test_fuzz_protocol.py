@@ -27,8 +27,8 @@ from tests.fixtures.messages import every_version, joined, message_class, random
 from tools.message_schema import StructSchema
 
 CASES = list(every_version())
-MAX_CUTS = 30
-MUTATIONS = 15
+MAX_CUTS = 60
+MUTATIONS = 30
 ELEMENTS = 2_000
 FLOOR = 64 << 10
 # What a count or a length may be replaced with: int32, int16 and varints, huge, negative and off by one.

@@ -46,7 +46,7 @@ with warnings.catch_warnings():
         importlib.import_module(f"kafka.protocol.{name}")
         for name in ("admin", "consumer", "metadata", "producer", "sasl")
     ]
-SAMPLES = 4
+SAMPLES = 8
 # The timestamp and the UUID that kio reads as None, the authorized operations that kafka-python does.
 READ_AS_NONE = [-1, bytes(16), -(2**31)]
 CASES = [case for case in every_version() if case[0] not in WITHOUT_ORACLE]
