@@ -208,7 +208,7 @@ class MetadataStore(Protocol):
     never repeats one by itself. After Unknown reads may show it or not, and it may yet arrive; it is void for certain
     when a key that it checks the version of has another one. So whoever must know checks a version in every commit,
     and after Unknown calls `barrier`, reads that key, and if it is as before writes it; what was Unknown is not
-    repeated before (`headrace.broker.metadata_writer`).
+    repeated before (`headrace.broker.metadata.metadata_writer`).
 
     A session lasts from the store's opening to its closing or the end of its process, and in a store over a network
     also ends when that has not heard from it in time. Nothing but ephemeral entries belongs to it.

@@ -15,7 +15,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from headrace.broker.alter_configs import Operation
+from headrace.broker.configs.alter_configs import Operation
 from headrace.coordination.memory import MemoryMetadataStore
 from headrace.protocol.messages.create_partitions import (
     CreatePartitionsRequest,

@@ -20,20 +20,21 @@ from headrace.broker.access.audited import audited
 from headrace.broker.access.authentication import Authenticator
 from headrace.broker.access.authorizer import Authorizer
 from headrace.broker.access.credentials import ScramCredentials
-from headrace.broker.background_sync import warn_of_losses
-from headrace.broker.broker_settings import BrokerSettings
-from headrace.broker.client_quotas import ClientQuotas
+from headrace.broker.configs.broker_settings import BrokerSettings
 from headrace.broker.context import CloseConnection, Endpoint, RequestContext, VersionRange
+from headrace.broker.coordinators.group_settings import GroupSettings
+from headrace.broker.coordinators.group_topics import GroupTopics, load_assignors
+from headrace.broker.coordinators.internal_log import InternalLog
+from headrace.broker.coordinators.producer_ids import ProducerIds
+from headrace.broker.coordinators.transactions import Transactions
 from headrace.broker.delayed import Purgatory
 from headrace.broker.endpoints import Endpoints
 from headrace.broker.fetch_sessions import FetchSessions
-from headrace.broker.group_commit import FailedSync, GroupCommit
-from headrace.broker.group_settings import GroupSettings
-from headrace.broker.group_topics import GroupTopics, load_assignors
 from headrace.broker.handlers import REGISTRY, api_versions
-from headrace.broker.internal_log import InternalLog
-from headrace.broker.log_dirs import UnusableDirectory, no_storages, open_log_dirs
-from headrace.broker.metadata_records import (
+from headrace.broker.log_dirs.background_sync import warn_of_losses
+from headrace.broker.log_dirs.group_commit import FailedSync, GroupCommit
+from headrace.broker.log_dirs.log_dirs import UnusableDirectory, no_storages, open_log_dirs
+from headrace.broker.metadata.metadata_records import (
     BROKER_EPOCHS,
     CLUSTER_ID_KEY,
     ClusterIdRecord,
@@ -41,13 +42,12 @@ from headrace.broker.metadata_records import (
     decode,
     encode,
 )
-from headrace.broker.metadata_writer import MetadataWriter
-from headrace.broker.producer_ids import ProducerIds
+from headrace.broker.metadata.metadata_writer import MetadataWriter
+from headrace.broker.quotas.client_quotas import ClientQuotas
+from headrace.broker.quotas.throttling import Throttled, Throttling
 from headrace.broker.replica_manager import ReplicaManager
-from headrace.broker.throttling import Throttled, Throttling
 from headrace.broker.topic_names import OFFSETS_TOPIC
 from headrace.broker.topics import Topic, Topics
-from headrace.broker.transactions import Transactions
 from headrace.config.broker import BrokerConfig
 from headrace.core.coordinator.group.config import GroupConfig
 from headrace.core.coordinator.group.coordinator import GroupCoordinator

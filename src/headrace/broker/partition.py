@@ -19,7 +19,7 @@ from headrace.types import FileRange, TopicPartition
 
 if TYPE_CHECKING:
     from headrace.broker.delayed import DelayedFetch
-    from headrace.broker.log_dir import LogDir
+    from headrace.broker.log_dirs.log_dir import LogDir
 
 Waiter = Callable[[ErrorCode], None]
 READ_COMMITTED: Final = 1

@@ -23,11 +23,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-from headrace.broker.background_sync import OS_INTERVAL_MS
-from headrace.broker.compactions import Compactions
-from headrace.broker.group_commit import CommitPart, FailedSync, GroupCommit
-from headrace.broker.log_dir import LogDir
-from headrace.broker.log_dirs import LogDirs
+from headrace.broker.log_dirs.background_sync import OS_INTERVAL_MS
+from headrace.broker.log_dirs.compactions import Compactions
+from headrace.broker.log_dirs.group_commit import CommitPart, FailedSync, GroupCommit
+from headrace.broker.log_dirs.log_dir import LogDir
+from headrace.broker.log_dirs.log_dirs import LogDirs
 from headrace.broker.partition import Partition
 from headrace.config.broker import BrokerConfig
 from headrace.config.topic import TopicConfig, parse_topic_config

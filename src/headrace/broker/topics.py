@@ -17,7 +17,7 @@ import base64
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Final
 
-from headrace.broker.metadata_records import (
+from headrace.broker.metadata.metadata_records import (
     DELETED,
     TOPIC_CONFIGS,
     TOPICS,
@@ -27,7 +27,7 @@ from headrace.broker.metadata_records import (
     decode,
     encode,
 )
-from headrace.broker.metadata_writer import MetadataWriter
+from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.broker.partition import Partition
 from headrace.broker.replica_manager import ReplicaManager
 from headrace.broker.topic_names import INTERNAL_TOPICS, check_topic_name, metric_name

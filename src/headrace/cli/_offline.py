@@ -14,7 +14,7 @@ from headrace.broker.access.credentials import (
     ScramCredentials,
     user_name_fits,
 )
-from headrace.broker.metadata_writer import MetadataWriter
+from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.cli._output import say
 from headrace.clients.flows.acls import Deleted
 from headrace.clients.flows.scram import SaltedPassword, UserDescription

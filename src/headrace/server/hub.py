@@ -12,9 +12,9 @@ from time import perf_counter_ns
 from typing import Any, Final, Protocol
 
 from headrace.broker.access.authentication import BEFORE_AUTHENTICATION, UNAUTHENTICATED
-from headrace.broker.client_quotas import ClientQuotas
 from headrace.broker.context import CloseConnection, RequestContext
-from headrace.broker.throttling import Throttled, pause_in
+from headrace.broker.quotas.client_quotas import ClientQuotas
+from headrace.broker.quotas.throttling import Throttled, pause_in
 from headrace.clock import SteadyClock
 from headrace.config.broker import BrokerConfig
 from headrace.core.deferred import Deferred

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from headrace.broker.log_dirs import UnusableDirectory
+from headrace.broker.log_dirs.log_dirs import UnusableDirectory
 from headrace.core.log.meta_properties import META_FILE
 from headrace.errors import ConfigError, StorageError
 from headrace.ports import FileSystem, MetadataStore, OpenStorage

@@ -28,7 +28,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.context import RequestContext
-from headrace.broker.throttling import Throttled
+from headrace.broker.quotas.throttling import Throttled
 from headrace.clock import SteadyClock
 from headrace.config import listeners
 from headrace.config.broker import BrokerConfig

@@ -214,7 +214,7 @@ def test_names_under_which_nothing_can_be_kept(harness, group) -> None:
 
 
 def test_there_is_a_limit_to_groups_with_a_configuration(harness, monkeypatch) -> None:
-    monkeypatch.setattr("headrace.broker.group_settings.GROUPS_LIMIT", 2)
+    monkeypatch.setattr("headrace.broker.coordinators.group_settings.GROUPS_LIMIT", 2)
     attach(harness, "a", group="g1")
     attach(harness, "a", group="g2")
     assert change(harness, ("headrace.topics", "a"), group="g3")[0] == ErrorCode.POLICY_VIOLATION

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.broker import group_topics
-from headrace.broker.group_topics import GroupTopics, load_assignors
+from headrace.broker.coordinators import group_topics
+from headrace.broker.coordinators.group_topics import GroupTopics, load_assignors
 from headrace.errors import ApiError, ConfigError, ErrorCode
 from tests.fixtures.broker_harness import BrokerHarness
 

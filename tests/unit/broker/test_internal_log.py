@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.broker.internal_log import InternalLog
+from headrace.broker.coordinators.internal_log import InternalLog
 from headrace.broker.topic_names import OFFSETS_TOPIC
 from headrace.errors import StorageError
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.client_quotas import Entity
+from headrace.broker.quotas.client_quotas import Entity
 from headrace.coordination.memory import MemoryMetadataStore
 from headrace.errors import ErrorCode, StorageError
 from headrace.protocol.messages.alter_client_quotas import (

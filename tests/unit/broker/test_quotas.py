@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from headrace.broker import client_quotas
 from headrace.broker.broker import Broker
-from headrace.broker.client_quotas import DEFAULT, Entity
+from headrace.broker.quotas import client_quotas
+from headrace.broker.quotas.client_quotas import DEFAULT, Entity
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.broker.access.credentials import credential_key
-from headrace.broker.metadata_records import ScramRecord, decode
+from headrace.broker.metadata.metadata_records import ScramRecord, decode
 from headrace.cli import main
 from headrace.cli._passwords import VARIABLE, ask_password
 from headrace.coordination.sqlite import SqliteMetadataStore

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.broker.log_dirs import UnusableDirectory
+from headrace.broker.log_dirs.log_dirs import UnusableDirectory
 from headrace.core.log.meta_properties import META_FILE
 from headrace.errors import ConfigError, StorageError
 from headrace.server.stores import open_stores

@@ -17,8 +17,8 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.context import RequestContext
-from headrace.broker.metadata_records import ACLS, AclRecord, decode, encode
-from headrace.broker.metadata_writer import MetadataWriter
+from headrace.broker.metadata.metadata_records import ACLS, AclRecord, decode, encode
+from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.broker.resources import ResourceType as ConfigResource
 from headrace.config.authorization import AUTHORIZERS, parse_super_users
 from headrace.config.broker import BrokerConfig

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
-from headrace.broker.metadata_records import (
+from headrace.broker.metadata.metadata_records import (
     SCRAM,
     UNKNOWN_USERS_KEY,
     ScramRecord,
@@ -18,7 +18,7 @@ from headrace.broker.metadata_records import (
     decode,
     encode,
 )
-from headrace.broker.metadata_writer import MetadataWriter
+from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.errors import ApiError, StorageError
 from headrace.ports import Check, Conflict, Delete, Entropy, Entry, Journal, Put
 from headrace.security.mechanisms import SaslError

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.broker.access.authorizer import authorize
 from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.coordinators.transaction_requests import for_version
 from headrace.broker.topic_names import OFFSETS_TOPIC
-from headrace.broker.transaction_requests import for_version
 from headrace.core.coordinator.group.coordinator import is_valid_group_id
 from headrace.core.coordinator.transaction.producers import Producer
 from headrace.core.deferred import Deferred

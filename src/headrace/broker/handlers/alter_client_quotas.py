@@ -4,7 +4,7 @@ Behaviour: sets and removes quotas of a user, of a client id, or of both togethe
 <default>. Quotas are producer_byte_rate and consumer_byte_rate in bytes per second, and request_percentage, the share
 of the broker's thread. Every entry is checked as a whole and changed for itself; the change is durable and in force
 when the answer leaves. Windows are quota.window.num times quota.window.size.seconds. The user is the principal of a
-connection, ANONYMOUS where nobody has authenticated. How clients are slowed down: see `headrace.broker.throttling`.
+connection, ANONYMOUS where nobody has authenticated. How clients are slowed down: see `headrace.broker.quotas.throttling`.
 Not implemented: connection_creation_rate, and with it entities of type ip; controller_mutation_rate (INVALID_REQUEST).
 Versions: v1 flexible.
 """
@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.access.authorizer import authorize
-from headrace.broker.client_quotas import check_quota, entity_of
 from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.quotas.client_quotas import check_quota, entity_of
 from headrace.errors import ApiError, ErrorCode, InvalidRequestError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.alter_client_quotas import (

@@ -15,7 +15,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.access.authorizer import allows, authorize_creation
-from headrace.broker.config_entries import topic_entries
+from headrace.broker.configs.config_entries import topic_entries
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.topic_names import INTERNAL_TOPICS
 from headrace.config.topic import TopicConfig

@@ -13,8 +13,8 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.access.authorizer import authorize
-from headrace.broker.client_quotas import CLIENT_ID, IP, USER, Entity
 from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.quotas.client_quotas import CLIENT_ID, IP, USER, Entity
 from headrace.errors import ApiError, ErrorCode, InvalidRequestError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.describe_client_quotas import (

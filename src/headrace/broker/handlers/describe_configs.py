@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.access.authorizer import authorize_configs
-from headrace.broker.config_entries import (
+from headrace.broker.configs.config_entries import (
     ConfigEntry,
     broker_entries,
     cluster_entries,
@@ -23,7 +23,7 @@ from headrace.broker.config_entries import (
     topic_entries,
 )
 from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.group_settings import check_group_name
+from headrace.broker.coordinators.group_settings import check_group_name
 from headrace.broker.resources import ResourceType
 from headrace.broker.topic_names import check_topic_name
 from headrace.errors import ApiError, ErrorCode, InvalidRequestError

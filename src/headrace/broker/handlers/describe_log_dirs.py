@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.broker.access.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.log_dir import LogDir
+from headrace.broker.log_dirs.log_dir import LogDir
 from headrace.broker.partition import Partition
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.broker.alter_configs import Change, Resource, alter_all
+from headrace.broker.configs.alter_configs import Change, Resource, alter_all
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.broker.access import authorizer
 from headrace.broker.access.session import Session
-from headrace.broker.metadata_records import ACLS
+from headrace.broker.metadata.metadata_records import ACLS
 from headrace.config.broker import parse_broker_config
 from headrace.errors import ConfigError, ErrorCode, StorageError
 from headrace.ports import Put

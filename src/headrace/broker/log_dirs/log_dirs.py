@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.broker.log_dir import LogDir
-from headrace.broker.metadata_records import (
+from headrace.broker.log_dirs.log_dir import LogDir
+from headrace.broker.metadata.metadata_records import (
     LOG_DIRECTORIES,
     TOPICS,
     LogDirectoriesRecord,

@@ -17,8 +17,13 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from headrace.broker.metadata_records import CLIENT_QUOTAS, ClientQuotaRecord, decode, encode
-from headrace.broker.metadata_writer import MetadataWriter
+from headrace.broker.metadata.metadata_records import (
+    CLIENT_QUOTAS,
+    ClientQuotaRecord,
+    decode,
+    encode,
+)
+from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.errors import ApiError, ErrorCode, InvalidRequestError, StorageError
 from headrace.ports import Delete, Journal, Put
 

@@ -12,10 +12,10 @@ scram/<mechanism>/<user>  what is kept of a user's password, the name percent-en
 scram_secret            by which users that do not exist look like any other
 deleted/<topic id>      a deleted topic whose directories may still be there
 brokers/epoch/<id>      the leader epoch of this broker's partitions
-brokers/commit/<id>     the broker's last commit, see `headrace.broker.metadata_writer`
+brokers/commit/<id>     the broker's last commit, see `headrace.broker.metadata.metadata_writer`
 brokers/directories/<id>  the log directories of this broker, if it ever had several: where each was seen last
 partitioner/<topic id>  see `headrace.streams.partitioners`
-pid_block               see `headrace.broker.producer_ids`
+pid_block               see `headrace.broker.coordinators.producer_ids`
 """
 
 from __future__ import annotations

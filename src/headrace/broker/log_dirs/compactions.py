@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from headrace.broker.log_dir import LogDir
+from headrace.broker.log_dirs.log_dir import LogDir
 from headrace.core.log.compaction import Compaction
 from headrace.errors import StorageError
 

@@ -6,8 +6,8 @@ takes the directory out of service, a full disk stops produces to its partitions
 
 from __future__ import annotations
 
-from headrace.broker.background_sync import BackgroundSync
-from headrace.broker.disk_space import DiskSpace
+from headrace.broker.log_dirs.background_sync import BackgroundSync
+from headrace.broker.log_dirs.disk_space import DiskSpace
 from headrace.config.broker import BrokerConfig
 from headrace.core.log.cleaner import LogCleaner
 from headrace.core.log.log_manager import LogManager

@@ -16,14 +16,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from headrace.broker.client_quotas import (
+from headrace.broker.context import RequestContext
+from headrace.broker.fetch_sessions import Fetch
+from headrace.broker.quotas.client_quotas import (
     CONSUMER_BYTE_RATE,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
     ClientQuotas,
 )
-from headrace.broker.context import RequestContext
-from headrace.broker.fetch_sessions import Fetch
 from headrace.core.deferred import Deferred
 from headrace.core.quota import SampledRate, TrackedRates, Windows
 from headrace.protocol.api_keys import ApiKey

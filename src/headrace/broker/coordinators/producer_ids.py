@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from headrace.broker.metadata_writer import MetadataWriter
+from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.errors import ApiError, ErrorCode
 from headrace.ports import Check, Conflict, Entry, Put
 

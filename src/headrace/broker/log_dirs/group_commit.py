@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.broker.log_dir import LogDir
+from headrace.broker.log_dirs.log_dir import LogDir
 from headrace.core.log.log_manager import SyncBatch
 from headrace.core.log.sync import SyncTask
 

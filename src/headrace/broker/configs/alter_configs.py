@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from headrace.broker.access.authorizer import authorize_configs
 from headrace.broker.context import RequestContext
-from headrace.broker.group_settings import check_group_name, parse_settings
+from headrace.broker.coordinators.group_settings import check_group_name, parse_settings
 from headrace.broker.resources import ResourceType
 from headrace.broker.topic_names import check_topic_name
 from headrace.config.broker import dynamic_option

@@ -6,8 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 from urllib.parse import quote, unquote
 
-from headrace.broker.metadata_records import GROUP_CONFIGS, GroupConfigRecord, decode, encode
-from headrace.broker.metadata_writer import MetadataWriter
+from headrace.broker.metadata.metadata_records import (
+    GROUP_CONFIGS,
+    GroupConfigRecord,
+    decode,
+    encode,
+)
+from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.broker.topic_names import check_topic_name
 from headrace.config.group import GroupAttachments, parse_group_settings
 from headrace.errors import (

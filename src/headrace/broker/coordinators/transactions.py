@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from headrace.broker.internal_log import InternalLog
+from headrace.broker.coordinators.internal_log import InternalLog
 from headrace.broker.replica_manager import ReplicaManager
 from headrace.broker.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.broker.topics import Topics

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from headrace.broker.metadata_records import (
+from headrace.broker.metadata.metadata_records import (
     BROKER_CONFIGS,
     BrokerConfigRecord,
     decode,
     encode,
 )
-from headrace.broker.metadata_writer import MetadataWriter
+from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.config.broker import BrokerConfig, with_dynamic_settings
 from headrace.errors import (
     ApiError,

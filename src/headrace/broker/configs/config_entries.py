@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from headrace.broker.broker_settings import ConfigLayers
+from headrace.broker.configs.broker_settings import ConfigLayers
 from headrace.config.broker import BROKER_OPTIONS, BrokerConfig
 from headrace.config.group import GROUP_OPTIONS, GroupAttachments
 from headrace.config.options import Option, Source, parse_value, render_value

@@ -1,0 +1,1 @@
+"""Data directories: their logs, their space, and the commits that make appends durable."""

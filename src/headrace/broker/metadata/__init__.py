@@ -1,0 +1,1 @@
+"""What the metadata store holds, as records, and the writer of them."""

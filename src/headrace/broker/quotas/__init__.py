@@ -1,0 +1,1 @@
+"""Who may do how much, and what happens to requests beyond that."""
