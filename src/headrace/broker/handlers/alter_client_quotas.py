@@ -4,7 +4,7 @@ Behaviour: sets and removes quotas of a user, of a client id, or of both togethe
 <default>. Quotas are producer_byte_rate and consumer_byte_rate in bytes per second, and request_percentage, the share
 of the broker's thread. Every entry is checked as a whole and changed for itself; the change is durable and in force
 when the answer leaves. Windows are quota.window.num times quota.window.size.seconds. The user is the principal of a
-connection, ANONYMOUS where nobody has authenticated. How clients are slowed down: see `headrace.broker.quotas.throttling`.
+connection, ANONYMOUS where nobody has authenticated. What slows clients down: `headrace.broker.quotas.throttling`.
 Not implemented: connection_creation_rate, and with it entities of type ip; controller_mutation_rate (INVALID_REQUEST).
 Versions: v1 flexible.
 """
