@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from headrace.core.log import partition_log
+from headrace.core.log import log_files
 from headrace.core.log.config import LogConfig
 from headrace.core.log.control_batch import Marker, build_marker, read_marker
 from headrace.core.log.log_manager import LogManager, PartitionSpec
@@ -251,7 +251,7 @@ def check_transactions(log: PartitionLog, batches: dict[int, bytes]) -> None:
 def test_acknowledged_batches_survive_any_power_cut(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partition_log, "CACHES_AFTER_BYTES", 300)
+    monkeypatch.setattr(log_files, "CACHES_AFTER_BYTES", 300)
     world = World(seed)
     for life in range(3):
         world.files.fuse = world.files.operations + world.chance.randint(1, 250)

@@ -204,7 +204,7 @@ class World:
 
     def save(self) -> None:
         if self.appended:
-            self.log._write_caches(self.log.segments.active)
+            self.log._log_files.write_caches(self.log.segments.active)
 
     # What goes
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from headrace.core.log import partition_log
+from headrace.core.log import log_files
 from headrace.core.log.config import LogConfig
 from headrace.core.log.leader_epochs import LeaderEpochCache
 from headrace.core.log.log_manager import LogManager, PartitionSpec
@@ -34,7 +34,7 @@ PATH = f"{DIRECTORY}/{0:020d}"
 
 @pytest.fixture(autouse=True)
 def _caches_are_written_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_log, "CACHES_AFTER_BYTES", 1)
+    monkeypatch.setattr(log_files, "CACHES_AFTER_BYTES", 1)
 
 
 def fill(log: PartitionLog, batches: int, *, epoch: int = 0, first: int = 0, size: int = 0) -> None:
@@ -205,7 +205,7 @@ def test_a_wrong_base_offset_is_not_taken_for_compaction_where_the_segment_is_to
 def test_upkeep_writes_the_caches_of_segments_that_have_grown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(partition_log, "CACHES_AFTER_BYTES", 1000)
+    monkeypatch.setattr(log_files, "CACHES_AFTER_BYTES", 1000)
     files = MemoryFileSystem()
     manager = LogManager.open(files, cluster_id="c", node_id=1, journal=RecordingJournal())
     manager.load([PartitionSpec(PARTITION, b"1" * 16, CONFIG)], NOW_MS)

@@ -241,7 +241,7 @@ def test_an_index_that_is_older_than_the_snapshot_is_not_believed() -> None:
     begin(log, 1)
     end(log, 1, committed=False)
     log.maybe_write_caches()
-    log._write_caches(log.segments.active)
+    log._log_files.write_caches(log.segments.active)
     (path,) = paths(files, ".txnindex")
     older = files.read_file(path)
     assert older is not None
@@ -258,7 +258,7 @@ def test_what_the_index_knew_of_a_tail_that_is_gone_is_not_believed_later() -> N
     for producer_id in (1, 2):
         begin(log, producer_id)
         end(log, producer_id, committed=False)
-    log._write_caches(log.segments.active)
+    log._log_files.write_caches(log.segments.active)
     (path,) = paths(files, ".log")
     files.open(path).truncate(log.segments.active.size - MARKER_SIZE)  # never synced
     again = reopen(files, log, clean=False, recovery_point=2)

@@ -1,4 +1,4 @@
-"""The files of one log: how they come into being, are sealed, made durable, and removed.
+"""The files of one log: how they come into being, take batches, are sealed, made durable, and removed.
 
 Nothing is synced while requests wait for it. Creations and appends are noted, and the next `SyncTask` makes them
 durable, in another thread: the data, the names in the log's directory, and the name of the directory itself when it is
@@ -12,17 +12,20 @@ from __future__ import annotations
 from typing import Final
 
 from headrace.core.log.aborted_index import encode_aborted
-from headrace.core.log.leader_epochs import LeaderEpochCache
-from headrace.core.log.producer_state import ProducerState
+from headrace.core.log.config import LogConfig
 from headrace.core.log.recovery import EPOCHS_FILE, LoadedLog
 from headrace.core.log.segment import Segment, write_cache
 from headrace.core.log.segments import Segments
 from headrace.core.log.sync import SyncTask
-from headrace.core.log.transactions import Transactions
+from headrace.errors import ApiError, ErrorCode
 from headrace.ports import File, FileSystem
 
 _METADATA_FILE: Final = "partition.metadata"
 _MAX_UNSYNCED_FILES: Final = 16
+MAX_OFFSET_SPAN: Final = 2**31 - 1
+"""How far offsets of one segment may lie apart: indexes have four bytes for it."""
+CACHES_AFTER_BYTES: Final = 16 << 20
+"""After how much growth of the active segment upkeep writes its caches: what a start after a crash has to walk."""
 
 
 class LogFiles:
@@ -30,15 +33,18 @@ class LogFiles:
 
     __slots__ = (
         "_created",
-        "_files",
+        "_epochs",
         "_is_new",
         "_metadata",
         "_names_unsynced",
+        "_producers",
         "_snapshots",
+        "_synced_offset",
         "_task",
         "_unsynced",
         "cached_end_offset",
         "directory",
+        "files",
         "segments",
     )
 
@@ -60,8 +66,10 @@ class LogFiles:
             segments: The same segments, or a first one that is not created yet.
             metadata: Content of `partition.metadata`.
         """
-        self._files = files
+        self.files = files
         self._metadata = metadata
+        self._epochs = loaded.epochs
+        self._producers = loaded.producers
         self._snapshots = loaded.snapshots
         self._created = bool(loaded.segments)
         self._is_new = False
@@ -70,6 +78,7 @@ class LogFiles:
         self._unsynced: list[File] = []
         """Files with data that is not synced, but for that of the active segment."""
         self._task: SyncTask | None = None
+        self._synced_offset = segments.active.end_offset
         self.cached_end_offset = segments.active.end_offset if loaded.caches_current else None
         """The log's end when the caches were written, None if they are not there."""
         self.directory = directory
@@ -89,10 +98,10 @@ class LogFiles:
         self._names_unsynced = True
 
     def _create_directory(self) -> None:
-        self._files.make_directory(self.directory)
+        self.files.make_directory(self.directory)
         self._is_new = True
         if self._metadata is not None:
-            file = self._files.open(self._metadata_path, create=True)
+            file = self.files.open(self._metadata_path, create=True)
             file.truncate(0)
             file.append([self._metadata])
             file.close()  # the sync opens it again: with durability `os` there may never be one
@@ -102,38 +111,88 @@ class LogFiles:
     def _metadata_path(self) -> str:
         return f"{self.directory}/{_METADATA_FILE}"
 
-    def roll(self, segment: Segment, synced_offset: int) -> Segment:
-        """Seal the active segment and go on with a new one; returns the sealed one.
+    # Writing
+
+    def prepare(
+        self, config: LogConfig, size: int, max_timestamp: int, last_offset: int, now_ms: int
+    ) -> Segment:
+        """Return the segment for the next batch, after looking more closely than an append does.
+
+        Args:
+            config: The settings now.
+            size: The batch's.
+            max_timestamp: Its largest timestamp.
+            last_offset: Where it will end.
+            now_ms: The wall clock.
 
         Raises:
-            OSError: The new one could not be created; all is as before.
+            ApiError: RECORD_LIST_TOO_LARGE: no segment may hold it.
+            OSError: A segment could not be created; the log is as before.
         """
+        segment = self.segments.active
+        if size > config.segment_bytes:
+            message = f"the batch has {size} bytes, segment.bytes is {config.segment_bytes}"
+            raise ApiError.for_code(ErrorCode.RECORD_LIST_TOO_LARGE, message)
+        if not segment.loaded:
+            self.create(segment)
+        elif segment.size and (
+            segment.size + size > config.segment_bytes
+            or last_offset - segment.base_offset > MAX_OFFSET_SPAN
+            or segment.is_older(config.segment_ms, max_timestamp, now_ms)
+        ):
+            self.roll(config, now_ms)
+        else:
+            segment.reopen()
+        return self.segments.active
+
+    def roll(self, config: LogConfig, now_ms: int) -> None:
+        """Seal the active segment and begin the next; nothing happens while it is empty.
+
+        Raises:
+            OSError: The next segment could not be created; the log is as before.
+        """
+        sealed = self.segments.active
+        if not sealed.size:
+            return
+        segment = Segment(
+            self.files,
+            self.directory,
+            sealed.end_offset,
+            interval=config.index_interval_bytes,
+            created_ms=now_ms,
+        )
         segment.open_segments = self.segments.open_segments
         self.create(segment)
-        sealed = self.segments.active
-        if synced_offset < sealed.end_offset:
+        if self._synced_offset < sealed.end_offset:
             self._unsynced.append(sealed.reopen())
         self.segments.add(segment)
         if len(self._unsynced) > _MAX_UNSYNCED_FILES:
             # Nobody syncs this log (durability `os`), so its descriptors would pile up.
             self._unsynced.pop(0).sync()
-        return sealed
+        self.write_caches(sealed)
 
-    def write_caches(
-        self, segment: Segment, producers: ProducerState, epochs: LeaderEpochCache, end_offset: int
-    ) -> None:
-        """Write what spares the next opening from reading up to the log's end."""
+    # Caches
+
+    def maybe_write_caches(self) -> None:
+        """Write the caches if the active segment has grown by much since they were."""
+        segment = self.segments.active
+        if segment.size - segment.indexed_size >= CACHES_AFTER_BYTES:
+            self.write_caches(segment)
+
+    def write_caches(self, segment: Segment) -> None:
+        """Write what spares the next opening from reading up to the log's end, which is that of `segment`."""
+        end_offset = segment.end_offset
         segment.write_index()
-        self.write_aborted(segment, producers.transactions)
-        self._snapshots.write(producers, end_offset)
-        write_cache(self._files, f"{self.directory}/{EPOCHS_FILE}", epochs.encode(end_offset))
+        self.write_aborted(segment)
+        self._snapshots.write(self._producers, end_offset)
+        write_cache(self.files, f"{self.directory}/{EPOCHS_FILE}", self._epochs.encode(end_offset))
         self.cached_end_offset = end_offset
 
-    def write_aborted(self, segment: Segment, transactions: Transactions) -> None:
+    def write_aborted(self, segment: Segment) -> None:
         """Write which aborted transactions end in a segment, if any of the log's is remembered."""
-        if aborted := transactions.aborted:
+        if aborted := self._producers.transactions.aborted:
             content = encode_aborted(aborted, segment.base_offset, segment.end_offset)
-            write_cache(self._files, segment.txnindex_path, content)
+            write_cache(self.files, segment.txnindex_path, content)
 
     def compacted(self, end_offset: int) -> None:
         """Take note that compaction has rewritten what lies below an offset."""
@@ -141,18 +200,19 @@ class LogFiles:
 
     # Durability
 
-    def start_sync(self, end_offset: int, synced_offset: int) -> SyncTask | None:
-        """Return what makes everything up to `end_offset` durable, None if all is; see `PartitionLog.start_sync`."""
-        if end_offset == synced_offset and not (self._unsynced or self._names_unsynced):
+    def start_sync(self) -> SyncTask | None:
+        """Return what makes everything written so far durable, None if all is; see `PartitionLog.start_sync`."""
+        end_offset = self.segments.active.end_offset
+        if end_offset == self._synced_offset and not (self._unsynced or self._names_unsynced):
             return None
         active = self.segments.active
         file_list, self._unsynced = self._unsynced, []
         if self._is_new and self._metadata is not None:
-            file_list.append(self._files.open(self._metadata_path))
+            file_list.append(self.files.open(self._metadata_path))
         if active.file is not None:
             file_list.append(active.file)
         self._task = SyncTask(
-            self._files,
+            self.files,
             file_list,
             self.directory if self._names_unsynced else None,
             end_offset,
@@ -165,6 +225,7 @@ class LogFiles:
     def synced(self, offset: int) -> None:
         """Take note that the task has run without error, and everything below an offset is durable."""
         self._task = None
+        self._synced_offset = offset
         self.segments.active.synced_offset = offset
         self.segments.open_segments.trim()
 
@@ -180,7 +241,7 @@ class LogFiles:
         if self.segments.has_doomed:
             if self._names_unsynced or self._task is not None:
                 # The segments that stay carry the offsets on in their names, so these must be safe first.
-                self._files.sync_directory(self.directory)
+                self.files.sync_directory(self.directory)
             self.segments.purge()
         self._snapshots.remove_below(self.segments.start_offset)
 

@@ -2,7 +2,7 @@
 
 The log assigns offsets, keeps batches opaque, and knows four positions: log start, high watermark, synced offset (known
 to be on stable storage) and log end. It is single-threaded; only the `run` of a sync task may happen elsewhere.
-How its files come and go is the business of `log_files`.
+How its files come and go, and which one takes the next batch, is the business of `log_files`.
 
 What a crash may lose is what was appended after the last finished sync, and nothing else: see `recovery`.
 """
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from headrace.core.log.config import LogConfig
 from headrace.core.log.control_batch import Marker, build_marker
 from headrace.core.log.leader_epochs import LeaderEpochCache
-from headrace.core.log.log_files import LogFiles, repair_metadata
+from headrace.core.log.log_files import MAX_OFFSET_SPAN, LogFiles, repair_metadata
 from headrace.core.log.open_segments import OpenSegments
 from headrace.core.log.producer_state import SEQUENCE_MASK, BatchEntry, ProducerState
 from headrace.core.log.recovery import LoadedLog, LogLoader, RecoveryReport
@@ -38,9 +38,6 @@ from headrace.types import NO_TIMESTAMP, Buffer, FileRange, TopicPartition
 
 _HEAD: Final = struct.Struct(">qii")
 """Base offset, batch length, leader epoch: what an append writes in place of the producer's."""
-_MAX_OFFSET_SPAN: Final = 2**31 - 1
-CACHES_AFTER_BYTES: Final = 16 << 20
-"""After how much growth of the active segment upkeep writes its caches: what a start after a crash has to walk."""
 
 
 class AppendInfo(NamedTuple):
@@ -58,7 +55,6 @@ class PartitionLog:
     __slots__ = (
         "_dirty",
         "_failure",
-        "_files",
         "_log_files",
         "config",
         "epochs",
@@ -87,7 +83,6 @@ class PartitionLog:
         open_segments: OpenSegments | None,
     ) -> None:
         """Take over what was loaded; callers use `open`."""
-        self._files = files
         self.config = config
         segments = loaded.segments or [
             Segment(
@@ -305,9 +300,9 @@ class PartitionLog:
             segment.size + size > config.segment_bytes
             or segment.file is None
             or max_timestamp - segment.first_timestamp > config.segment_ms
-            or last_offset - segment.base_offset > _MAX_OFFSET_SPAN
+            or last_offset - segment.base_offset > MAX_OFFSET_SPAN
         ):
-            segment = self._prepare_segment(size, max_timestamp, last_offset, now_ms)
+            segment = self._log_files.prepare(config, size, max_timestamp, last_offset, now_ms)
         if leader_epoch != self.epochs.latest:
             self.become_leader(leader_epoch)
         head = _HEAD.pack(offset, length, leader_epoch)
@@ -324,52 +319,13 @@ class PartitionLog:
         if self.on_dirty is not None:
             self.on_dirty(self)
 
-    def _prepare_segment(
-        self, size: int, max_timestamp: int, last_offset: int, now_ms: int
-    ) -> Segment:
-        """Return the segment for the next batch, after looking more closely than `append` does."""
-        config, segment = self.config, self.segments.active
-        if size > config.segment_bytes:
-            message = f"the batch has {size} bytes, segment.bytes is {config.segment_bytes}"
-            raise ApiError.for_code(ErrorCode.RECORD_LIST_TOO_LARGE, message)
-        if not segment.loaded:
-            self._log_files.create(segment)
-        elif segment.size and (
-            segment.size + size > config.segment_bytes
-            or last_offset - segment.base_offset > _MAX_OFFSET_SPAN
-            or segment.is_older(self.config.segment_ms, max_timestamp, now_ms)
-        ):
-            self.roll(now_ms)
-        else:
-            segment.reopen()
-        return self.segments.active
-
     def roll(self, now_ms: int) -> None:
         """Seal the active segment and begin the next; nothing happens while it is empty.
 
         Raises:
             OSError: The next segment could not be created; the log is as before.
         """
-        sealed = self.segments.active
-        if not sealed.size:
-            return
-        segment = Segment(
-            self._files,
-            self.directory,
-            self.log_end_offset,
-            interval=self.config.index_interval_bytes,
-            created_ms=now_ms,
-        )
-        self._write_caches(self._log_files.roll(segment, self.synced_offset))
-
-    def _write_caches(self, segment: Segment) -> None:
-        self._log_files.write_caches(segment, self.producers, self.epochs, self.log_end_offset)
-
-    def maybe_write_caches(self) -> None:
-        """Write the caches if the active segment has grown by much since they were."""
-        segment = self.segments.active
-        if segment.size - segment.indexed_size >= CACHES_AFTER_BYTES:
-            self._write_caches(segment)
+        self._log_files.roll(self.config, now_ms)
 
     def maybe_roll(self, now_ms: int) -> bool:
         """Roll the active segment if it has had data for longer than `segment.ms`; returns whether it did."""
@@ -378,6 +334,10 @@ class PartitionLog:
             return False
         self.roll(now_ms)
         return True
+
+    def maybe_write_caches(self) -> None:
+        """Write the caches if the active segment has grown by much since they were."""
+        self._log_files.maybe_write_caches()
 
     # Read
 
@@ -474,7 +434,7 @@ class PartitionLog:
         One task at a time: `finish_sync` (or `fail`) comes before the next. In between, appends go on.
         """
         self._dirty = False
-        return self._log_files.start_sync(self.log_end_offset, self.synced_offset)
+        return self._log_files.start_sync()
 
     def finish_sync(self, task: SyncTask) -> None:
         """Take note that a task has run without error."""
@@ -509,14 +469,14 @@ class PartitionLog:
         """
         interval = self.config.index_interval_bytes
         self._log_files.compacted(replacement.sources[-1].end_offset)
-        install(self._files, self.segments, replacement, interval=interval)
+        install(self._log_files.files, self.segments, replacement, interval=interval)
         self.producers.transactions.forget_aborted(replacement.dropped_markers)
 
     def settle(self) -> None:
         """Take note that what was installed, if anything was, has its name."""
         segment = self.segments.settle()
         if segment is not None:
-            self._log_files.write_aborted(segment, self.producers.transactions)
+            self._log_files.write_aborted(segment)
 
     # Deletion
 
@@ -588,7 +548,7 @@ class PartitionLog:
                 task.run()
                 self.finish_sync(task)
             if self._log_files.cached_end_offset != self.log_end_offset:
-                self._write_caches(self.segments.active)
+                self._log_files.write_caches(self.segments.active)
         self.segments.unload()
         if self._failure is not None:
             raise self._failure

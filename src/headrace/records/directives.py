@@ -1,0 +1,67 @@
+"""Headers by which a record says what is to be done with it, on topics that have the option; see docs/beyond-kafka.md.
+
+On all other topics, and to all other brokers, they are bytes like any other header.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headrace.errors import InvalidRecordError
+
+TTL_MS: Final = "headrace.ttl-ms"
+"""How long after its timestamp a record expires: ASCII decimal, at least 0."""
+DELIVER_AT_MS: Final = "headrace.deliver-at-ms"
+"""When a record is to be delivered, in milliseconds since 1970: ASCII decimal."""
+DELAY_MS: Final = "headrace.delay-ms"
+"""How long after its arrival at the broker a record is to be delivered: ASCII decimal, at least 0."""
+TAG: Final = "headrace.tag"
+"""A tag of a record: UTF-8, not empty; a record may have several."""
+
+TTL_ENABLE: Final = "headrace.ttl.enable"
+DELAY_ENABLE: Final = "headrace.delay.enable"
+FILTER_ENABLE: Final = "headrace.filter.enable"
+
+MAX_TIME_MS: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999: no time or span above it is taken."""
+MAX_TAG_BYTES: Final = 255
+"""Most bytes of a tag."""
+_MAX_DIGITS: Final = len(str(MAX_TIME_MS))
+
+
+def encode_ms(milliseconds: int, name: str) -> tuple[str, bytes]:
+    """Return the header `name` with a time or a span.
+
+    Raises:
+        ValueError: It is negative, or beyond the year 9999.
+    """
+    if not 0 <= milliseconds <= MAX_TIME_MS:
+        raise ValueError(f"{name}: {milliseconds} ms is not between 0 and {MAX_TIME_MS}")
+    return name, b"%d" % milliseconds
+
+
+def decode_ms(content: bytes | None, name: str) -> int:
+    """Return what the header `name` says, a time or a span in milliseconds.
+
+    Raises:
+        InvalidRecordError: It is no decimal number, or beyond the year 9999.
+    """
+    if content is not None and len(content) <= _MAX_DIGITS and content.isdigit():
+        milliseconds = int(content)
+        if milliseconds <= MAX_TIME_MS:
+            return milliseconds
+    raise InvalidRecordError(
+        f"header {name} has to be a decimal number from 0 to {MAX_TIME_MS}, not {content!r:.40}"
+    )
+
+
+def encode_tag(tag: str) -> tuple[str, bytes]:
+    """Return the header that gives a record a tag.
+
+    Raises:
+        ValueError: The tag is empty or too long.
+    """
+    content = tag.encode()
+    if not 0 < len(content) <= MAX_TAG_BYTES:
+        raise ValueError(f"a tag has 1 to {MAX_TAG_BYTES} bytes, not {len(content)}: {tag!r:.40}")
+    return TAG, content
