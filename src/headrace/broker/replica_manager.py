@@ -46,7 +46,7 @@ from headrace.types import Buffer, TopicPartition
 def log_config(config: TopicConfig, broker_config: BrokerConfig) -> LogConfig:
     """Translate a topic's configuration for its logs."""
     policy = config.cleanup_policy.split(",")
-    deletes, compacts = "delete" in policy, "compact" in policy
+    deletes, compacts = "delete" in policy, config.compacts
     segment_ms = config.segment_ms
     if compacts:  # only what lies in a sealed segment is ever compacted
         segment_ms = min(segment_ms, config.max_compaction_lag_ms)
@@ -68,6 +68,8 @@ def log_config(config: TopicConfig, broker_config: BrokerConfig) -> LogConfig:
         min_compaction_lag_ms=config.min_compaction_lag_ms,
         max_compaction_lag_ms=config.max_compaction_lag_ms,
         delete_retention_ms=config.delete_retention_ms,
+        expires=config.headrace_ttl_enable and not compacts,
+        filters=config.headrace_filter_enable,
     )
 
 

@@ -84,10 +84,12 @@ class BrokerConfig(SecurityConfig):
         "page cache. Metadata, committed offsets and groups are always synced. Headrace's own option.",
         check=sync_interval_ms,
     )
+    headrace_filter_enable: bool = _default_of("headrace.filter.enable")
     headrace_key_serde: str = _default_of("headrace.key.serde")
     headrace_partitioner: str = _default_of("headrace.partitioner")
     headrace_serde: str = _default_of("headrace.serde")
     headrace_storage: str = _default_of("headrace.storage")
+    headrace_ttl_enable: bool = _default_of("headrace.ttl.enable")
     fetch_max_bytes: int = option(
         57_671_680,
         "Largest fetch response, whatever the client asks for.",

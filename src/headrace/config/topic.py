@@ -83,6 +83,12 @@ class TopicConfig:
         broker_name="durability",
         check=sync_interval_ms,
     )
+    headrace_filter_enable: bool = option(
+        default=False,
+        documentation="Whether the broker filters records by their tags (headers headrace.tag) for Headrace's "
+        "consumers that ask for it; with false they do so themselves. Headrace's own option.",
+        broker_name="headrace.filter.enable",
+    )
     headrace_key_serde: str = option(
         "",
         "The name of the serde by which Headrace's clients read and write keys, unless they are told otherwise; bytes "
@@ -107,6 +113,12 @@ class TopicConfig:
         "directories; what is meant if it is empty, unless the broker is in memory), 'linked' or 'array' (in memory, "
         "and gone when the broker ends), or one that the process has registered. Headrace's own option.",
         broker_name="headrace.storage",
+    )
+    headrace_ttl_enable: bool = option(
+        default=False,
+        documentation="Whether records expire: a header headrace.ttl-ms says how long after its timestamp a record "
+        "is neither delivered nor kept. Not on compacted topics. Headrace's own option.",
+        broker_name="headrace.ttl.enable",
     )
     index_interval_bytes: int = option(
         4096,
@@ -220,6 +232,11 @@ class TopicConfig:
     )
 
     @property
+    def compacts(self) -> bool:
+        """Whether the last record of each key is kept."""
+        return "compact" in self.cleanup_policy.split(",")
+
+    @property
     def sync_interval_ms(self) -> int | None:
         """After how many milliseconds records are synced: 0 before they are acknowledged, None at no promised time."""
         wanted = [sync_interval_ms(self.headrace_durability)]
@@ -274,4 +291,7 @@ def parse_topic_config(
     config = parse(TopicConfig, overrides, defaults=topic_defaults(broker_config))
     if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
         raise ConfigError("min.compaction.lag.ms must not be larger than max.compaction.lag.ms")
+    if config.headrace_ttl_enable and "headrace.ttl.enable" in overrides and config.compacts:
+        # A record that expires would bring the one before it to life again.
+        raise ConfigError("headrace.ttl.enable needs cleanup.policy=delete")
     return config

@@ -5,9 +5,11 @@ On all other topics, and to all other brokers, they are bytes like any other hea
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
-from headrace.errors import InvalidRecordError
+from headrace.errors import ConfigError, InvalidRecordError
+from headrace.records.builder import Headers
 
 TTL_MS: Final = "headrace.ttl-ms"
 """How long after its timestamp a record expires: ASCII decimal, at least 0."""
@@ -18,10 +20,6 @@ DELAY_MS: Final = "headrace.delay-ms"
 TAG: Final = "headrace.tag"
 """A tag of a record: UTF-8, not empty; a record may have several."""
 
-TTL_ENABLE: Final = "headrace.ttl.enable"
-DELAY_ENABLE: Final = "headrace.delay.enable"
-FILTER_ENABLE: Final = "headrace.filter.enable"
-
 MAX_TIME_MS: Final = 253_402_300_799_999
 """The last millisecond of the year 9999: no time or span above it is taken."""
 MAX_TAG_BYTES: Final = 255
@@ -29,15 +27,45 @@ MAX_TAG_BYTES: Final = 255
 _MAX_DIGITS: Final = len(str(MAX_TIME_MS))
 
 
-def encode_ms(milliseconds: int, name: str) -> tuple[str, bytes]:
-    """Return the header `name` with a time or a span.
+def directives(
+    headers: Headers,
+    *,
+    ttl_ms: int | None = None,
+    deliver_at_ms: int | None = None,
+    delay_ms: int | None = None,
+    tags: Iterable[str] = (),
+) -> Headers:
+    """Return a record's headers with those that say what is to be done with it; see the names above.
 
     Raises:
-        ValueError: It is negative, or beyond the year 9999.
+        ConfigError: A time is negative or beyond the year 9999, or a tag empty or too long.
     """
+    if isinstance(tags, str):
+        raise ConfigError(f"tags are several texts, not {tags!r}: write [{tags!r}]")
+    times = {TTL_MS: ttl_ms, DELIVER_AT_MS: deliver_at_ms, DELAY_MS: delay_ms}
+    return (
+        *headers,
+        *(_encode_ms(name, value) for name, value in times.items() if value is not None),
+        *(encode_tag(tag) for tag in tags),
+    )
+
+
+def _encode_ms(name: str, milliseconds: int) -> tuple[str, bytes]:
     if not 0 <= milliseconds <= MAX_TIME_MS:
-        raise ValueError(f"{name}: {milliseconds} ms is not between 0 and {MAX_TIME_MS}")
+        raise ConfigError(f"{name}: {milliseconds} is not between 0 and {MAX_TIME_MS} ms")
     return name, b"%d" % milliseconds
+
+
+def encode_tag(tag: str) -> tuple[str, bytes]:
+    """Return the header that gives a record a tag.
+
+    Raises:
+        ConfigError: The tag is empty or too long.
+    """
+    content = tag.encode()
+    if not 0 < len(content) <= MAX_TAG_BYTES:
+        raise ConfigError(f"a tag has 1 to {MAX_TAG_BYTES} bytes, not {len(content)}: {tag!r:.40}")
+    return TAG, content
 
 
 def decode_ms(content: bytes | None, name: str) -> int:
@@ -53,15 +81,3 @@ def decode_ms(content: bytes | None, name: str) -> int:
     raise InvalidRecordError(
         f"header {name} has to be a decimal number from 0 to {MAX_TIME_MS}, not {content!r:.40}"
     )
-
-
-def encode_tag(tag: str) -> tuple[str, bytes]:
-    """Return the header that gives a record a tag.
-
-    Raises:
-        ValueError: The tag is empty or too long.
-    """
-    content = tag.encode()
-    if not 0 < len(content) <= MAX_TAG_BYTES:
-        raise ValueError(f"a tag has 1 to {MAX_TAG_BYTES} bytes, not {len(content)}: {tag!r:.40}")
-    return TAG, content

@@ -127,6 +127,25 @@ def decode_batch_as(
     data: Buffer = memoryview(buffer)[position + HEADER_SIZE : position + header.size]
     if codec != Compression.NONE:
         data = decompress(codec, data, limit)
+    return _decode_as(kind, header, data, before, after)
+
+
+def decode_data(header: BatchHeader, data: Buffer) -> list[Record]:
+    """Decode the records of a batch from their decompressed bytes.
+
+    Raises:
+        CorruptRecordError: They do not decode, or are not as many as the header says.
+    """
+    return _decode_as(Record, header, data, (), ())
+
+
+def _decode_as(
+    kind: type[R],
+    header: BatchHeader,
+    data: Buffer,
+    before: tuple[Any, ...],
+    after: tuple[Any, ...],
+) -> list[R]:
     count = header.records_count
     if not 0 <= count * MIN_RECORD_SIZE <= len(data):
         raise CorruptRecordError(f"{count} records claimed in {len(data)} bytes")

@@ -5,7 +5,8 @@ same on one node: the answer waits until the batch is durable, that is below the
 answer; if anything fails the connection is closed, so that the client looks for the reason. If `timeout_ms` passes
 first the answer is REQUEST_TIMED_OUT, never success. Retries of an idempotent producer are answered with the original
 offset, once that is durable. min.insync.replicas above 1 changes nothing: as in Kafka since 4.0 a topic does not need
-more replicas in sync than it has. On a compacted topic a batch with a record without a key is INVALID_RECORD.
+more replicas in sync than it has. On a compacted topic a batch with a record without a key is INVALID_RECORD;
+with headrace.ttl.enable one with a record whose headrace.ttl-ms is no time to live.
 A transactional batch has to belong to the open transaction of its producer, and the partition has to have been added to
 it before (KIP-890): else it is INVALID_TXN_STATE, or INVALID_PRODUCER_EPOCH for a producer that has been replaced.
 Not implemented: v10 to v13 (KIP-951, KIP-890, topic ids). Message formats 0 and 1 (KIP-896).
@@ -22,7 +23,6 @@ from headrace.broker.delayed import DelayedProduce
 from headrace.broker.partition import Partition
 from headrace.core.coordinator.transaction.producers import Producer
 from headrace.core.deferred import Deferred
-from headrace.core.log.batch_compaction import RecordsWithoutKeyError
 from headrace.errors import ApiError, ErrorCode, InvalidTopicError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.produce import (
@@ -44,6 +44,7 @@ from headrace.records.batch import (
     unpack_header,
 )
 from headrace.records.compression import Compression
+from headrace.records.refusal import InvalidRecordsError
 from headrace.security.acls import Operation, ResourceType
 from headrace.types import Buffer, FileRange
 
@@ -177,13 +178,15 @@ def _records(data: PartitionProduceData, version: int) -> Buffer:
 
 
 def _failed(index: int, error: ApiError) -> PartitionProduceResponse:
-    numbers = error.numbers if isinstance(error, RecordsWithoutKeyError) else ()
+    numbers, reason = (
+        (error.numbers, error.reason) if isinstance(error, InvalidRecordsError) else ((), "")
+    )
     return PartitionProduceResponse(
         index=index,
         error_code=error.code,
         base_offset=-1,
         record_errors=[
-            BatchIndexAndErrorMessage(batch_index=number, batch_index_error_message="no key")
+            BatchIndexAndErrorMessage(batch_index=number, batch_index_error_message=reason)
             for number in numbers
         ],
         error_message=error.message,

@@ -5,38 +5,24 @@ readers learn of it, until `delete.retention.ms` after the round of compaction t
 the delete horizon, is written into the batch: attribute bit 6 says that the base timestamp is the horizon, and the
 timestamp deltas of the records count from there.
 
-Offsets never change: base offset and last offset delta stay, gaps open in between. So do producer id, epoch and base
-sequence, leader epoch and codec. A batch that has lost all its records is dropped, or stays as a mere header where
-something depends on it (`keep_empty`); such a header has no codec and no timestamp: no search by time ends there.
+Offsets never change, see `headrace.records.rewriting`. A batch that has lost all its records is dropped, or stays as a
+mere header where something depends on it (`keep_empty`).
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from crc32c import crc32c
-
 from headrace.core.log.offset_map import SHORT_KEY, key_id
 from headrace.errors import CorruptRecordError, InvalidRecordError
-from headrace.records.batch import (
-    COMPRESSION_MASK,
-    CRC_POSITION,
-    CRC_START,
-    DELETE_HORIZON_FLAG,
-    HEADER,
-    HEADER_SIZE,
-    LOG_OVERHEAD,
-    BatchHeader,
-    TimestampType,
-)
-from headrace.records.compression import Compression, compress
+from headrace.records.batch import DELETE_HORIZON_FLAG, BatchHeader
 from headrace.records.raw import iterate_raw, records_of, shift_timestamp
-from headrace.types import NO_TIMESTAMP, Buffer
+from headrace.records.refusal import InvalidRecordsError
+from headrace.records.rewriting import Selection, rebuilt, without_records
+from headrace.types import Buffer
 
-_UINT32: Final = struct.Struct(">I")
 _LATEST: Final = 2**63 - 1
 _MOST_REPORTED: Final = 100
 
@@ -58,16 +44,6 @@ class Rules:
     delete_retention_ms: int
 
 
-@dataclass(slots=True)
-class _Selection:
-    """What stays of a batch: runs of bytes that follow each other in the batch, and what the header has to say."""
-
-    runs: list[tuple[int, int]]
-    kept: int = 0
-    newest_delta: int = 0
-    has_tombstone: bool = False
-
-
 def compact_marker(header: BatchHeader, batch: Buffer, rules: Rules) -> Buffer | None:
     """Return what stays of a marker whose transaction has no record left: it goes when tombstones go.
 
@@ -85,7 +61,7 @@ def compact_marker(header: BatchHeader, batch: Buffer, rules: Rules) -> Buffer |
     if header.attributes & DELETE_HORIZON_FLAG:
         return None if rules.now_ms >= header.base_timestamp else batch
     data = records_of(header, batch)
-    selection = _Selection([(0, len(data))], kept=header.records_count)
+    selection = Selection([(0, len(data))], kept=header.records_count)
     return _with_horizon(header, data, selection, rules)
 
 
@@ -117,11 +93,11 @@ def compact_batch(
     if stamps:
         return _with_horizon(header, data, selection, rules)
     kept = b"".join([data[start:end] for start, end in selection.runs])
-    return _rebuilt(header, kept, selection, header.base_timestamp, header.attributes)
+    return rebuilt(header, kept, selection, header.base_timestamp, header.attributes)
 
 
-def _select(header: BatchHeader, data: bytes, rules: Rules) -> _Selection:
-    selection = _Selection([])
+def _select(header: BatchHeader, data: bytes, rules: Rules) -> Selection:
+    selection = Selection([])
     runs, known, end_offset = selection.runs, rules.newest.get, rules.end_offset
     base_offset, newest_delta, run_start = header.base_offset, None, 0
     expired = (
@@ -150,7 +126,7 @@ def _select(header: BatchHeader, data: bytes, rules: Rules) -> _Selection:
 
 
 def _with_horizon(
-    header: BatchHeader, data: bytes, selection: _Selection, rules: Rules
+    header: BatchHeader, data: bytes, selection: Selection, rules: Rules
 ) -> bytearray:
     horizon = min(rules.now_ms + rules.delete_retention_ms, _LATEST)
     shift = header.base_timestamp - horizon
@@ -166,66 +142,14 @@ def _with_horizon(
         if run_start <= start < run_end:
             kept += shift_timestamp(data[start:end], shift)
     attributes = header.attributes | DELETE_HORIZON_FLAG
-    return _rebuilt(header, kept, selection, horizon, attributes)
-
-
-def _rebuilt(
-    header: BatchHeader,
-    records: Buffer,
-    selection: _Selection,
-    base_timestamp: int,
-    attributes: int,
-) -> bytearray:
-    codec = Compression(attributes & COMPRESSION_MASK)
-    body = records if codec is Compression.NONE else compress(codec, records)
-    newest = header.base_timestamp + selection.newest_delta
-    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
-        newest = header.max_timestamp
-    return _sealed(
-        header._replace(
-            batch_length=HEADER_SIZE - LOG_OVERHEAD + len(body),
-            attributes=attributes,
-            base_timestamp=base_timestamp,
-            max_timestamp=newest,
-            records_count=selection.kept,
-        ),
-        body,
-    )
-
-
-def without_records(header: BatchHeader) -> bytearray:
-    """Return a batch as a mere header."""
-    return _sealed(
-        header._replace(
-            batch_length=HEADER_SIZE - LOG_OVERHEAD,
-            attributes=header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON_FLAG),
-            max_timestamp=NO_TIMESTAMP,
-            records_count=0,
-        ),
-        b"",
-    )
-
-
-def _sealed(header: BatchHeader, body: Buffer) -> bytearray:
-    batch = bytearray(HEADER.pack(*header))
-    batch += body
-    _UINT32.pack_into(batch, CRC_POSITION, crc32c(memoryview(batch)[CRC_START:]))
-    return batch
-
-
-class RecordsWithoutKeyError(InvalidRecordError):
-    """A batch for a compacted topic has records without a key; `numbers` says which, the first few of them."""
-
-    def __init__(self, numbers: Sequence[int]) -> None:
-        self.numbers = numbers
-        super().__init__("a compacted topic takes no records without a key")
+    return rebuilt(header, kept, selection, horizon, attributes)
 
 
 def require_keys(records: Buffer) -> None:
     """Refuse a batch with a record without a key: compaction could not keep it.
 
     Raises:
-        InvalidRecordError: A record has none (`RecordsWithoutKeyError`), or the records do not decode.
+        InvalidRecordError: A record has none (`InvalidRecordsError`), or the records do not decode.
     """
     header = BatchHeader.parse(records)
     numbers: list[int] = []
@@ -237,4 +161,6 @@ def require_keys(records: Buffer) -> None:
     except CorruptRecordError as error:
         raise InvalidRecordError(str(error)) from error
     if numbers:
-        raise RecordsWithoutKeyError(numbers)
+        raise InvalidRecordsError(
+            "a compacted topic takes no records without a key", numbers, "no key"
+        )

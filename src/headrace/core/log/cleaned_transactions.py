@@ -16,10 +16,10 @@ from headrace.core.log.batch_compaction import (
     Rules,
     compact_batch,
     compact_marker,
-    without_records,
 )
 from headrace.core.log.transactions import AbortedRanges, AbortedTransaction
 from headrace.records.batch import BatchHeader
+from headrace.records.rewriting import without_records
 from headrace.types import Buffer
 
 

@@ -28,6 +28,8 @@ class LogConfig:
         min_compaction_lag_ms: Age below which records are not compacted.
         max_compaction_lag_ms: Age at which they are, whatever their share.
         delete_retention_ms: How long a tombstone stays after the first round that found it.
+        expires: Whether records have a time to live (`headrace.ttl.enable`); never together with `compacts`.
+        filters: Whether readers may ask for records with certain tags (`headrace.filter.enable`).
     """
 
     segment_bytes: int = 1 << 30
@@ -46,3 +48,5 @@ class LogConfig:
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = 2**63 - 1
     delete_retention_ms: int = 24 * 3600 * 1000
+    expires: bool = False
+    filters: bool = False

@@ -1,0 +1,112 @@
+"""When the records of a batch expire: `headrace.ttl-ms` milliseconds after their timestamps, see `directives`.
+
+Where a header comes more than once the last one counts. A record without a timestamp never expires, nor does one whose
+header says nothing that makes sense: such records can only come from a time at which nobody looked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from headrace.errors import CorruptRecordError, InvalidRecordError
+from headrace.records.batch import BatchHeader
+from headrace.records.directives import TTL_MS, decode_ms
+from headrace.records.raw import records_of
+from headrace.records.reader import Record, decode_data
+from headrace.records.refusal import InvalidRecordsError
+from headrace.types import Buffer
+
+NEVER: Final = 2**63 - 1
+_NAME: Final = TTL_MS.encode()
+_MOST_REPORTED: Final = 100
+
+
+class Expiry(NamedTuple):
+    """When the first and when the last record of something expires."""
+
+    earliest: int
+    latest: int
+
+
+NOTHING_EXPIRES: Final = Expiry(NEVER, NEVER)
+NO_RECORDS: Final = Expiry(NEVER, -1)
+"""Of a batch that has no records of a producer: it is in nobody's way."""
+UNKNOWN: Final = Expiry(0, NEVER)
+"""Of a batch that nobody has looked at: each of its records may have expired, or never will."""
+
+
+def check_expiry(batch: Buffer) -> Expiry:
+    """Return when the records of a produced batch expire.
+
+    Raises:
+        InvalidRecordError: A time to live is not well-formed, or there is no timestamp that it could count from; or the
+            records do not decode.
+    """
+    header = BatchHeader.parse(batch)
+    try:
+        data = records_of(header, batch)
+        if _NAME not in data:
+            return NOTHING_EXPIRES
+        records = decode_data(header, data)
+    except CorruptRecordError as error:
+        raise InvalidRecordError(str(error)) from error
+    times: list[int] = []
+    wrong: list[int] = []
+    reason = ""
+    for number, record in enumerate(records):
+        try:
+            times.append(_strict_expiry(record))
+        except InvalidRecordError as error:
+            reason = reason or error.message
+            wrong.append(number)
+    if wrong:
+        raise InvalidRecordsError(reason, wrong[:_MOST_REPORTED], reason)
+    return Expiry(min(times), max(times))
+
+
+def _strict_expiry(record: Record) -> int:
+    expiry = NEVER
+    for name, content in record.headers:
+        if name == TTL_MS:
+            expiry = record.timestamp + decode_ms(content, TTL_MS)
+    if expiry != NEVER and record.timestamp < 0:
+        raise InvalidRecordError(f"a record with a header {TTL_MS} needs a timestamp")
+    return expiry
+
+
+def expiry_of(record: Record) -> int:
+    """Return when a stored record expires."""
+    if not record.headers or record.timestamp < 0:
+        return NEVER
+    try:
+        return _strict_expiry(record)
+    except InvalidRecordError:
+        return NEVER
+
+
+def expiries(header: BatchHeader, data: bytes) -> Sequence[int] | None:
+    """Return when each record of a stored batch expires; None when none ever does.
+
+    Args:
+        header: The batch's header.
+        data: The bytes of its records, decompressed.
+
+    Raises:
+        CorruptRecordError: They do not decode.
+    """
+    if header.is_control or _NAME not in data:
+        return None
+    return [expiry_of(record) for record in decode_data(header, data)]
+
+
+def expiry_of_batch(header: BatchHeader, batch: Buffer) -> Expiry:
+    """Return when the records of a stored batch expire.
+
+    Raises:
+        CorruptRecordError: They do not decode.
+    """
+    if header.is_control or not header.records_count:
+        return NO_RECORDS
+    times = expiries(header, records_of(header, batch))
+    return NOTHING_EXPIRES if times is None else Expiry(min(times), max(times))

@@ -1,0 +1,126 @@
+"""What is left of a batch when some of its records go: a batch with the same offsets, and gaps in between.
+
+Base offset and last offset delta stay, so every reader comes past the gaps; so do producer id, epoch and base sequence,
+leader epoch, codec and flags. Records count, largest timestamp and CRC are those of what is left. A batch that has lost
+all its records can stay as a mere header; such a header has no codec and no timestamp: no search by time ends there.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from crc32c import crc32c
+
+from headrace.records.batch import (
+    COMPRESSION_MASK,
+    CRC_POSITION,
+    CRC_START,
+    DELETE_HORIZON_FLAG,
+    HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    BatchHeader,
+    TimestampType,
+)
+from headrace.records.compression import Compression, compress
+from headrace.records.raw import iterate_raw
+from headrace.types import NO_TIMESTAMP, Buffer
+
+_UINT32: Final = struct.Struct(">I")
+
+
+@dataclass(slots=True)
+class Selection:
+    """What stays of a batch: runs of bytes that follow each other in the batch, and what the header has to say."""
+
+    runs: list[tuple[int, int]]
+    kept: int = 0
+    newest_delta: int = 0
+    has_tombstone: bool = False
+
+
+def with_records(header: BatchHeader, data: bytes, stays: Sequence[bool]) -> bytearray:
+    """Return a batch with only those of its records that stay, at least one.
+
+    Args:
+        header: Its header.
+        data: The bytes of its records, decompressed.
+        stays: Of each record, whether it does.
+
+    Raises:
+        CorruptRecordError: The records do not decode.
+    """
+    selection = Selection([])
+    newest_delta: int | None = None
+    for stay, (start, end, time_delta, *_) in zip(
+        stays, iterate_raw(data, header.records_count), strict=True
+    ):
+        if not stay:
+            continue
+        selection.kept += 1
+        if newest_delta is None or time_delta > newest_delta:
+            newest_delta = time_delta
+        runs = selection.runs
+        if runs and runs[-1][1] == start:
+            runs[-1] = (runs[-1][0], end)
+        else:
+            runs.append((start, end))
+    selection.newest_delta = newest_delta or 0
+    kept = b"".join([data[start:end] for start, end in selection.runs])
+    return rebuilt(header, kept, selection, header.base_timestamp, header.attributes)
+
+
+def rebuilt(
+    header: BatchHeader,
+    records: Buffer,
+    selection: Selection,
+    base_timestamp: int,
+    attributes: int,
+) -> bytearray:
+    """Return a batch with other records, given decompressed.
+
+    Args:
+        header: What the batch had.
+        records: The bytes of the new records.
+        selection: What there is to know of them.
+        base_timestamp: From where their timestamps count.
+        attributes: The batch's attributes from now on.
+    """
+    codec = Compression(attributes & COMPRESSION_MASK)
+    body = records if codec is Compression.NONE else compress(codec, records)
+    newest = header.base_timestamp + selection.newest_delta
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        newest = header.max_timestamp
+    return _sealed(
+        header._replace(
+            batch_length=HEADER_SIZE - LOG_OVERHEAD + len(body),
+            attributes=attributes,
+            base_timestamp=base_timestamp,
+            max_timestamp=newest,
+            records_count=selection.kept,
+        ),
+        body,
+    )
+
+
+def without_records(header: BatchHeader) -> bytearray:
+    """Return a batch as a mere header."""
+    return _sealed(
+        header._replace(
+            batch_length=HEADER_SIZE - LOG_OVERHEAD,
+            attributes=header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON_FLAG),
+            max_timestamp=NO_TIMESTAMP,
+            records_count=0,
+        ),
+        b"",
+    )
+
+
+def _sealed(header: BatchHeader, body: Buffer) -> bytearray:
+    batch = bytearray(HEADER.pack(*header))
+    batch += body
+    _UINT32.pack_into(batch, CRC_POSITION, crc32c(memoryview(batch)[CRC_START:]))
+    return batch
