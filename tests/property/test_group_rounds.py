@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from headrace.clients.consumer.core import ConsumerCore
+from headrace.clients.consumer.belonging import Belonging
 from headrace.clients.consumer.rebalancing import Rebalancing
 from headrace.core.coordinator.group import offsets as coordinator_offsets
 from headrace.errors import ErrorCode
@@ -53,7 +53,7 @@ def first_failure(seeds: range) -> str:
 
 FAULTS: dict[str, Any] = {
     "a member that wakes up trusts what it has in hand": patch.object(
-        ConsumerCore, "_may_hand_out", lambda self: True
+        Belonging, "may_hand_out", lambda self: True
     ),
     "the coordinator takes commits from anybody": patch.object(
         coordinator_offsets, "_commit_error", lambda group, request: ErrorCode.NONE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, TypeVar
 
@@ -37,6 +37,13 @@ ALIASES: Final[dict[str, str]] = {
     **SECURITY_ALIASES,
 }
 """librdkafka's name to the Java client's; of what protects connections, any other name to ours."""
+
+DECIDED_BY_THE_COORDINATOR: Final = {
+    "session_timeout_ms": "the broker's group.consumer.session.timeout.ms decides",
+    "heartbeat_interval_ms": "the broker's group.consumer.heartbeat.interval.ms decides",
+    "partition_assignment_strategy": "the coordinator divides partitions, by group.remote.assignor",
+}
+"""What only the protocol `classic` leaves to members, and who decides it under the protocol `consumer`."""
 
 OFFSET_RESETS: Final = {
     "earliest": "earliest",
@@ -83,6 +90,10 @@ class ProducerConfig(ClientConfig):
     buffer_memory: int = 32 << 20
     max_block_ms: int = 60_000
     max_request_size: int = 1 << 20
+    transactional_id: str | None = None
+    """Names the producer for transactions, over restarts: whoever comes with it later ends the one before."""
+    transaction_timeout_ms: int = 60_000
+    """How long a transaction may be open before its coordinator aborts it and the producer is of no more use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +102,10 @@ class ConsumerConfig(ClientConfig):
 
     group_id: str | None = None
     group_instance_id: str | None = None
+    group_protocol: str = "classic"
+    """classic: members divide the partitions among themselves; consumer: the coordinator does (KIP-848)."""
+    group_remote_assignor: str = ""
+    """How the coordinator shall divide partitions, for the protocol `consumer`; "" leaves it to the coordinator."""
     auto_offset_reset: str = "latest"
     enable_auto_commit: bool = True
     auto_commit_interval_ms: int = 5_000
@@ -138,9 +153,14 @@ def parse_config(config_class: type[C], properties: Mapping[str, Any], **default
     if issubclass(config_class, ProducerConfig) and "enable_idempotence" not in values:
         # As in Kafka's client: acks or pipelining that rule idempotence out switch it off, unless it was asked for.
         in_flight = values.get("max_in_flight_requests_per_connection", 1)
-        values["enable_idempotence"] = values.get("acks", -1) == -1 and in_flight <= 5
+        asked_for = values.get("transactional_id") is not None
+        values["enable_idempotence"] = asked_for or (
+            values.get("acks", -1) == -1 and in_flight <= 5
+        )
     config = config_class(**values)
     _check(config)
+    if isinstance(config, ConsumerConfig):
+        check_group_protocol(config.group_protocol, values)
     return config
 
 
@@ -211,6 +231,7 @@ _SPECIAL: Final[dict[str, Callable[[str, Any], Any]]] = {
     "acks": parse_acks,
     "compression_type": _one_of({name: name for name in ("none", "gzip", "snappy", "lz4", "zstd")}),
     "auto_offset_reset": _one_of(OFFSET_RESETS),
+    "group_protocol": _one_of({name: name for name in ("classic", "consumer")}),
     "isolation_level": _one_of({name: name for name in ("read_uncommitted", "read_committed")}),
     "security_protocol": parse_protocol,
     "sasl_mechanism": parse_mechanism,
@@ -235,6 +256,33 @@ def _check(config: ClientConfig) -> None:
         )
     if config.enable_idempotence and config.acks != -1:
         raise ConfigError("an idempotent producer needs acks=all; set enable.idempotence=false")
+    if config.transactional_id == "":
+        raise ConfigError("transactional.id is a name, not the empty text; leave it out for none")
+    if config.transactional_id is not None and not config.enable_idempotence:
+        raise ConfigError("transactions need enable.idempotence=true and acks=all")
+    if config.transaction_timeout_ms < 1:
+        raise ConfigError("transaction.timeout.ms must be at least 1")
+
+
+def check_group_protocol(protocol: str, given: Container[str]) -> None:
+    """Refuse what the group protocol leaves to the other side, as Kafka's client does.
+
+    Raises:
+        ConfigError: One of the attributes that are given means nothing under this protocol.
+    """
+    if protocol == "consumer":
+        for attribute, where in DECIDED_BY_THE_COORDINATOR.items():
+            if attribute in given:
+                name = attribute.replace("_", ".")
+                raise ConfigError(
+                    f"{name!r} cannot be set with group.protocol=consumer: {where}; leave it out, or set "
+                    "group.protocol=classic"
+                )
+    elif "group_remote_assignor" in given:
+        raise ConfigError(
+            "'group.remote.assignor' cannot be set with group.protocol=classic, under which members divide partitions "
+            "among themselves: name assignors by partition.assignment.strategy, or set group.protocol=consumer"
+        )
 
 
 def parse_bootstrap(text: str) -> list[tuple[str, int]]:

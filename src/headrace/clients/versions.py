@@ -9,13 +9,13 @@ from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 
 CLIENT_MAX_VERSIONS: Final[dict[int, int]] = {
-    # Fetch 13 and Produce 13 speak of topics by id only; the flows speak of names.
+    # Fetch 13, Produce 13, OffsetCommit 10 and OffsetFetch 10 speak of topics by id only; the flows speak of names.
     ApiKey.PRODUCE: 9,
     ApiKey.FETCH: 12,
     ApiKey.LIST_OFFSETS: 9,
     ApiKey.METADATA: 12,
-    ApiKey.OFFSET_COMMIT: 8,
-    ApiKey.OFFSET_FETCH: 8,
+    ApiKey.OFFSET_COMMIT: 9,
+    ApiKey.OFFSET_FETCH: 9,
     ApiKey.FIND_COORDINATOR: 4,
     ApiKey.INIT_PRODUCER_ID: 4,
     ApiKey.API_VERSIONS: 3,

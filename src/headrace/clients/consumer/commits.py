@@ -96,22 +96,50 @@ class Commits:
         assert group is not None, "checked by the caller"
         if not wanted:
             return
-        who = self._identity()
-        if who is None:
-            raise ApiError.for_code(
-                ErrorCode.UNKNOWN_MEMBER_ID,
-                f"the group {group!r} went on without this consumer: its partitions are read by others, and what it "
-                "did not commit before is read again",
-            )
-        wanted = yield from self._not_overtaken(group, wanted)
+        self._begun += 1
+        number = self._begun
+        backoff = self._engine.state.backoff()
+        began_as = self._identity()
+        held = {name: self._cursors.get(name) for name in wanted}
+        while wanted:
+            who = self._identity()
+            if who is None or began_as is None:
+                raise ApiError.for_code(
+                    ErrorCode.UNKNOWN_MEMBER_ID,
+                    f"the group {group!r} went on without this consumer: its partitions are read by others, and what "
+                    "it did not commit before is read again",
+                )
+            wanted = yield from self._not_overtaken(group, wanted, number)
+            stale = yield from self._send(group, wanted, who, attempts)
+            if stale is None:
+                return
+            yield backoff.after(stale)
+            # (1) A commit of epoch 5 is refused, (2) its partition goes to another, who commits, (3) sent again in the
+            # newer epoch it would set the group back.
+            now = self._identity()
+            kept = all(cursor is self._cursors.get(name) for name, cursor in held.items())
+            if now is not None and not (kept and now.joined == who.joined):
+                raise RebalanceInProgressError(
+                    "partitions went to other members while the commit was on its way: commit again after the next poll"
+                ) from stale
+
+    def _send(
+        self, group: str, wanted: Offsets, who: Committer, attempts: int | None
+    ) -> Flow[ApiError | None]:
+        """Send a commit; return the error of one that has to be sent again in the member's newer epoch.
+
+        (1) The member is led to epoch 6, (2) a commit of epoch 5 is on its way, or the heartbeat's answer still is.
+        """
         if not wanted:
-            return
+            return None
         try:
             flow = offsets.commit_offsets(self._engine.state, group, wanted, who, attempts=attempts)
             yield from flow
         except ApiError as error:
             now = self._identity()
             self._answered(error.code, who.generation_id)
+            if error.code == ErrorCode.STALE_MEMBER_EPOCH:
+                return error
             if error.code == ErrorCode.ILLEGAL_GENERATION and now is not None and now != who:
                 raise RebalanceInProgressError(
                     "the group got a new generation while the commit was on its way: commit again after the next poll"
@@ -120,17 +148,35 @@ class Commits:
         for name, at in wanted.items():
             if name in self._cursors:
                 self._cursors[name].committed = at.offset
+        return None
 
-    def _not_overtaken(self, group: str, wanted: Offsets) -> Flow[Offsets]:
+    def committed(
+        self, names: Iterable[TopicPartition]
+    ) -> Flow[dict[TopicPartition, OffsetAndMetadata]]:
+        """Return what the group has committed, as a member of it asks."""
+        group = self._config.group_id
+        assert group is not None, "checked by the caller"
+        asked = list(names)
+        backoff = self._engine.state.backoff()
+        while True:
+            who = self._identity()
+            try:
+                return (yield from offsets.committed_offsets(self._engine.state, group, asked, who))
+            except ApiError as error:
+                if who is not None:
+                    self._answered(error.code, who.generation_id)
+                if error.code != ErrorCode.STALE_MEMBER_EPOCH:
+                    raise
+                yield backoff.after(error)
+
+    def _not_overtaken(self, group: str, wanted: Offsets, number: int) -> Flow[Offsets]:
         """Wait until a commit can be sent; return what no later commit has been sent of meanwhile.
 
         (1) A commit looks for the coordinator, (2) a later one does so too, and is sent, (3) the first would set the
         group back.
         """
-        self._begun += 1
-        number = self._begun
         yield from find_coordinator(self._engine.state, group)
-        wanted = {name: at for name, at in wanted.items() if self._sent.get(name, 0) < number}
+        wanted = {name: at for name, at in wanted.items() if self._sent.get(name, 0) <= number}
         self._sent = {name: at for name, at in self._sent.items() if name in self._cursors}
         self._sent.update(dict.fromkeys(wanted, number))
         return wanted

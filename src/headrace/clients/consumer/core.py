@@ -10,6 +10,7 @@ from typing import Final, Literal
 from headrace.clients.config import ConsumerConfig
 from headrace.clients.consumer.assignors import Assignor, choose_assignors
 from headrace.clients.consumer.background import Background
+from headrace.clients.consumer.belonging import Belonging
 from headrace.clients.consumer.commits import Callback, Commits
 from headrace.clients.consumer.cursor import Cursor
 from headrace.clients.consumer.decoding import Decoders, Deserializer, Resolve
@@ -18,7 +19,7 @@ from headrace.clients.consumer.hand_out import HandOut
 from headrace.clients.consumer.locator import Locator
 from headrace.clients.consumer.member import LEAVE_TIMEOUT_MS, Member
 from headrace.clients.consumer.places import Places, checked_offset
-from headrace.clients.consumer.rebalancing import COMMIT_TIMEOUT_MS, Rebalancing
+from headrace.clients.consumer.rebalancing import COMMIT_TIMEOUT_MS
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.clients.consumer.subscribed import SubscribedTopics
 from headrace.clients.consumer.subscription import (
@@ -77,6 +78,7 @@ class ConsumerCore:
         key_serde: Deserializer | None = None,
         resolve_serde: Resolve | None = None,
         warn: Callable[[str], object] = lambda _: None,
+        new_member_id: Callable[[], str] = lambda: "",
     ) -> None:
         """Prepare a consumer.
 
@@ -89,6 +91,7 @@ class ConsumerCore:
             key_serde: What makes keys of bytes; None asks each topic.
             resolve_serde: Returns the serde of a name in a topic's configuration; None takes bytes.
             warn: Told what the program's operator should know.
+            new_member_id: Returns an id that no other member has, for the protocol `consumer`.
         """
         self._engine = engine
         self._config = config
@@ -96,12 +99,18 @@ class ConsumerCore:
         self._warn = warn
         self.cursors: dict[TopicPartition, Cursor] = {}
         self._subscription = Subscription()
-        self._member: Member | None = None
-        self._rebalancing: Rebalancing | None = None
-        self._commits = Commits(engine, config, self.cursors, self._identity, self._answered)
+        self._topics = SubscribedTopics(engine, config, self.cursors)
+        self._group = Belonging(
+            engine, config, self.cursors, self._topics, self, new_member_id=new_member_id
+        )
+        self._commits = Commits(
+            engine, config, self.cursors, self._group.identity, self._group.answered
+        )
         self._fetcher = Fetcher(engine, config, self.cursors, self.failed)
         isolation_level = self._fetcher.isolation_level
-        self._locator = Locator(engine, config, self.cursors, isolation_level, self)
+        self._locator = Locator(
+            engine, config, self.cursors, isolation_level, self, commits=self._commits
+        )
         self.places = Places(
             engine,
             self.cursors,
@@ -112,7 +121,6 @@ class ConsumerCore:
         )
         self._decoders = Decoders(engine, key_serde, serde, resolve_serde, self)
         self._hand_out = HandOut(self.cursors, self._decoders)
-        self._topics = SubscribedTopics(engine, config, self.cursors)
         self._watch = TopicWatch(
             engine,
             config,
@@ -160,9 +168,7 @@ class ConsumerCore:
         refused = self._topics.refused()
         if refused is not None:
             self.failed(refused)
-        reason = self._topics.changed()
-        if self._member is not None and reason is not None:
-            self._member.request_rejoin(reason)
+        self._group.changed(self._topics.changed())
 
     def _topics_not_told(self, error: HeadraceError) -> None:
         if isinstance(error, TransportError):
@@ -170,14 +176,9 @@ class ConsumerCore:
         else:
             self.failed(error)
 
-    def _identity(self) -> Committer | None:
-        if self._member is None:
-            return Committer()
-        return self._member.identity() if self._member.generation >= 0 else None
-
-    def _answered(self, code: ErrorCode, generation: int) -> None:
-        if self._member is not None:
-            self._member.answered(code, generation)
+    @property
+    def _member(self) -> Member | None:
+        return self._group.member
 
     # What is read
 
@@ -189,7 +190,7 @@ class ConsumerCore:
     @property
     def joined(self) -> bool:
         """Whether the consumer has its place in its group, with or without partitions."""
-        return self._member is not None and self._member.settled
+        return self._group.joined
 
     def subscribe(
         self,
@@ -221,28 +222,10 @@ class ConsumerCore:
                 assignors = choose_assignors(named)
         self._subscription = wanted
         self._topics.follow(wanted)
-        if self._member is None:
-            self._become_member(assignors)
-        assert self._member is not None and self._rebalancing is not None  # noqa: PT018 - set together
-        self._rebalancing.listener = listener
-        self._member.request_rejoin("the subscription changed")
+        self._group.begin(assignors, self._commits, listener)
         self._watch.watch(self._topics.age_ms)
         self._watch.refresh()  # tells, too, that no broker can be reached
         self._commits.start_auto()
-
-    def _become_member(self, assignors: Sequence[Assignor] | None) -> None:
-        chosen = choose_assignors("range") if assignors is None else assignors
-        self._member = Member(self._engine, self._config, chosen, self._topics, self)
-        self._rebalancing = Rebalancing(
-            self._engine,
-            self._member,
-            self._commits,
-            self.cursors,
-            wanted=lambda: self._subscription.topics,
-            took=lambda arrival: self._topics.took(arrival.partition_counts),
-            warn=self.warn,
-            listener=None,
-        )
 
     def assign(
         self, partitions: Mapping[TopicPartition, int | None] | Iterable[TopicPartition]
@@ -278,7 +261,8 @@ class ConsumerCore:
 
     def subscription(self) -> frozenset[str]:
         """Return the topics subscribed to, as far as they are known."""
-        return self._subscription.topics
+        topics = self._topics.known
+        return frozenset(name.topic for name in self.cursors) if topics is None else topics
 
     def assignment(self, timeout_ms: int) -> Flow[list[TopicPartition]]:
         """Return the partitions that are read; in a group, wait for the place in it."""
@@ -314,7 +298,7 @@ class ConsumerCore:
             SerializationError: The first record does not decode; the position stays at it.
         """
         self._check_open()
-        if not self._may_hand_out():
+        if not self._group.may_hand_out():
             return []
         limit = self._config.max_poll_records if max_records is None else max_records
         records = self._hand_out.take(max(1, limit))
@@ -322,31 +306,14 @@ class ConsumerCore:
         return records
 
     def _ready(self) -> bool:
-        return self._may_hand_out() and self._hand_out.ready()
-
-    def _may_hand_out(self) -> bool:
-        """Whether what is here is this consumer's still, as far as can be known; if not, have it confirmed."""
-        member = self._member
-        if member is None:
-            return True
-        if member.doubtful:
-            member.confirm()
-        return member.lost is None and not member.doubtful
+        return self._group.may_hand_out() and self._hand_out.ready()
 
     def take_one(self) -> ConsumerRecord | None:
         """Hand out one record, if one is here and nothing else is to be done first; the one before it is finished."""
         self._check_open()
         self._hand_out.finish_last()
-        member = self._member
-        if member is not None:
-            if member.lost or member.arrived or (member.rejoin and not member.joining):
-                return None
-            if self._rebalancing is not None and self._rebalancing.untold is not None:
-                return None
-            if member.doubtful:
-                return None
-            member.poll_began()
-            member.poll_ended()
+        if not self._group.leaves_time():
+            return None
         record = self._hand_out.take_one()
         if record is None or self._hand_out.drained:
             self._fetch()
@@ -386,8 +353,7 @@ class ConsumerCore:
     def _attend(self) -> Flow[None]:
         """Do the foreground's part, and start what is to be done in the background."""
         yield from self._call_back()
-        if self._rebalancing is not None:
-            yield from self._rebalancing.keep()
+        yield from self._group.keep()
         self._raise_failure()
         self._decoders.look_up({name.topic for name in self.cursors})
         self._locator.work()
@@ -474,7 +440,7 @@ class ConsumerCore:
         """Return the consumer's place in its group."""
         if self._config.group_id is None:
             raise ConfigError("the consumer has no group: Consumer(..., group=NAME)")
-        who = self._identity() or Committer()
+        who = self._group.identity() or Committer()
         return GroupMetadata(
             self._config.group_id, who.generation_id, who.member_id, who.group_instance_id
         )
@@ -509,8 +475,7 @@ class ConsumerCore:
                 flow = self._commits.commit(wanted)
                 limit_ms = min(COMMIT_TIMEOUT_MS, until_ms - self._engine.now_ms)
                 yield from self._leaving.finish(flow, self._not_committed, limit_ms)
-            if self._rebalancing is not None:
-                yield from self._rebalancing.give_up_all()
+            yield from self._group.give_up_all()
         except Exception as error:  # noqa: BLE001 - raised when the group has been told
             failure = error
         finally:
@@ -523,14 +488,14 @@ class ConsumerCore:
 
     def _leave(self, until_ms: int) -> None:
         """Be no member any more; the group is told in the background, even if nobody waits for that."""
-        member, self._member, self._rebalancing = self._member, None, None
         self._leaving.stop()
-        if member is not None:
+        farewell = self._group.end()
+        if farewell is not None:
             limit_ms = min(LEAVE_TIMEOUT_MS, until_ms - self._engine.now_ms)
-            self._leaving.start(member.leave(), lambda _: None, max(1, limit_ms))
+            self._leaving.start(farewell, lambda _: None, max(1, limit_ms))
 
     def _last_commit(self, at_close: AtClose) -> dict[TopicPartition, OffsetAndMetadata]:
-        if not self._commits.automatic or at_close == "nothing" or self._identity() is None:
+        if not self._commits.automatic or at_close == "nothing" or self._group.identity() is None:
             return {}
         if at_close == "handed out":
             return self._commits.handed_out()

@@ -7,9 +7,9 @@ from typing import Protocol
 
 from headrace.clients.config import ConsumerConfig
 from headrace.clients.consumer.background import Background
+from headrace.clients.consumer.commits import Commits
 from headrace.clients.consumer.cursor import Cursor
 from headrace.clients.engine import Engine
-from headrace.clients.flows import offsets
 from headrace.clients.flows.effects import Flow
 from headrace.clients.flows.leader_epochs import EpochEnd, epoch_ends
 from headrace.clients.flows.list_offsets import EARLIEST, LATEST, list_offsets
@@ -20,6 +20,7 @@ from headrace.errors import (
     LogTruncatedError,
     NoOffsetError,
     TransportError,
+    UnknownMemberIdError,
 )
 from headrace.types import TopicPartition
 
@@ -47,10 +48,13 @@ class Locator:
         cursors: Mapping[TopicPartition, Cursor],
         isolation_level: int,
         reports: Reports,
+        *,
+        commits: Commits,
     ) -> None:
         self._engine = engine
         self._config = config
         self._cursors = cursors
+        self._commits = commits
         self._isolation_level = isolation_level
         self._reports = reports
         self._finding = Background(engine)
@@ -99,6 +103,8 @@ class Locator:
             self._reports.unreachable(outcome)
         elif isinstance(outcome, ApiError) and outcome.retriable:
             self._reports.warn(f"positions cannot be found yet: {outcome}")
+        elif isinstance(outcome, UnknownMemberIdError):
+            pass  # what was to be found is lost with the membership
         elif isinstance(outcome, HeadraceError):
             self._reports.failed(outcome)
 
@@ -112,7 +118,7 @@ class Locator:
         lost = {cursor.name: cursor.offset for cursor in cursors if cursor.out_of_range}
         fresh = [cursor for cursor in cursors if cursor.name not in lost]
         if fresh and self._config.group_id is not None:
-            yield from self._find_committed(fresh, self._config.group_id)
+            yield from self._find_committed(fresh)
         unknown = [cursor for cursor in cursors if self._unknown(cursor, lost)]
         if not unknown:
             return
@@ -133,9 +139,8 @@ class Locator:
             if self._unknown(cursor, lost):
                 self._reset(cursor, found[cursor.name].offset)
 
-    def _find_committed(self, cursors: list[Cursor], group: str) -> Flow[None]:
-        names = [cursor.name for cursor in cursors]
-        found = yield from offsets.committed_offsets(self._engine.state, group, names)
+    def _find_committed(self, cursors: list[Cursor]) -> Flow[None]:
+        found = yield from self._commits.committed(cursor.name for cursor in cursors)
         for cursor in cursors:
             committed = found.get(cursor.name)
             if committed is not None and self._unknown(cursor, {}):

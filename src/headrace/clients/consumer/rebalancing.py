@@ -50,7 +50,7 @@ class Rebalancing:
         commits: Commits,
         cursors: dict[TopicPartition, Cursor],
         *,
-        wanted: Callable[[], frozenset[str]],
+        wanted: Callable[[], frozenset[str] | None],
         took: Callable[[Arrival], object],
         warn: Callable[[str], object],
         listener: object | None,
@@ -127,7 +127,9 @@ class Rebalancing:
     def _prepare(self) -> Flow[None]:
         topics = self._wanted()
         kept = self._member.cooperative
-        names = sorted(name for name in self._cursors if not kept or name.topic not in topics)
+        names = sorted(self._cursors)
+        if kept:
+            names = [name for name in names if topics is not None and name.topic not in topics]
         if not names:
             return
         yield from self.commit_finished(names)
@@ -149,13 +151,12 @@ class Rebalancing:
                 return  # lost meanwhile
             error = yield from self._tell("on_revoked", revoked)
             self._drop(revoked)
-            self._member.request_rejoin("gave up partitions")
         if self._member.arrived is not arrival:
             return
         # A partition that this member had before an eager rebalance begins at its committed offset all the same:
         # (1) this member was late, (2) in the generation between the other read and committed, (3) it came back.
         self._cursors.update((name, Cursor(name)) for name in added)
-        self._member.took(arrival)
+        self._member.took(arrival, gave_up=bool(revoked))
         self._took(arrival)
         self.untold = added
         later = yield from self._announce()

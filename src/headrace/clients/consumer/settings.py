@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from headrace.clients.config import ConsumerConfig, parse_config
+from headrace.clients.config import ConsumerConfig, check_group_protocol, parse_config
 from headrace.clients.consumer.assignors import AssignorChoice, choose_assignors
 from headrace.clients.consumer.core import ConsumerCore
 from headrace.clients.engine import Engine
@@ -38,6 +39,8 @@ def consumer_core(
 ) -> ConsumerCore:
     """Return the core of a consumer that warns by the program's log."""
     # A wrong name is an error where it is written, not where the group is joined.
+    if assignor is not None:
+        check_group_protocol(config.group_protocol, {"partition_assignment_strategy"})
     chosen = choose_assignors(config.partition_assignment_strategy or "range")
     given = None if config.partition_assignment_strategy == "" else chosen
     if assignor is not None:
@@ -50,6 +53,7 @@ def consumer_core(
         key_serde=None if key_serde is None else resolve_serde(key_serde),
         resolve_serde=resolve_serde,
         warn=lambda text: _log.warning("%s", text),
+        new_member_id=lambda: str(uuid.uuid4()),
     )
 
 

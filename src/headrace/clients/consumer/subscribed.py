@@ -7,10 +7,11 @@ from typing import Final
 
 from headrace.clients.config import ConsumerConfig
 from headrace.clients.consumer.cursor import Cursor
-from headrace.clients.consumer.subscription import Subscription, pattern_of
+from headrace.clients.consumer.subscription import Subscription, pattern_of, regex_for_broker
 from headrace.clients.engine import Engine
 from headrace.clients.flows import metadata
 from headrace.clients.flows.attachments import group_attachments
+from headrace.clients.flows.consumer_group import Wanted
 from headrace.clients.flows.effects import Flow
 from headrace.errors import ApiError, ErrorCode
 from headrace.types import TopicPartition
@@ -38,6 +39,10 @@ class SubscribedTopics:
         self._divided: Mapping[str, int] | None = None
         """The numbers of partitions that this member, as leader, divided among the group."""
         self._group_topics: frozenset[str] = frozenset()
+        self.server_side = False
+        """Whether the coordinator divides the partitions: then it can apply patterns, too."""
+        self._refused: str | None = None
+        """The expression that the coordinator did not take."""
 
     def follow(self, subscription: Subscription) -> None:
         """Look after another subscription."""
@@ -45,6 +50,25 @@ class SubscribedTopics:
         self._told = None
         self._divided = None
         self._group_topics = frozenset()
+
+    @property
+    def regex(self) -> str | None:
+        """The expression that the coordinator applies in place of this client; None where topics are named."""
+        subscription = self._subscription
+        if not self.server_side or subscription.kind != "pattern" or subscription.exclude:
+            return None
+        assert subscription.pattern is not None, "so it is of this kind"
+        regex = regex_for_broker(subscription.pattern)
+        return None if regex == self._refused else regex
+
+    @property
+    def known(self) -> frozenset[str] | None:
+        """The topics that are subscribed to; None where only the coordinator knows them."""
+        return self._subscription.topics if self.regex is None else None
+
+    @property
+    def _match_all(self) -> bool:
+        return self._subscription.needs_all_topics and self.regex is None
 
     @property
     def age_ms(self) -> int:
@@ -68,7 +92,7 @@ class SubscribedTopics:
     def question(self) -> Flow[frozenset[str] | None]:
         """Find which topics have to be asked about now and then; None is all of them."""
         yield from self._look_at_attachments()
-        if self._subscription.needs_all_topics:
+        if self._match_all:
             return None
         return self.relevant() | self._group_topics
 
@@ -100,11 +124,24 @@ class SubscribedTopics:
     def subscribed(self) -> Flow[frozenset[str]]:
         """Look up which topics the member wants; they are what the group is told."""
         yield from self._look_at_attachments()
-        if self._subscription.needs_all_topics:
+        if self._match_all:
             yield from metadata.refresh(self._engine.state, None)
             self._match()
         self._told = self._subscription.topics, self.assignor
         return self._subscription.topics
+
+    def wanted(self) -> Flow[Wanted]:
+        """Look up what the coordinator is told, where it divides the partitions."""
+        regex = self.regex
+        if regex is not None:
+            self._told = None
+            return Wanted(frozenset(), regex)
+        topics = yield from self.subscribed()
+        return Wanted(topics)
+
+    def match_here(self) -> None:
+        """The coordinator does not take the pattern: from now on it is matched here."""
+        self._refused = self.regex
 
     def count_partitions(self, topics: frozenset[str]) -> Flow[Mapping[str, int]]:
         """Look up how many partitions the topics of the group have; those that do not exist are left out."""
@@ -124,7 +161,7 @@ class SubscribedTopics:
 
     def changed(self) -> str | None:
         """Return why the group has to rebalance, now that metadata are fresh; None if it has not."""
-        if self._subscription.needs_all_topics:
+        if self._match_all:
             self._match()
         if self._told not in {None, (self._subscription.topics, self.assignor)}:
             return "the topics subscribed to changed, or the assignor of the group"

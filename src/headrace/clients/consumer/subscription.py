@@ -144,3 +144,23 @@ def exclusion_of(
     if isinstance(exclude, str | re.Pattern):
         return pattern_of(exclude)
     return topics_of(exclude)
+
+
+_COMMON: Final = re.compile(
+    r"""(?: [\w\ !"\#%&',/:;<=>@`~-] | \. | \^ | \$ | \|   # what stands for itself, anything, the ends, or
+      | \\[dDsSwW] | \\[^\w\s]                          # classes of characters, escaped signs
+      | \(\?: | \(\?P<[A-Za-z_]\w*> | \((?!\?) | \)      # groups
+      | [*+?]\?? | \{\d{1,3}(?:,\d{0,3})?\}\??            # repetitions
+      | \[\^?(?:[^\[\]\\] | \\[dDsSwW] | \\[^\w\s])+\]    # sets
+    )+""",
+    re.VERBOSE | re.ASCII,
+)
+"""What means the same in Python and in RE2, which brokers apply, as long as names are ASCII."""
+
+
+def regex_for_broker(pattern: re.Pattern[str]) -> str | None:
+    """Return the expression by which a broker finds the same topics; None if RE2 may read the pattern otherwise."""
+    text, flags = pattern.pattern, pattern.flags & ~(re.UNICODE | re.ASCII)
+    if flags & ~re.IGNORECASE or _COMMON.fullmatch(text) is None:
+        return None
+    return f"(?i){text}" if flags & re.IGNORECASE else text

@@ -78,6 +78,14 @@ def refresh(
         return state.metadata
 
 
+def name_topics(state: ClientState, topic_ids: Iterable[bytes]) -> Flow[None]:
+    """Ask for topics by their ids, and remember those that there are."""
+    asked = [MetadataRequestTopic(topic_id=topic_id, name=None) for topic_id in sorted(topic_ids)]
+    request = MetadataRequest(topics=asked, allow_auto_topic_creation=False)
+    response = yield from ask(Call(request=request), MetadataResponse)
+    learn(state, response)
+
+
 def learn(state: ClientState, response: MetadataResponse, *, complete: bool = False) -> None:
     """Take over a Metadata response; a `complete` one names every topic there is."""
     metadata = state.metadata

@@ -41,8 +41,11 @@ class Committer:
     """Who commits: a member of the current generation, or (by default) nobody, for a group without members."""
 
     generation_id: int = -1
+    """The generation, or under the protocol `consumer` the member's epoch."""
     member_id: str = ""
     group_instance_id: str | None = None
+    joined: int = 0
+    """Under the protocol `consumer`, how often the member has joined: who it was before may not commit as it is now."""
 
 
 def commit_offsets(
@@ -104,7 +107,10 @@ def _commit_error(response: OffsetCommitResponse) -> int:
 
 
 def committed_offsets(
-    state: ClientState, group: str, partitions: Iterable[TopicPartition] | None
+    state: ClientState,
+    group: str,
+    partitions: Iterable[TopicPartition] | None,
+    reader: Committer | None = None,
 ) -> Flow[dict[TopicPartition, OffsetAndMetadata]]:
     """Return what the group has committed; partitions without a commit are left out.
 
@@ -112,6 +118,7 @@ def committed_offsets(
         state: The client's state.
         group: The group's name.
         partitions: The partitions asked for; None is every one the group ever committed.
+        reader: Who asks; a member under the protocol `consumer` is answered in its present epoch only.
     """
     topics: list[OffsetFetchRequestTopic] | None = None
     group_topics: list[OffsetFetchRequestTopics] | None = None
@@ -127,7 +134,7 @@ def committed_offsets(
     request = OffsetFetchRequest(
         group_id=group,
         topics=topics,
-        groups=[OffsetFetchRequestGroup(group_id=group, topics=group_topics)],
+        groups=[_of_group(group, group_topics, reader)],
         require_stable=True,
     )
     backoff = state.backoff()
@@ -150,6 +157,19 @@ def committed_offsets(
         if unstable is None:
             return offsets
         yield backoff.after(unstable)
+
+
+def _of_group(
+    group: str, topics: list[OffsetFetchRequestTopics] | None, reader: Committer | None
+) -> OffsetFetchRequestGroup:
+    if reader is None or not reader.joined:
+        return OffsetFetchRequestGroup(group_id=group, topics=topics)
+    return OffsetFetchRequestGroup(
+        group_id=group,
+        member_id=reader.member_id,
+        member_epoch=reader.generation_id,
+        topics=topics,
+    )
 
 
 def _fetch_error(response: OffsetFetchResponse) -> int:

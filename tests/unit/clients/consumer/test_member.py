@@ -8,7 +8,8 @@ import pytest
 
 from headrace.clients.config import ConsumerConfig
 from headrace.clients.consumer.assignors import RangeAssignor
-from headrace.clients.consumer.member import Arrival, Member
+from headrace.clients.consumer.classic import ClassicMember
+from headrace.clients.consumer.member import Arrival
 from headrace.clients.engine import Engine
 from headrace.clients.flows.membership import (
     decode_assignment,
@@ -100,12 +101,12 @@ class Silent:
         """Heartbeats are not answered here."""
 
 
-def join_group(group: Group, member_id: str = "") -> tuple[Arrival, Member, ScriptedDriver]:
+def join_group(group: Group, member_id: str = "") -> tuple[Arrival, ClassicMember, ScriptedDriver]:
     driver = ScriptedDriver(coordinated(group.answer))
     engine = Engine(
         known_state({}), Silent(), now_ms=0, request_timeout_ms=1000, jitter=lambda: 1.0
     )
-    member = Member(engine, ConsumerConfig(group_id="g"), [RangeAssignor()], Home(), Home())
+    member = ClassicMember(engine, ConsumerConfig(group_id="g"), [RangeAssignor()], Home(), Home())
     member.member_id = member_id
     return driver.run(member._converse()), member, driver
 

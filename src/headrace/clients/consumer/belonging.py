@@ -1,0 +1,137 @@
+"""A consumer's place in its group, for as long as it is subscribed: the member, and the foreground's part in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from headrace.clients.config import ConsumerConfig
+from headrace.clients.consumer.assignors import Assignor, choose_assignors
+from headrace.clients.consumer.classic import ClassicMember
+from headrace.clients.consumer.commits import Commits
+from headrace.clients.consumer.cursor import Cursor
+from headrace.clients.consumer.member import Arrival, Member, Reports
+from headrace.clients.consumer.rebalancing import Rebalancing
+from headrace.clients.consumer.server_side import ServerSideMember
+from headrace.clients.consumer.subscribed import SubscribedTopics
+from headrace.clients.engine import Engine
+from headrace.clients.flows.effects import Flow
+from headrace.clients.flows.offsets import Committer
+from headrace.errors import ErrorCode
+from headrace.types import TopicPartition
+
+
+class Belonging:
+    """What one consumer and its group have to do with each other; nothing, while it is not subscribed."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        config: ConsumerConfig,
+        cursors: dict[TopicPartition, Cursor],
+        topics: SubscribedTopics,
+        reports: Reports,
+        *,
+        new_member_id: Callable[[], str],
+    ) -> None:
+        self._engine = engine
+        self._config = config
+        self._cursors = cursors
+        self._topics = topics
+        self._reports = reports
+        self._new_member_id = new_member_id
+        self.member: Member | None = None
+        self._rebalancing: Rebalancing | None = None
+
+    def begin(
+        self, assignors: Sequence[Assignor] | None, commits: Commits, listener: object | None
+    ) -> None:
+        """Be a member for what is subscribed to by now, or tell the group that it is something else by now."""
+        if self.member is None:
+            self.member = self._new_member(assignors)
+        if self._rebalancing is None:
+            self._rebalancing = Rebalancing(
+                self._engine,
+                self.member,
+                commits,
+                self._cursors,
+                wanted=lambda: self._topics.known,
+                took=self._took,
+                warn=self._reports.warn,
+                listener=listener,
+            )
+        self._rebalancing.listener = listener
+        self.member.request_rejoin("the subscription changed")
+
+    def _new_member(self, assignors: Sequence[Assignor] | None) -> Member:
+        self._topics.server_side = self._config.group_protocol == "consumer"
+        if self._topics.server_side:
+            return ServerSideMember(
+                self._engine, self._config, self._topics, self._reports, self._new_member_id()
+            )
+        chosen = choose_assignors("range") if assignors is None else assignors
+        return ClassicMember(self._engine, self._config, chosen, self._topics, self._reports)
+
+    def _took(self, arrival: Arrival) -> None:
+        self._topics.took(arrival.partition_counts)
+
+    def end(self) -> Flow[None] | None:
+        """Be no member any more; return the flow that tells the group, if there is something to tell."""
+        member, self.member, self._rebalancing = self.member, None, None
+        return None if member is None else member.leave()
+
+    # What follows for the consumer
+
+    @property
+    def joined(self) -> bool:
+        """Whether the consumer has its place in its group, with or without partitions."""
+        return self.member is not None and self.member.settled
+
+    def identity(self) -> Committer | None:
+        """Return who commits; None while the consumer has lost its place and must not."""
+        if self.member is None:
+            return Committer()
+        return self.member.identity() if self.member.generation >= 0 else None
+
+    def answered(self, code: ErrorCode, generation: int) -> None:
+        """Take note of how the coordinator answered a commit of a generation."""
+        if self.member is not None:
+            self.member.answered(code, generation)
+
+    def changed(self, reason: str | None) -> None:
+        """Tell the group that what is subscribed to means something else by now."""
+        if self.member is not None and reason is not None:
+            self.member.request_rejoin(reason)
+
+    def may_hand_out(self) -> bool:
+        """Whether what is here is this consumer's still, as far as can be known; if not, have it confirmed."""
+        member = self.member
+        if member is None:
+            return True
+        if member.doubtful:
+            member.confirm()
+        return member.lost is None and not member.doubtful
+
+    def leaves_time(self) -> bool:
+        """Whether nothing has to be done before the next record, which then counts as a poll."""
+        member = self.member
+        if member is None:
+            return True
+        if member.lost or member.arrived or (member.rejoin and not member.joining):
+            return False
+        if self._rebalancing is not None and self._rebalancing.untold is not None:
+            return False
+        if member.doubtful:
+            return False
+        member.poll_began()
+        member.poll_ended()
+        return True
+
+    def keep(self) -> Flow[None]:
+        """Do what the group waits for."""
+        if self._rebalancing is not None:
+            yield from self._rebalancing.keep()
+
+    def give_up_all(self) -> Flow[None]:
+        """Tell the listener before the consumer leaves."""
+        if self._rebalancing is not None:
+            yield from self._rebalancing.give_up_all()

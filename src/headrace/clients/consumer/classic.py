@@ -1,0 +1,339 @@
+"""A member under the classic group protocol: joining, the division of partitions where it leads, heartbeats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Protocol
+
+from headrace.clients.config import ConsumerConfig
+from headrace.clients.consumer.assignors import Assignor, MemberSubscription
+from headrace.clients.consumer.background import Background
+from headrace.clients.consumer.member import Arrival, Member, Reports
+from headrace.clients.engine import Engine
+from headrace.clients.flows import membership
+from headrace.clients.flows.coordinator import raise_for
+from headrace.clients.flows.effects import Flow
+from headrace.clients.flows.membership import GroupSettings
+from headrace.clients.flows.offsets import Committer
+from headrace.errors import ApiError, ErrorCode, HeadraceError, ProtocolError, TransportError
+from headrace.protocol.messages.join_group import JoinGroupResponse
+from headrace.protocol.messages.sync_group import SyncGroupRequestAssignment
+from headrace.types import TopicPartition
+
+UNKNOWN: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND})
+"""The coordinator does not know the member, or (OffsetCommit 9) not even its group."""
+NOT_A_MEMBER: Final = UNKNOWN | {ErrorCode.ILLEGAL_GENERATION}
+_CONFIRMING: Final = frozenset({ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS})
+"""Answers to a heartbeat that begin the session anew."""
+_UNDERSTOOD: Final = _CONFIRMING | NOT_A_MEMBER | {ErrorCode.FENCED_INSTANCE_ID}
+
+
+class _LostError(HeadraceError):
+    """The coordinator does not know this member, or its generation, any more."""
+
+
+class Topics(Protocol):
+    """What the member asks of its consumer."""
+
+    @property
+    def assignor(self) -> str | None:
+        """The assignor that the member votes for, if it is one of its own; None is the first of them."""
+
+    def subscribed(self) -> Flow[frozenset[str]]:
+        """Look up which topics the member wants."""
+
+    def count_partitions(self, topics: frozenset[str]) -> Flow[Mapping[str, int]]:
+        """Look up how many partitions topics have."""
+
+
+class ClassicMember(Member):
+    """One consumer's place in its group, where members divide the partitions among themselves."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        config: ConsumerConfig,
+        assignors: Sequence[Assignor],
+        topics: Topics,
+        reports: Reports,
+    ) -> None:
+        super().__init__(engine, config, reports)
+        self.assignors = list(assignors)
+        self._topics = topics
+        self._settings = GroupSettings(
+            group_id=self._group,
+            session_timeout_ms=config.session_timeout_ms,
+            rebalance_timeout_ms=config.max_poll_interval_ms,
+            group_instance_id=config.group_instance_id,
+        )
+        self._owned_generation = -1
+        """The generation in which the partitions that are read were given."""
+        self._beat_every_ms = min(config.heartbeat_interval_ms, config.session_timeout_ms // 3)
+        self._joining = Background(engine)
+
+    @property
+    def cooperative(self) -> bool:
+        """Whether partitions are kept while the group rebalances (KIP-429): when every assignor can do so."""
+        return all(assignor.protocol == "cooperative" for assignor in self.assignors)
+
+    @property
+    def joining(self) -> bool:
+        """Whether a join is under way."""
+        return self._joining.running
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the session may have ended: nobody has confirmed the membership for as long as a session lasts.
+
+        (1) The process stops, (2) the session ends, others read and commit, (3) the process goes on, with records in
+        hand that were fetched before. They must wait for the coordinator's word. While a member joins that keeps its
+        partitions, its heartbeats go on, and their answers count.
+        """
+        if self.generation < 0 or (self.joining and not self._reports.owned):
+            return False
+        return self._engine.now_ms >= self._confirmed_ms + self._config.session_timeout_ms
+
+    def identity(self) -> Committer:
+        """Return who commits."""
+        return Committer(self.generation, self.member_id, self._config.group_instance_id)
+
+    def join(self) -> None:
+        """Join the group's next generation; the partitions that must not be kept have been given up."""
+        self.rejoin = False
+        if not self._reports.owned:
+            self._stop_beating()  # else they tell, when the join hangs, that what was kept is another's by now
+        self._watch_polls()
+        self._joining.start(self._converse(), self._joined)
+
+    def took(self, arrival: Arrival, *, gave_up: bool) -> None:
+        """The foreground has taken over what arrived; what was given up is free when the next generation says so."""
+        if gave_up:
+            self.request_rejoin("gave up partitions")
+        self.arrived = None
+        self._owned_generation = arrival.generation
+
+    def _farewell(self) -> Flow[None]:
+        place = membership.Membership(self.member_id, self.generation)
+        return self._tell_to_leave(place)
+
+    def _tell_to_leave(self, place: membership.Membership) -> Flow[None]:
+        """Leave; a static member says nothing, and keeps its place until its session ends."""
+        if place.member_id and self._config.group_instance_id is None:
+            yield from membership.leave(self._engine.state, self._settings, place)
+
+    def stop(self) -> None:
+        """Be no member any more, without telling anybody."""
+        self._joining.stop()
+        self.member_id = ""
+        super().stop()
+
+    def answered(self, code: ErrorCode, generation: int) -> None:
+        """Take note of what a heartbeat or a commit was answered.
+
+        (1) A request goes out in generation 5, (2) the member joins generation 6, (3) the answer to (1) is
+        ILLEGAL_GENERATION: that is no news. While a join is under way its own answers tell, but for one thing: that the
+        coordinator does not know the member at all.
+        """
+        if generation != self.generation:
+            return
+        if self.joining:
+            if code not in UNKNOWN:
+                return
+            self._joining.stop()
+        if code in UNKNOWN:
+            self.member_id = ""
+        if code in NOT_A_MEMBER:
+            self.lose(f"the group went on without this member ({code.name})")
+        elif code == ErrorCode.FENCED_INSTANCE_ID:
+            self.member_id = ""
+            self._replaced()
+        elif code == ErrorCode.REBALANCE_IN_PROGRESS:
+            self.request_rejoin("the group is rebalancing")
+
+    # Heartbeats
+
+    def _beat(self) -> None:
+        if self._beating.running or self.generation < 0:
+            return
+        generation, began_ms = self.generation, self._engine.now_ms
+        self._asked_ms = began_ms
+        place = membership.Membership(self.member_id, generation)
+        flow = membership.heartbeat(self._engine.state, self._settings, place)
+
+        def beaten(outcome: ErrorCode | HeadraceError) -> None:
+            if isinstance(outcome, ErrorCode):
+                if outcome in _CONFIRMING and generation == self.generation:
+                    self._confirmed_ms = began_ms
+                elif outcome not in _UNDERSTOOD:  # such as that the group is closed to us
+                    self._refused(outcome)
+                self.answered(outcome, generation)
+            elif isinstance(outcome, ApiError):
+                self._reports.failed(outcome)
+            # Else the coordinator moves or is away: reading goes on, and the next beat looks for it again.
+            if self.generation >= 0:
+                pause_ms = self._beat_every_ms
+                if isinstance(outcome, TransportError):
+                    pause_ms = min(pause_ms, self._config.retry_backoff_ms)
+                self._beat_at(max(began_ms + pause_ms, self._engine.now_ms + 1))
+
+        self._beating.start(flow, beaten, self._config.session_timeout_ms)
+
+    def _refused(self, code: ErrorCode) -> None:
+        text = f"heartbeat to group {self._settings.group_id!r}: {code.description}"
+        self._reports.failed(ApiError.for_code(code, text))
+
+    # Joining
+
+    def _joined(self, outcome: Arrival | HeadraceError) -> None:
+        if isinstance(outcome, Arrival):
+            self.arrived = outcome
+            return
+        if isinstance(outcome, _LostError):
+            # Only who kept partitions while joining has something to lose; the foreground tells the listener.
+            self.lose(str(outcome))
+            return
+        self.generation = -1
+        self._stop_beating()
+        self.request_rejoin("the last attempt failed")
+        self._reports.failed(outcome)
+
+    def _converse(self) -> Flow[Arrival]:
+        """Join and sync, however many rebalances that takes."""
+        backoff = self._engine.state.backoff()
+        state, settings = self._engine.state, self._settings
+        while True:
+            topics = yield from self._topics.subscribed()
+            joined = yield from membership.join_group(
+                state, settings, self.member_id, self._protocols(topics), self._reason
+            )
+            code = ErrorCode(joined.error_code)
+            if code == ErrorCode.MEMBER_ID_REQUIRED:
+                self.member_id = joined.member_id
+                continue
+            if code in NOT_A_MEMBER:
+                self._check_nothing_lost(code)
+                yield backoff.after(ProtocolError("the coordinator does not know this member"))
+                continue
+            if code == ErrorCode.REBALANCE_IN_PROGRESS or code.retriable:
+                yield backoff.after(ApiError.for_code(code))
+                continue
+            raise_for(code, f"cannot join group {settings.group_id!r}")
+            arrival = yield from self._sync(joined)
+            if arrival is not None:
+                return arrival
+            self._stop_beating()
+            if self.generation < 0:
+                yield backoff.after(ProtocolError("the coordinator does not know this member"))
+
+    def _sync(self, joined: JoinGroupResponse) -> Flow[Arrival | None]:
+        """Bring or fetch the assignment; None when the group moved on to another generation meanwhile."""
+        self.member_id, self.generation = joined.member_id, joined.generation_id
+        if not self._reports.owned:
+            self._confirmed_ms = self._engine.now_ms
+        # Else only heartbeats count: this answer may have waited for a process that was stopped.
+        # The session runs from the join's answer on; the leader may take its time, and so may the others' syncs.
+        self._beat_at(self._engine.now_ms + self._beat_every_ms)
+        assignments: list[SyncGroupRequestAssignment] = []
+        counts: Mapping[str, int] | None = None
+        if joined.leader == joined.member_id:
+            subscriptions = _read_members(joined)
+            topics = frozenset[str]().union(*(member.topics for member in subscriptions.values()))
+            counts = yield from self._topics.count_partitions(topics)
+            if not joined.skip_assignment:
+                assignments = self._divide(joined.protocol_name or "", subscriptions, counts)
+        began_ms = self._engine.now_ms
+        synced = yield from membership.sync_group(
+            self._engine.state, self._settings, joined, assignments
+        )
+        code = ErrorCode(synced.error_code)
+        if code == ErrorCode.REBALANCE_IN_PROGRESS:
+            return None
+        if code in NOT_A_MEMBER:
+            self._check_nothing_lost(code)
+            return None
+        raise_for(code, f"cannot sync with group {self._settings.group_id!r}")
+        self._confirmed_ms = max(self._confirmed_ms, began_ms)
+        partitions = membership.decode_assignment(synced.assignment)
+        for assignor in self.assignors:
+            if assignor.name == joined.protocol_name and hasattr(assignor, "on_assignment"):
+                assignor.on_assignment(partitions, joined.generation_id)
+        return Arrival(joined.generation_id, tuple(partitions), counts)
+
+    def _check_nothing_lost(self, code: ErrorCode) -> None:
+        """The member begins anew; if it kept partitions, they have to be given up first."""
+        self.generation = -1
+        if code == ErrorCode.UNKNOWN_MEMBER_ID:
+            self.member_id = ""
+        if self._reports.owned:
+            raise _LostError(f"the group went on without this member ({code.name})")
+
+    def _protocols(self, topics: frozenset[str]) -> list[tuple[str, bytes]]:
+        owned = self._reports.owned if self.cooperative else []
+        protocols = []
+        for assignor in sorted(self.assignors, key=lambda one: one.name != self._topics.assignor):
+            user_data = getattr(assignor, "subscription_user_data", None)
+            blob = membership.encode_subscription(
+                topics,
+                owned=owned,
+                generation=self._owned_generation,
+                user_data=None if user_data is None else user_data(),
+                rack=self._config.client_rack or None,
+            )
+            protocols.append((assignor.name, blob))
+        return protocols
+
+    def _divide(
+        self,
+        protocol: str,
+        members: Mapping[str, MemberSubscription],
+        counts: Mapping[str, int],
+    ) -> list[SyncGroupRequestAssignment]:
+        assignor = next(one for one in self.assignors if one.name == protocol)
+        assigned: Mapping[str, Iterable[TopicPartition]] = assignor.assign(members, counts)
+        if self.cooperative:
+            assigned = withhold(assigned, members)
+        return [
+            SyncGroupRequestAssignment(
+                member_id=member,
+                assignment=membership.encode_assignment(assigned.get(member, ())),
+            )
+            for member in members
+        ]
+
+
+def withhold(
+    assigned: Mapping[str, Iterable[TopicPartition]], members: Mapping[str, MemberSubscription]
+) -> dict[str, list[TopicPartition]]:
+    """Keep back what another member still owns: it is given away once that member has confirmed to have stopped.
+
+    (1) In generation 5 a partition is taken from its owner and given to nobody; (2) the owner finishes, commits, and
+    joins again without it; (3) in generation 6 it is free. So it never has two owners, whatever the assignor wants.
+    """
+    owners: dict[TopicPartition, set[str]] = {}
+    for member, subscription in members.items():
+        for partition in subscription.owned:
+            owners.setdefault(partition, set()).add(member)
+    return {
+        member: [name for name in partitions if owners.get(name, {member}) == {member}]
+        for member, partitions in assigned.items()
+    }
+
+
+def _read_members(joined: JoinGroupResponse) -> dict[str, MemberSubscription]:
+    members = {}
+    for member in joined.members:
+        told = membership.read_subscription(member.metadata)
+        owned = tuple(
+            TopicPartition(topic.topic, number)
+            for topic in told.owned_partitions
+            for number in topic.partitions
+        )
+        members[member.member_id] = MemberSubscription(
+            frozenset(told.topics),
+            owned,
+            told.generation_id,
+            bytes(told.user_data or b""),
+            member.group_instance_id,
+            told.rack_id,
+        )
+    return members

@@ -1,0 +1,143 @@
+"""The server-side group protocol (KIP-848), from a member's side: one kind of request, ConsumerGroupHeartbeat.
+
+The coordinator computes who reads what. A member says what it wants and what it has; each answer may say what it is to
+have. Topics are named by their ids; `member.py`'s part is to find their names, and to give partitions up and take them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from headrace.clients.flows.coordinator import ask_coordinator
+from headrace.clients.flows.effects import ClientState, Flow
+from headrace.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from headrace.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequestTopicPartitions as OwnedTopic,
+)
+
+JOIN_EPOCH: Final = 0
+LEAVE_EPOCH: Final = -1
+LEAVE_FOR_A_WHILE_EPOCH: Final = -2
+"""A static member's farewell: whoever comes with its instance id gets its partitions."""
+
+
+class Place(NamedTuple):
+    """A partition as the coordinator names it."""
+
+    topic_id: bytes
+    partition: int
+
+
+Places = frozenset[Place]
+
+
+class Wanted(NamedTuple):
+    """What a member subscribes to: names, or a regular expression that the coordinator applies."""
+
+    names: frozenset[str]
+    regex: str | None = None
+    """"" takes back an expression that the coordinator was told before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberSettings:
+    """What a member tells the coordinator about itself when it joins."""
+
+    group_id: str
+    member_id: str
+    rebalance_timeout_ms: int = 300_000
+    group_instance_id: str | None = None
+    rack_id: str | None = None
+    server_assignor: str | None = None
+
+
+def heartbeat(
+    state: ClientState,
+    settings: MemberSettings,
+    epoch: int,
+    *,
+    wanted: Wanted | None,
+    owned: Places | None,
+    timeout_ms: int,
+) -> Flow[ConsumerGroupHeartbeatResponse]:
+    """Say that the member lives; one attempt.
+
+    It is not repeated as it is: (1) the coordinator answers with a newer epoch, (2) the answer is lost, (3) the same
+    request again would be of an older epoch, which is only taken with everything that the member has.
+
+    Args:
+        state: The client's state.
+        settings: The group and the member.
+        epoch: The member's epoch, JOIN_EPOCH to become a member.
+        wanted: What the member subscribes to, with which go its settings; None where the coordinator knows all that.
+        owned: What the member has; None where that is as it said last.
+        timeout_ms: How long the coordinator may take.
+    """
+    request = ConsumerGroupHeartbeatRequest(
+        group_id=settings.group_id,
+        member_id=settings.member_id,
+        member_epoch=epoch,
+        instance_id=settings.group_instance_id,
+        topic_partitions=None if owned is None else _by_topic(owned),
+    )
+    if wanted is not None:
+        request.rack_id = settings.rack_id
+        request.rebalance_timeout_ms = settings.rebalance_timeout_ms
+        request.subscribed_topic_names = sorted(wanted.names)
+        request.subscribed_topic_regex = wanted.regex
+        request.server_assignor = settings.server_assignor
+    return (yield from _ask(state, settings, request, timeout_ms))
+
+
+def leave(state: ClientState, settings: MemberSettings) -> Flow[None]:
+    """Leave the group at once; one attempt, for the end of the session does the same a little later."""
+    static = settings.group_instance_id is not None
+    request = ConsumerGroupHeartbeatRequest(
+        group_id=settings.group_id,
+        member_id=settings.member_id,
+        member_epoch=LEAVE_FOR_A_WHILE_EPOCH if static else LEAVE_EPOCH,
+        instance_id=settings.group_instance_id,
+    )
+    yield from _ask(state, settings, request, None)
+
+
+def assigned(response: ConsumerGroupHeartbeatResponse) -> Places | None:
+    """Return what the coordinator gives the member; None where that is as before."""
+    if response.assignment is None:
+        return None
+    return frozenset(
+        Place(bytes(topic.topic_id), number)
+        for topic in response.assignment.topic_partitions
+        for number in topic.partitions
+    )
+
+
+def _ask(
+    state: ClientState,
+    settings: MemberSettings,
+    request: ConsumerGroupHeartbeatRequest,
+    timeout_ms: int | None,
+) -> Flow[ConsumerGroupHeartbeatResponse]:
+    return (
+        yield from ask_coordinator(
+            state,
+            settings.group_id,
+            request,
+            ConsumerGroupHeartbeatResponse,
+            lambda response: response.error_code,
+            timeout_ms=timeout_ms,
+            attempts=1,
+        )
+    )
+
+
+def _by_topic(places: Iterable[Place]) -> list[OwnedTopic]:
+    topics: dict[bytes, list[int]] = {}
+    for topic_id, number in sorted(places):
+        topics.setdefault(topic_id, []).append(number)
+    return [OwnedTopic(topic_id=topic, partitions=numbers) for topic, numbers in topics.items()]
