@@ -26,6 +26,7 @@ from headrace.core.log.segment import Segment
 from headrace.core.log.segments import Segments
 from headrace.core.log.sync import SyncTask
 from headrace.core.log.time_lookup import TimestampOffset, find, find_newest
+from headrace.core.log.transactions import NEVER
 from headrace.core.log.validation import (
     HeaderFields,
     check_produced,
@@ -59,6 +60,7 @@ class PartitionLog:
         "config",
         "epochs",
         "high_watermark",
+        "keep_from",
         "log_end_offset",
         "log_start_offset",
         "on_dirty",
@@ -113,6 +115,8 @@ class PartitionLog:
         self._log_files.synced(self.synced_offset)
         self.high_watermark = self.log_end_offset
         self.producers.transactions.high_watermark_moved(self.high_watermark)
+        self.keep_from = NEVER
+        """Nothing is deleted from this offset on: whoever wrote it has yet to make a note of it elsewhere."""
         self.on_dirty: Callable[[PartitionLog], object] | None = None
 
     @classmethod
@@ -223,7 +227,13 @@ class PartitionLog:
     # Append
 
     def append(
-        self, records: Buffer, *, leader_epoch: int, now_ms: int, validate: bool = True
+        self,
+        records: Buffer,
+        *,
+        leader_epoch: int,
+        now_ms: int,
+        validate: bool = True,
+        in_sequence: bool = True,
     ) -> AppendInfo:
         """Append one batch as a producer sent it; only base offset and leader epoch are set (and append time).
 
@@ -232,6 +242,7 @@ class PartitionLog:
             leader_epoch: The current leader's epoch, never lower than an earlier one.
             now_ms: The wall clock.
             validate: False for batches that this broker built itself.
+            in_sequence: False if the caller has found that it repeats none, and sequences need not be without gaps.
 
         Raises:
             ApiError: The batch is refused: INVALID_RECORD, OUT_OF_ORDER_SEQUENCE_NUMBER, ...; or the log failed before.
@@ -244,7 +255,8 @@ class PartitionLog:
         delta, max_timestamp, producer_id = fields[6], fields[8], fields[9]
         transactional = bool(fields[5] & TRANSACTIONAL_FLAG)
         append_time_ms = NO_TIMESTAMP
-        if producer_id >= 0:
+        tracked = producer_id >= 0 and (fields[11] >= 0 or transactional)
+        if tracked and in_sequence:
             retried = self.producers.check(
                 producer_id, fields[10], fields[11], delta, transactional=transactional
             )
@@ -255,7 +267,7 @@ class PartitionLog:
             append_time_ms = max_timestamp = now_ms
         offset = self._write(records, fields, max_timestamp, leader_epoch, now_ms)
         last_offset = offset + delta
-        if producer_id >= 0:
+        if tracked:
             sequence = fields[11]
             batch = BatchEntry(
                 sequence, (sequence + delta) & SEQUENCE_MASK, offset, last_offset, append_time_ms
@@ -493,7 +505,7 @@ class PartitionLog:
             self.config,
             now_ms=now_ms,
             log_start_offset=self.log_start_offset,
-            limit=self.last_stable_offset,
+            limit=min(self.last_stable_offset, self.keep_from),
         )
         if not count:
             return []

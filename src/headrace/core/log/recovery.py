@@ -41,7 +41,7 @@ from headrace.types import NO_TIMESTAMP, TopicPartition
 
 EPOCHS_FILE: Final = "leader-epoch-checkpoint"
 
-_NAMED: Final = re.compile(r"(\d{20})\.(log|index|txnindex|snapshot)")
+_NAMED: Final = re.compile(r"(\d{20})\.(log|index|txnindex|ttlindex|snapshot)")
 _LEFTOVERS: Final = (".tmp", ".deleted")
 
 
@@ -158,7 +158,8 @@ class LogLoader:
         bases: list[int] = []
         snapshots: list[int] = []
         indexes: list[int] = []
-        by_kind = {"log": bases, "snapshot": snapshots, "index": indexes, "txnindex": indexes}
+        caches = dict.fromkeys(("index", "txnindex", "ttlindex"), indexes)
+        by_kind = {"log": bases, "snapshot": snapshots, **caches}
         for name in finish_replacements(self._files, self._directory):
             match = _NAMED.fullmatch(name)
             if match is not None:
@@ -290,7 +291,7 @@ class LogLoader:
         producer_id, sequence = header[9], header[11]
         if producer_id < 0 or base_offset < self._producers_end:
             return
-        if attributes & CONTROL_FLAG:
+        if attributes & CONTROL_FLAG and sequence < 0:
             marker = read_marker(file.read(position, LOG_OVERHEAD + header[1]))
             if marker is not None:
                 self._producers.end_transaction(marker, base_offset, self._now_ms)
@@ -337,6 +338,7 @@ class LogLoader:
             index.add(header[0], position, header[8])
             self._replay(file, position, header)
         segment.adopt(file, index, scan.position, scan.next_offset, first_timestamp)
+        segment.cut_expiries(size)
         return scan
 
     def _reader(

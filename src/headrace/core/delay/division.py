@@ -1,0 +1,141 @@
+"""A produced batch with delayed records, divided in two: what is appended now, and what waits in the schedule.
+
+Which record waits is for its headers to say, never for the time: a retry is divided just like the first attempt. Both
+parts have the producer's id, epoch and base sequence, and each log recognises a retry of its own part; so it does not
+matter which of the two a power cut has left.
+
+What is appended now keeps its offsets as the producer counted them, with gaps where delayed records were. If all
+records are delayed it is a control record that means nothing: clients pass over it, as over the markers of transactions.
+(Not a batch without records: librdkafka takes ten of those in a row for batches that are too large for it.)
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from headrace.core.delay.schedule_batch import Waiting, encode_waiting, sealed
+from headrace.errors import ApiError, CorruptRecordError, ErrorCode, InvalidRecordError
+from headrace.records.batch import (
+    COMPRESSION_MASK,
+    CONTROL_FLAG,
+    CRC_START,
+    HEADER_SIZE,
+    TRANSACTIONAL_FLAG,
+    BatchHeader,
+)
+from headrace.records.builder import Headers, build_batch
+from headrace.records.directives import DELAY_MS, DELIVER_AT_MS, decode_ms
+from headrace.records.raw import iterate_raw, records_of
+from headrace.records.reader import Record, decode_data
+from headrace.records.refusal import InvalidRecordsError
+from headrace.records.rewriting import with_records
+from headrace.types import Buffer
+
+_COMMON: Final = b"headrace.del"
+"""What the names of both headers begin with: a batch without it is not looked at any closer."""
+_MOST_REPORTED: Final = 100
+_PLACEHOLDER_KEY: Final = struct.pack(">hh", 0, 0x4844)
+"""Version and type of the control record; Kafka's own types are small numbers, and clients ignore those they do not know."""
+
+
+class Divided(NamedTuple):
+    """The two parts of a batch."""
+
+    now: Buffer
+    later: bytes
+    earliest_ms: int
+    """When the first record of `later` is due."""
+
+
+def may_be_delayed(records: Buffer) -> bool:
+    """Whether a batch has to be looked at: it names a header that delays, or is compressed."""
+    if len(records) < HEADER_SIZE:
+        return False
+    return bool(records[CRC_START + 1] & COMPRESSION_MASK) or _COMMON in bytes(records)
+
+
+def divide(records: Buffer, *, now_ms: int, max_delay_ms: int) -> Divided | None:
+    """Divide a sound batch; None if none of its records is delayed.
+
+    Args:
+        records: The batch.
+        now_ms: The schedule's time: delays count from it, and what was due before is due then.
+        max_delay_ms: The longest delay that is accepted.
+
+    Raises:
+        ApiError: INVALID_RECORD; a header is not well-formed, or the delay too long, or the batch is transactional.
+    """
+    header = BatchHeader.parse(records)
+    try:
+        data = records_of(header, records)
+        if _COMMON not in data:
+            return None
+        decoded = decode_data(header, data)
+        dues = _dues(decoded, now_ms, max_delay_ms)
+        if dues is None:
+            return None
+        if header.attributes & TRANSACTIONAL_FLAG:
+            raise ApiError(
+                ErrorCode.INVALID_RECORD,
+                "a delayed record in a transaction: delayed delivery is not transactional",
+            )
+        waiting = [
+            Waiting(max(due, now_ms), data[start:end])
+            for due, (start, end, *_) in zip(
+                dues, iterate_raw(data, header.records_count), strict=True
+            )
+            if due is not None
+        ]
+        now = _now_part(header, data, [due is None for due in dues], now_ms)
+    except CorruptRecordError as error:
+        raise InvalidRecordError(str(error)) from error
+    later = encode_waiting(header, waiting, now_ms)
+    return Divided(now, later, min(entry.due_ms for entry in waiting))
+
+
+def _dues(records: list[Record], now_ms: int, max_delay_ms: int) -> list[int | None] | None:
+    """Return of each record when it is due, None if it is not delayed; None if none is."""
+    dues: list[int | None] = []
+    wrong: list[int] = []
+    reason = ""
+    for number, record in enumerate(records):
+        try:
+            dues.append(_due(record.headers, now_ms, max_delay_ms) if record.headers else None)
+        except InvalidRecordError as error:
+            reason = reason or error.message
+            wrong.append(number)
+    if wrong:
+        raise InvalidRecordsError(reason, wrong[:_MOST_REPORTED], reason)
+    return dues if any(due is not None for due in dues) else None
+
+
+def _due(headers: Headers, now_ms: int, max_delay_ms: int) -> int | None:
+    due: int | None = None
+    for name, content in headers:
+        if name in (DELIVER_AT_MS, DELAY_MS):
+            if due is not None:
+                raise InvalidRecordError(
+                    f"a record has one header {DELIVER_AT_MS} or {DELAY_MS}, not several"
+                )
+            due = decode_ms(content, name) + (now_ms if name == DELAY_MS else 0)
+    if due is not None and due - now_ms > max_delay_ms:
+        raise InvalidRecordError(
+            f"a record is delayed by {due - now_ms} ms; headrace.delay.max.ms is {max_delay_ms}"
+        )
+    return due
+
+
+def _now_part(header: BatchHeader, data: bytes, stays: list[bool], now_ms: int) -> Buffer:
+    if any(stays):
+        return with_records(header, data, stays)
+    record = build_batch([(_PLACEHOLDER_KEY, None, (), now_ms)])
+    return sealed(
+        header._replace(
+            attributes=CONTROL_FLAG,
+            base_timestamp=now_ms,
+            max_timestamp=now_ms,
+            records_count=1,
+        ),
+        record[HEADER_SIZE:],
+    )

@@ -1,0 +1,424 @@
+"""The schedule of one partition: a log of records that wait, beside the partition's own log, the target.
+
+What has to be durable before what, so that a record is released once whatever happens:
+
+    1. a delayed record is acknowledged when both logs are synced: its part of the schedule, and in the target the rest
+       of its batch, which is also what a retry is recognised by
+    2. it is released when it is due and its part of the schedule is synced: appended to the target, in a batch that
+       names the last schedule offset in it
+    3. when the target is synced a mark is appended to the schedule: released up to this cursor, as of that offset
+
+Releases are strictly in the order of due time and schedule offset, so one cursor says what is released. After a crash
+it is the cursor of the last mark, or of the last release that the target has above the offset of the mark; until a mark
+is synced the target deletes nothing of the releases that it covers (`PartitionLog.keep_from`).
+
+A new record never sorts before the cursor, for it is due now at the earliest, and now does not go back. Only between
+two lives of the broker the clock may have been set back. Then the old cursor counts for the records scheduled until then
+and a new one begins, once the mark that says so is synced.
+
+Everything below the first record that waits, and below the last mark, can be deleted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from headrace.core.delay.due_queue import DueQueue
+from headrace.core.delay.release import build_release, released_offset
+from headrace.core.delay.schedule_batch import (
+    ENTRY,
+    NOTHING,
+    Cursor,
+    Mark,
+    Waiting,
+    decode_mark,
+    encode_mark,
+    entries_of,
+)
+from headrace.core.log.partition_log import AppendInfo, PartitionLog
+from headrace.core.log.segment import Segment
+from headrace.errors import StorageError
+from headrace.ports import Journal
+from headrace.records.batch import (
+    HEADER_SIZE,
+    BatchHeader,
+    check_batch,
+    iterate_headers,
+)
+from headrace.types import Buffer
+
+RELEASE_BYTES: Final = 512 << 10
+"""About how much one batch releases."""
+RELEASE_RECORDS: Final = 4096
+_BATCHES_AT_ONCE: Final = 2
+_LOAD_BYTES: Final = 1 << 20
+"""How much of the schedule is read at once while it is loaded."""
+_CHUNK_BITS: Final = 12
+NEVER: Final = 2**63 - 1
+
+Append = Callable[[Buffer, int], AppendInfo]
+"""Appends a batch at a time."""
+
+
+class _Release(NamedTuple):
+    """A batch in the target that no synced mark covers yet."""
+
+    offset: int
+    end_offset: int
+    cursor: Cursor
+
+
+class Schedule:
+    """Keeps and releases the delayed records of a partition. `load` comes first; `work` whenever something is due."""
+
+    def __init__(
+        self,
+        target: PartitionLog,
+        log: PartitionLog,
+        queue: DueQueue,
+        *,
+        append_target: Append,
+        append: Append,
+        journal: Journal,
+        in_memory: bool = False,
+    ) -> None:
+        """Use two logs.
+
+        Args:
+            target: The partition's log.
+            log: The schedule's.
+            queue: Empty, for the order of release.
+            append_target: Appends to the target.
+            append: Appends to the schedule.
+            journal: Told of records that cannot be read.
+            in_memory: Whether there is nothing to sync.
+        """
+        self.target = target
+        self.log = log
+        self._queue = queue
+        self._append_target = append_target
+        self._append = append
+        self._journal = journal
+        self._in_memory = in_memory
+        self._mark = Mark(target.log_end_offset)
+        self._marked_at = log.log_end_offset
+        """The offset of the last mark in the schedule."""
+        self._reached = NOTHING
+        """The cursor, whether it is marked or not."""
+        self._releases: deque[_Release] = deque()
+        self._unsynced: deque[tuple[int, int]] = deque()
+        """Marks that are not synced: their offset, and the target offset that they speak of."""
+        self._synced_mark = log.log_start_offset
+        self._waiting: Counter[int] = Counter()
+        """How many records wait in each stretch of the schedule."""
+        self._loading: tuple[int, int] | None = None
+        """From where to where the schedule has yet to be read."""
+        self._ready_offset = 0
+        """Nothing is released before the schedule is synced up to here."""
+
+    @property
+    def pending(self) -> int:
+        """How many records wait."""
+        return len(self._queue)
+
+    @property
+    def in_memory(self) -> int:
+        """How many entries of waiting records are in memory."""
+        return self._queue.in_memory
+
+    # Loading
+
+    def load(self, now_ms: int) -> None:
+        """Find out what has been released. The waiting records are read step by step, by `work`.
+
+        Raises:
+            StorageError: The schedule cannot be read.
+            ApiError: A mark cannot be written.
+        """
+        log = self.log
+        if log.log_end_offset == log.log_start_offset:
+            self._write_mark(self._mark, now_ms)
+            return
+        found = self._last_mark()
+        if found is not None:
+            self._marked_at, self._mark = found
+        self._synced_mark = self._marked_at
+        self._find_releases()
+        self._loading = (log.log_start_offset, log.log_end_offset)
+        self._reached = self._mark.cursor
+        if now_ms < self._reached.due_ms:
+            earlier = (*self._mark.earlier, (log.log_end_offset, self._reached))
+            self._reached = NOTHING
+            self._write_mark(Mark(self.target.log_end_offset, NOTHING, earlier), now_ms)
+            self._ready_offset = log.log_end_offset
+
+    def _last_mark(self) -> tuple[int, Mark] | None:
+        for segment in reversed(self.log.segments.all):
+            if not segment.size:
+                continue
+            loaded = segment.loaded
+            found = _last_mark(segment)
+            if not loaded:
+                segment.unload()
+            if found is not None:
+                return found
+        return None
+
+    def _find_releases(self) -> None:
+        """Take note of what the target has released after the last mark."""
+        first: int | None = None
+        last: int | None = None
+        target = self.target
+        offset = max(self._mark.target_offset, target.log_start_offset)
+        for segment in target.segments.since(offset):
+            loaded = segment.loaded
+            start = segment.locate(offset) if segment.end_offset > offset else None
+            if start is not None:
+                for batch in segment.walk(start, segment.size):
+                    released = released_offset(segment.header_at(batch.position))
+                    if released is not None:
+                        first, last = batch.base_offset if first is None else first, released
+            if not loaded:
+                segment.unload()
+        if first is not None and last is not None:
+            cursor = Cursor(self._due_of(last), last)
+            self._mark = self._mark._replace(cursor=cursor)
+            self._releases.append(_Release(first, target.log_end_offset, cursor))
+            target.keep_from = first
+
+    def _due_of(self, offset: int) -> int:
+        found = self.log.read(offset, max_bytes=1, up_to=self.log.log_end_offset, minimum_one=True)
+        if found is not None:
+            batch = found.read()
+            header = BatchHeader.parse(batch)
+            for entry in entries_of(batch, header.base_offset, 0):
+                fields = ENTRY.unpack(entry)
+                if fields[1] == offset:
+                    return int(fields[0])
+        raise StorageError(
+            f"{self.log.directory} has no record {offset}, which {self.target.directory} has released"
+        )
+
+    def _load_some(self) -> None:
+        assert self._loading is not None
+        offset, end = self._loading
+        found = (
+            self.log.read(offset, max_bytes=_LOAD_BYTES, up_to=end, minimum_one=True)
+            if offset < end
+            else None
+        )
+        if found is None:
+            self._loading = None
+            return
+        data = memoryview(found.read())
+        next_offset = offset
+        for position, header in iterate_headers(data):
+            next_offset = header.next_offset
+            if not header.is_control:
+                batch = data[position : position + header.size]
+                check_batch(batch)
+                self._add(batch, header.base_offset, found.position + position)
+        self._loading = (next_offset, end) if next_offset > offset else None
+
+    def _add(self, batch: Buffer, base_offset: int, position: int) -> None:
+        mark, add, waiting = self._mark, self._queue.add, self._waiting
+        cursor = b"" if mark.cursor == NOTHING else ENTRY.pack(*mark.cursor, 0, 0, 0)[:16]
+        for offset, entry in enumerate(entries_of(batch, base_offset, position), base_offset):
+            if entry[:16] > cursor and (
+                not mark.earlier or not mark.covers(ENTRY.unpack(entry)[0], offset)
+            ):
+                add(entry)
+                waiting[offset >> _CHUNK_BITS] += 1
+
+    # Scheduling
+
+    def clock(self, now_ms: int) -> int:
+        """Return the schedule's time: it never lies before what has been released."""
+        return max(now_ms, self._reached.due_ms)
+
+    def add(self, later: bytes, now_ms: int) -> int:
+        """Append a waiting batch, unless it repeats one, and return the offset that has to be durable.
+
+        Raises:
+            ApiError: It could not be written.
+        """
+        header = BatchHeader.parse(later)
+        entry = self.log.producers.get(header.producer_id) if header.producer_id >= 0 else None
+        if entry is not None and entry.epoch == header.producer_epoch:
+            for batch in entry.batches:
+                if (batch.first_sequence, batch.last_sequence) == (
+                    header.base_sequence,
+                    header.last_sequence,
+                ):
+                    return batch.last_offset + 1
+        info = self._append(later, now_ms)
+        position = self.log.segments.active.size - len(later)
+        for offset, key in enumerate(
+            entries_of(later, info.base_offset, position), info.base_offset
+        ):
+            self._queue.add(key)
+            self._waiting[offset >> _CHUNK_BITS] += 1
+        return info.last_offset + 1
+
+    # Releasing
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When `work` has something to do next; it may have earlier when a high watermark moves."""
+        if self._loading is not None:
+            return 0
+        if self.log.high_watermark < self._ready_offset:
+            return None
+        entry = self._queue.peek()
+        if entry is None:
+            return None
+        due_ms, offset, *_ = ENTRY.unpack(entry)
+        return due_ms if offset < self.log.high_watermark else None
+
+    def work(self, now_ms: int) -> None:
+        """Release what is due, and mark what has been released durably; a bounded step of it.
+
+        Raises:
+            StorageError: The schedule cannot be read.
+            ApiError: Something could not be written; what is due is tried again the next time.
+            OSError: The disk cannot be read.
+        """
+        self.settle(now_ms)
+        if self._loading is not None:
+            self._load_some()
+            return
+        for _ in range(_BATCHES_AT_ONCE):
+            if not self._release(now_ms):
+                return
+
+    def settle(self, now_ms: int) -> None:
+        """Take note of what is synced by now, and mark it.
+
+        Raises:
+            ApiError: The mark could not be written.
+        """
+        while self._unsynced and self._unsynced[0][0] < self.log.high_watermark:
+            self._synced_mark, target_offset = self._unsynced.popleft()
+            while self._releases and self._releases[0].end_offset <= target_offset:
+                self._releases.popleft()
+            self.target.keep_from = self._releases[0].offset if self._releases else NEVER
+        synced = self._target_synced
+        newest: _Release | None = None
+        for release in self._releases:
+            if release.end_offset > synced:
+                break
+            newest = release
+        if newest is not None and newest.end_offset > self._mark.target_offset:
+            self._write_mark(
+                Mark(newest.end_offset, newest.cursor, self._earlier(newest.cursor)), now_ms
+            )
+
+    def refresh(self, now_ms: int) -> None:
+        """Once in a while: mark how far the target is known, so that a start has little to read; let go what is done.
+
+        Raises:
+            ApiError: The mark could not be written.
+        """
+        if not self._releases and self._target_synced > self._mark.target_offset:
+            earlier = self._earlier(self._reached)
+            self._write_mark(Mark(self._target_synced, self._reached, earlier), now_ms)
+        if self._loading is None:
+            first = min(self._waiting, default=NEVER) << _CHUNK_BITS
+            start = min(first, self._synced_mark, self.log.high_watermark)
+            if start > self.log.log_start_offset:
+                self.log.advance_log_start_offset(start)
+
+    @property
+    def _target_synced(self) -> int:
+        target = self.target
+        return target.high_watermark if self._in_memory else target.synced_offset
+
+    def _earlier(self, cursor: Cursor) -> tuple[tuple[int, Cursor], ...]:
+        return tuple(each for each in self._mark.earlier if each[1] > cursor)
+
+    def _write_mark(self, mark: Mark, now_ms: int) -> None:
+        info = self._append(encode_mark(mark, now_ms), now_ms)
+        self._mark, self._marked_at = mark, info.base_offset
+        self._unsynced.append((info.base_offset, mark.target_offset))
+
+    def _release(self, now_ms: int) -> bool:
+        """Release one batch; false if nothing more is due."""
+        entries = self._take_due(now_ms)
+        if not entries:
+            return False
+        try:
+            waiting = list(self._read(entries))
+            if waiting:
+                self._append_release(waiting, entries, now_ms)
+        except BaseException:
+            for entry in entries:
+                self._queue.add(entry)
+            raise
+        for entry in entries:
+            chunk = ENTRY.unpack(entry)[1] >> _CHUNK_BITS
+            self._waiting[chunk] -= 1
+            if not self._waiting[chunk]:
+                del self._waiting[chunk]
+        return True
+
+    def _append_release(self, waiting: list[Waiting], entries: list[bytes], now_ms: int) -> None:
+        due_ms, offset, *_ = ENTRY.unpack(entries[-1])
+        batch = build_release(waiting, offset, self.target.config.max_message_bytes)
+        info = self._append_target(batch, now_ms)
+        self._reached = Cursor(due_ms, offset)
+        self._releases.append(_Release(info.base_offset, info.last_offset + 1, self._reached))
+        self.target.keep_from = self._releases[0].offset
+
+    def _take_due(self, now_ms: int) -> list[bytes]:
+        high_watermark = self.log.high_watermark
+        if high_watermark < self._ready_offset:
+            return []
+        limit = min(RELEASE_BYTES, self.target.config.max_message_bytes - HEADER_SIZE)
+        entries: list[bytes] = []
+        size = 0
+        while len(entries) < RELEASE_RECORDS and (entry := self._queue.peek()) is not None:
+            due_ms, offset, _, record_size, _ = ENTRY.unpack(entry)
+            size += record_size + 16  # of its new head, at most
+            if due_ms > now_ms or offset >= high_watermark or (entries and size > limit):
+                break
+            entries.append(self._queue.pop())
+        return entries
+
+    def _read(self, entries: list[bytes]) -> Iterator[Waiting]:
+        segments = self.log.segments
+        for entry in entries:
+            due_ms, offset, position, size, crc = ENTRY.unpack(entry)
+            segment = next(segments.since(offset))
+            segments.keep_open(segment)
+            record = segment.reopen().read(position, size)
+            if crc32c(record) == crc:
+                yield Waiting(due_ms, record)
+            else:
+                self._journal.error(
+                    "delayed_record_damaged",
+                    partition=str(self.target.topic_partition),
+                    schedule_offset=offset,
+                    due_ms=due_ms,
+                )
+
+
+def _last_mark(segment: Segment) -> tuple[int, Mark] | None:
+    """Return offset and content of a segment's last mark."""
+    index = segment.index
+    stop = segment.size
+    for entry in reversed(range(len(index))):
+        start = index.positions[entry]
+        found: tuple[int, Mark] | None = None
+        for batch in segment.walk(start, stop):
+            if segment.header_at(batch.position).is_control:
+                data = segment.reopen().read(batch.position, batch.end - batch.position)
+                check_batch(data)
+                found = batch.base_offset, decode_mark(data)
+        if found is not None:
+            return found
+        stop = start
+    return None
