@@ -27,6 +27,7 @@ from headrace.broker.coordinators.group_topics import GroupTopics, load_assignor
 from headrace.broker.coordinators.internal_log import InternalLog
 from headrace.broker.coordinators.producer_ids import ProducerIds
 from headrace.broker.coordinators.transactions import Transactions
+from headrace.broker.delay.deliveries import Deliveries
 from headrace.broker.delayed import Purgatory
 from headrace.broker.endpoints import Endpoints
 from headrace.broker.fetch_sessions import FetchSessions
@@ -85,6 +86,7 @@ _HANDLERS: Final = {
 class Broker:
     """One Kafka broker, without I/O of its own."""
 
+    deliveries: Deliveries
     fetch_sessions: FetchSessions
     replicas: ReplicaManager
     topics: Topics
@@ -185,6 +187,7 @@ class Broker:
         )
         self.replicas = ReplicaManager(self.config, dirs, self.journal)
         self.topics = Topics(self.config, self._writer, self.replicas, self._entropy, self.journal)
+        self.deliveries = Deliveries(self.replicas, self.journal)
         self.groups = GroupCoordinator(
             GroupConfig.from_broker(self.config),
             InternalLog(OFFSETS_TOPIC, self.topics, self.replicas),
@@ -202,6 +205,7 @@ class Broker:
             journal=self.journal,
         )
         self.topics.load(self._next_leader_epoch(), now_ms)
+        self.deliveries.load(self.topics, now_ms)
         self._load_groups(now_ms)
         self.transactions.load(now_ms)  # which may end what groups have pending
         self._groups_are_served = True
@@ -281,8 +285,7 @@ class Broker:
             )
         if context.now_ms >= context.session.valid_until_ms:
             self.authenticator.gate(context, request.API_KEY)
-        if self.quotas.active:
-            self.throttling.now_ms = context.now_ms
+        self.throttling.now_ms = context.now_ms
         try:
             reply: Message | Deferred[Any] | None = handle(self, context, request)
         finally:
@@ -291,6 +294,11 @@ class Broker:
             value: Message | None = reply.value
             return value
         return reply
+
+    @property
+    def now_ms(self) -> int:
+        """The time of the latest call: for work that goes on long after the request that it is for."""
+        return self.throttling.now_ms
 
     def throttle(
         self,
@@ -437,6 +445,9 @@ class Broker:
             earliest = groups
         if replicas is not None and (earliest is None or replicas < earliest):
             earliest = replicas
+        deliveries = self.deliveries.next_deadline_ms
+        if deliveries is not None and (earliest is None or deliveries < earliest):
+            earliest = deliveries
         writer = self._writer.next_deadline_ms
         if writer is not None and (earliest is None or writer < earliest):
             earliest = writer
@@ -449,6 +460,7 @@ class Broker:
         self.purgatory.expire(now_ms)
         self.groups.expire(now_ms)
         self.transactions.coordinator.expire(now_ms)
+        self.deliveries.tick(now_ms)
         self.replicas.tick(now_ms)
         self._settle()
 
@@ -474,7 +486,9 @@ class Broker:
             partition.release_waiters()
         for partition in advanced:
             partition.notify_watchers()
-            if partition.is_internal:
+            if partition.schedules is not None:
+                self.deliveries.advanced(partition)
+            elif partition.is_internal:
                 name, index = partition.topic_partition
                 coordinator = (
                     self.groups if name == OFFSETS_TOPIC else self.transactions.coordinator

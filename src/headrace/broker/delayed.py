@@ -78,26 +78,30 @@ class Purgatory:
 class DelayedProduce:
     """A produce response that leaves when every partition of it is below its high watermark, or failed."""
 
-    __slots__ = ("_done", "_pending", "_purgatory", "_response", "deferred")
+    __slots__ = ("_done", "_pending", "_purgatory", "_response", "_waits", "deferred")
 
     def __init__(self, response: ProduceResponse, purgatory: Purgatory) -> None:
         self.deferred: Deferred[ProduceResponse] = Deferred()
         self._response = response
         self._purgatory = purgatory
         self._pending: dict[int, PartitionProduceResponse] = {}
+        self._waits = 0
         self._done = False
 
     def wait_for(
         self, partition: Partition, end_offset: int, part: PartitionProduceResponse
     ) -> None:
         """Let the response wait until `partition` has `end_offset` below its high watermark."""
-        self._pending[id(part)] = part
+        number = self._waits
+        self._waits += 1
+        self._pending[number] = part
         partition.await_high_watermark(
-            end_offset, lambda error: self._partition_completed(part, error)
+            end_offset, lambda error: self._partition_completed(number, error)
         )
 
-    def _partition_completed(self, part: PartitionProduceResponse, error: ErrorCode) -> None:
-        if self._done or self._pending.pop(id(part), None) is None:
+    def _partition_completed(self, number: int, error: ErrorCode) -> None:
+        part = None if self._done else self._pending.pop(number, None)
+        if part is None:
             return
         _fail(part, error)
         if not self._pending:

@@ -35,6 +35,8 @@ class Partition:
         "leader_epoch",
         "log",
         "log_dir",
+        "max_delay_ms",
+        "schedules",
         "sync_interval_ms",
         "topic_partition",
         "watchers",
@@ -58,6 +60,10 @@ class Partition:
         """Whether its records are the broker's own, which are synced whatever the durability of topics is."""
         self.sync_interval_ms = sync_interval_ms
         """How long after the acknowledgement records are synced; 0 when they are synced before it."""
+        self.max_delay_ms: int | None = None
+        """How long records may be delayed that are produced to it; None if it takes headers as they are."""
+        self.schedules: Partition | None = None
+        """The partition itself if it has a schedule; of a schedule, whose it is."""
         self.gone = False
         """Whether its topic was deleted, or its log directory has failed."""
         self.watchers: dict[DelayedFetch, None] = {}

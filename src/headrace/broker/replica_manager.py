@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Final
 
 from headrace.broker.log_dirs.background_sync import OS_INTERVAL_MS
 from headrace.broker.log_dirs.compactions import Compactions
@@ -29,6 +30,7 @@ from headrace.broker.log_dirs.group_commit import CommitPart, FailedSync, GroupC
 from headrace.broker.log_dirs.log_dir import LogDir
 from headrace.broker.log_dirs.log_dirs import LogDirs
 from headrace.broker.partition import Partition
+from headrace.broker.topic_names import schedule_of
 from headrace.config.broker import BrokerConfig
 from headrace.config.topic import TopicConfig, parse_topic_config
 from headrace.core.log.compaction import Compaction
@@ -41,6 +43,8 @@ from headrace.errors import ApiError, ErrorCode, StorageError, StorageUnavailabl
 from headrace.ports import Journal
 from headrace.records.batch import TimestampType
 from headrace.types import Buffer, TopicPartition
+
+SCHEDULE_SEGMENT_BYTES: Final = 64 << 20
 
 
 def log_config(config: TopicConfig, broker_config: BrokerConfig) -> LogConfig:
@@ -70,6 +74,17 @@ def log_config(config: TopicConfig, broker_config: BrokerConfig) -> LogConfig:
         delete_retention_ms=config.delete_retention_ms,
         expires=config.headrace_ttl_enable and not compacts,
         filters=config.headrace_filter_enable,
+    )
+
+
+def schedule_config(broker_config: BrokerConfig) -> LogConfig:
+    """Return what the log of a schedule works with: nothing in it goes by age or size."""
+    return LogConfig(
+        segment_bytes=SCHEDULE_SEGMENT_BYTES,
+        segment_ms=2**63 - 1,
+        retention_ms=-1,
+        # A retry is recognised here as long as in the partition, where its producer may have written since.
+        producer_id_expiration_ms=2 * broker_config.producer_id_expiration_ms,
     )
 
 
@@ -120,6 +135,7 @@ class ReplicaManager:
         """
         self._leader_epoch = leader_epoch
         specs_of: dict[LogDir, list[PartitionSpec]] = {log_dir: [] for log_dir in self.dirs}
+        names_of: dict[LogDir, frozenset[str]] = {}
         offline: Counter[str] = Counter()
         for topic_partition, topic_id, config, directory_id in specs:
             log_dir = self.dirs.find(directory_id)
@@ -128,6 +144,12 @@ class ReplicaManager:
             else:
                 spec = PartitionSpec(topic_partition, topic_id, log_config(config, self._config))
                 specs_of.setdefault(log_dir, []).append(spec)
+                if log_dir not in names_of:
+                    names_of[log_dir] = frozenset(log_dir.files.list(""))
+                schedule = schedule_of(topic_partition)
+                if str(schedule) in names_of[log_dir]:
+                    spec = PartitionSpec(schedule, topic_id, schedule_config(self._config))
+                    specs_of[log_dir].append(spec)
         for directory_id, count in offline.items():
             self._journal.error(
                 "partitions_offline",
@@ -198,8 +220,32 @@ class ReplicaManager:
         log.advance_high_watermark(log.log_end_offset)
         partition = Partition(topic_partition, log, log_dir, leader_epoch, is_internal=is_internal)
         self._set_sync_interval(partition, self._sync_interval_ms(partition, config))
+        partition.max_delay_ms = config.max_delay_ms
         self._partitions[topic_partition] = partition
         return partition
+
+    def companion(self, partition: Partition, now_ms: int, *, create: bool) -> Partition | None:
+        """Return the schedule of a partition as a partition of its own; None if there is none, or it is damaged."""
+        name, log_dir = schedule_of(partition.topic_partition), partition.log_dir
+        found = self._partitions.get(name)
+        if found is not None:
+            return found
+        log = log_dir.logs.get(name)
+        if log is None:
+            if not create or name in log_dir.logs.failed:
+                return None
+            topic_id = log_dir.logs.topic_id(partition.topic_partition)
+            try:
+                log = log_dir.logs.open_log(
+                    PartitionSpec(name, topic_id, schedule_config(self._config)), now_ms
+                )
+            except (StorageError, OSError) as error:
+                self._journal.error("schedule_not_served", partition=str(name), error=str(error))
+                return None
+        config = parse_topic_config({}, self._config)
+        companion = self._lead(name, log, log_dir, config, is_internal=True)
+        companion.schedules = partition
+        return companion
 
     def _sync_interval_ms(self, partition: Partition, config: TopicConfig) -> int:
         if partition.is_internal:
@@ -227,6 +273,7 @@ class ReplicaManager:
         for partition in partitions:
             if partition is not None:
                 partition.log.config = for_logs
+                partition.max_delay_ms = config.max_delay_ms
                 interval_ms = self._sync_interval_ms(partition, config)
                 if interval_ms != partition.sync_interval_ms:
                     self._set_sync_interval(partition, interval_ms)
@@ -245,7 +292,8 @@ class ReplicaManager:
         """
         by_dir: dict[LogDir, list[Partition]] = {}
         for partition, offset in offsets.items():
-            partition.log.advance_log_start_offset(offset)
+            log = partition.log
+            log.advance_log_start_offset(min(offset, max(log.keep_from, log.log_start_offset)))
             by_dir.setdefault(partition.log_dir, []).append(partition)
         refused: set[Partition] = set()
         for log_dir, partitions in by_dir.items():
@@ -267,6 +315,7 @@ class ReplicaManager:
         Raises:
             ApiError: KAFKA_STORAGE_ERROR; a log directory has failed.
         """
+        topic_partitions = _with_schedules(topic_partitions)
         for topic_partition in topic_partitions:
             partition = self._partitions.pop(topic_partition, None)
             if partition is not None:
@@ -295,7 +344,7 @@ class ReplicaManager:
             remove = partial(
                 log_dir.logs.delete_left_over, topic_id=topic_id, name_is_free=name_is_free
             )
-            for topic_partition in topic_partitions:
+            for topic_partition in _with_schedules(topic_partitions):
                 self._delete(log_dir, remove, topic_partition)
         return self.dirs.complete
 
@@ -312,8 +361,16 @@ class ReplicaManager:
 
     # Appends
 
-    def append(self, partition: Partition, records: Buffer, now_ms: int) -> AppendInfo:
-        """Append one batch. It is durable when the high watermark has passed it.
+    def append(
+        self,
+        partition: Partition,
+        records: Buffer,
+        now_ms: int,
+        *,
+        validate: bool = True,
+        in_sequence: bool = True,
+    ) -> AppendInfo:
+        """Append one batch; see `PartitionLog.append`. It is durable when the high watermark has passed it.
 
         Raises:
             ApiError: The batch is refused, or the log directory has failed.
@@ -326,7 +383,8 @@ class ReplicaManager:
                 records,
                 leader_epoch=partition.leader_epoch,
                 now_ms=now_ms,
-                validate=not partition.is_internal,
+                validate=validate and not partition.is_internal,
+                in_sequence=in_sequence,
             )
         except OSError as error:
             raise self._failed(log_dir, error, now_ms, len(records)) from error
@@ -492,3 +550,7 @@ class ReplicaManager:
                         "log_directory_not_closed_clean", directory=log_dir.name, error=str(error)
                     )
         self.dirs.first.logs.close(now_ms)
+
+
+def _with_schedules(topic_partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+    return [*topic_partitions, *map(schedule_of, topic_partitions)]

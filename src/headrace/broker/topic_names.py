@@ -9,6 +9,7 @@ import re
 from typing import Final
 
 from headrace.errors import InvalidTopicError
+from headrace.types import TopicPartition
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
@@ -33,6 +34,11 @@ def check_topic_name(name: str) -> None:
         raise InvalidTopicError(
             f"the topic name {name!r} holds a character other than ASCII letters, digits, '.', '_' and '-'"
         )
+
+
+def schedule_of(topic_partition: TopicPartition) -> TopicPartition:
+    """Return what the schedule of a partition is called, as a log: no topic can have the name."""
+    return TopicPartition(f"~{topic_partition.topic}", topic_partition.partition)
 
 
 def metric_name(name: str) -> str:

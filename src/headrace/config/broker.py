@@ -84,6 +84,8 @@ class BrokerConfig(SecurityConfig):
         "page cache. Metadata, committed offsets and groups are always synced. Headrace's own option.",
         check=sync_interval_ms,
     )
+    headrace_delay_enable: bool = _default_of("headrace.delay.enable")
+    headrace_delay_max_ms: int = _default_of("headrace.delay.max.ms")
     headrace_filter_enable: bool = _default_of("headrace.filter.enable")
     headrace_key_serde: str = _default_of("headrace.key.serde")
     headrace_partitioner: str = _default_of("headrace.partitioner")
@@ -96,6 +98,14 @@ class BrokerConfig(SecurityConfig):
         type=_INT,
         minimum=1024,
     )
+    group_consumer_assignment_interval_ms: int = option(
+        0,
+        "How long a consumer group (KIP-848) keeps a target assignment at least: what changes meanwhile is looked at "
+        "once. More than 0 spares work in groups of thousands of members that come and go together, and makes a "
+        "member wait for partitions.",
+        type=_INT,
+        minimum=0,
+    )
     group_consumer_assignors: str = option(
         "uniform,range",
         "The assignors that members of consumer groups (KIP-848) may ask for, the default first: `uniform`, `range`, "
@@ -105,26 +115,43 @@ class BrokerConfig(SecurityConfig):
     )
     group_consumer_heartbeat_interval_ms: int = option(
         5000,
-        "How often a member of a consumer group (KIP-848) is told to send a heartbeat.",
+        "How often a member of a consumer group (KIP-848) is told to send a heartbeat; a group can have an interval "
+        "of its own.",
         type=_INT,
         minimum=1,
+    )
+    group_consumer_max_assignment_interval_ms: int = option(
+        15_000, "Longest assignment interval that a group can have of its own.", type=_INT, minimum=0
+    )
+    group_consumer_max_heartbeat_interval_ms: int = option(
+        15_000, "Longest heartbeat interval that a group can have of its own.", type=_INT, minimum=1
+    )
+    group_consumer_max_session_timeout_ms: int = option(
+        60_000, "Longest session timeout that a group can have of its own.", type=_INT, minimum=1
     )
     group_consumer_max_size: int = option(
         1000, "How many members a consumer group (KIP-848) may have.", type=_INT, minimum=1
     )
     group_consumer_migration_policy: str = option(
-        "disabled",
-        "Whether a group that has members can change between the classic protocol and KIP-848's. One without members "
-        "always can: whoever joins it next decides.",
-        choices=("disabled",),
-        unsupported=dict.fromkeys(
-            ("bidirectional", "upgrade", "downgrade"),
-            "members of both protocols in one group are not supported yet",
-        ),
+        "bidirectional",
+        "Whether a group that has members changes between the classic protocol and KIP-848's: when a consumer joins "
+        "a classic group (`upgrade`), when the last consumer leaves and classic members remain (`downgrade`), in both "
+        "cases (`bidirectional`), or never (`disabled`). One without members always can: whoever joins next decides.",
+        choices=("bidirectional", "upgrade", "downgrade", "disabled"),
+    )
+    group_consumer_min_assignment_interval_ms: int = option(
+        0, "Shortest assignment interval that a group can have of its own.", type=_INT, minimum=0
+    )
+    group_consumer_min_heartbeat_interval_ms: int = option(
+        5000, "Shortest heartbeat interval that a group can have of its own.", type=_INT, minimum=1
+    )
+    group_consumer_min_session_timeout_ms: int = option(
+        45_000, "Shortest session timeout that a group can have of its own.", type=_INT, minimum=1
     )
     group_consumer_session_timeout_ms: int = option(
         45_000,
-        "How long a member of a consumer group (KIP-848) may be silent before it is removed.",
+        "How long a member of a consumer group (KIP-848) may be silent before it is removed; a group can have a "
+        "timeout of its own.",
         type=_INT,
         minimum=1,
     )

@@ -21,6 +21,8 @@ from headrace.errors import ConfigError
 if TYPE_CHECKING:
     from headrace.config.broker import BrokerConfig
 
+LONGEST_DELAY_MS: Final = 253_402_300_799_999
+"""No due time lies beyond the year 9999."""
 _RECOMPRESSION: Final = (
     "batches are stored as the producer compressed them; leave it at 'producer' and set "
     "compression.type on producers"
@@ -73,6 +75,19 @@ class TopicConfig:
         "After how many milliseconds at most a partition is synced, if headrace.durability does not do so earlier.",
         minimum=0,
         broker_name="log.flush.interval.ms",
+    )
+    headrace_delay_enable: bool = option(
+        default=False,
+        documentation="Whether records can be delayed: a header headrace.deliver-at-ms or headrace.delay-ms says when "
+        "a record is appended to its partition. Not on compacted topics. Headrace's own option.",
+        broker_name="headrace.delay.enable",
+    )
+    headrace_delay_max_ms: int = option(
+        31_622_400_000,
+        "The longest delay of a record that is accepted, 366 days unless set. Headrace's own option.",
+        minimum=0,
+        maximum=LONGEST_DELAY_MS,
+        broker_name="headrace.delay.max.ms",
     )
     headrace_durability: str = option(
         "fsync",
@@ -237,6 +252,12 @@ class TopicConfig:
         return "compact" in self.cleanup_policy.split(",")
 
     @property
+    def max_delay_ms(self) -> int | None:
+        """How long records may be delayed; None if they cannot be."""
+        enabled = self.headrace_delay_enable and not self.compacts
+        return self.headrace_delay_max_ms if enabled else None
+
+    @property
     def sync_interval_ms(self) -> int | None:
         """After how many milliseconds records are synced: 0 before they are acknowledged, None at no promised time."""
         wanted = [sync_interval_ms(self.headrace_durability)]
@@ -291,6 +312,9 @@ def parse_topic_config(
     config = parse(TopicConfig, overrides, defaults=topic_defaults(broker_config))
     if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
         raise ConfigError("min.compaction.lag.ms must not be larger than max.compaction.lag.ms")
+    if config.headrace_delay_enable and "headrace.delay.enable" in overrides and config.compacts:
+        # What is appended instead of a delayed record has no key.
+        raise ConfigError("headrace.delay.enable needs cleanup.policy=delete")
     if config.headrace_ttl_enable and "headrace.ttl.enable" in overrides and config.compacts:
         # A record that expires would bring the one before it to life again.
         raise ConfigError("headrace.ttl.enable needs cleanup.policy=delete")

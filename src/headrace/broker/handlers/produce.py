@@ -120,7 +120,13 @@ class _Appender:
             records = _records(data, self._context.header.api_version)
             if len(records) >= HEADER_SIZE and records[CRC_START + 1] & TRANSACTIONAL_FLAG:
                 self._verify(partition, records)
-            info = self._broker.replicas.append(partition, records, self._context.now_ms)
+            scheduled = None
+            if partition.max_delay_ms is None:
+                info = self._broker.replicas.append(partition, records, self._context.now_ms)
+            else:
+                info, scheduled = self._broker.deliveries.append(
+                    partition, records, self._context.now_ms
+                )
         except ApiError as error:
             return _failed(data.index, error)
         part = PartitionProduceResponse(
@@ -130,6 +136,8 @@ class _Appender:
             log_start_offset=partition.log_start_offset,
         )
         self.appended.append((partition, info.last_offset + 1, part))
+        if scheduled is not None:
+            self.appended.append((*scheduled, part))
         return part
 
     def _verify(self, partition: Partition, records: Buffer) -> None:

@@ -18,7 +18,7 @@ from headrace.ports import FileSystem, Journal, LogDirectory
 class LogDir:
     """One log directory."""
 
-    __slots__ = ("_files", "background", "cleaner", "in_memory", "logs", "name", "space")
+    __slots__ = ("background", "cleaner", "files", "in_memory", "logs", "name", "space")
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class LogDir:
             OSError: The disk refuses.
         """
         directory = files.describe()
-        self._files = files
+        self.files = files
         self.name = directory.name
         self.in_memory = directory.in_memory
         self.logs = LogManager.open(
@@ -75,7 +75,7 @@ class LogDir:
 
     def describe(self) -> LogDirectory:
         """Return its name, and the space in it."""
-        return self._files.describe()
+        return self.files.describe()
 
     def configure(self, config: BrokerConfig) -> None:
         """Use another configuration of the broker."""

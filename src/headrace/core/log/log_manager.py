@@ -256,6 +256,10 @@ class LogManager:
         """Tell whether a partition lies here, also if its log could not be opened."""
         return topic_partition in self._logs or topic_partition in self._failed
 
+    def topic_id(self, topic_partition: TopicPartition) -> bytes:
+        """Return whose topic an open log is."""
+        return self._topic_ids[topic_partition]
+
     def checkpoint_key(self, topic_partition: TopicPartition) -> str:
         """Return what stands for an open log in checkpoints: topic, partition, topic id."""
         return _key(topic_partition, self._topic_ids[topic_partition])

@@ -1,0 +1,205 @@
+"""The schedules of this broker's partitions: delayed records come in by a produce, and leave when they are due.
+
+A partition has a schedule from its first delayed record on, and keeps it when its topic's option is switched off: what
+waits is delivered all the same. The schedule lies in the log directory of the partition, in a directory of its own
+(`schedule_of`), is always synced before a record is acknowledged, and goes with its topic.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.partition import Partition
+from headrace.broker.replica_manager import ReplicaManager
+from headrace.core.deadlines import Deadlines
+from headrace.core.delay.division import divide, may_be_delayed
+from headrace.core.delay.due_queue import DueQueue
+from headrace.core.delay.schedule import Schedule
+from headrace.core.log.partition_log import AppendInfo
+from headrace.core.log.validation import check_produced
+from headrace.errors import ApiError, ErrorCode, StorageError
+from headrace.ports import Journal
+from headrace.types import Buffer
+
+if TYPE_CHECKING:
+    from headrace.broker.topics import Topics
+
+REFRESH_INTERVAL_MS: Final = 60_000
+RETRY_INTERVAL_MS: Final = 1_000
+"""When what could not be released, for want of space, is tried again."""
+
+Scheduled = tuple[Partition, int]
+"""A schedule as a partition of its own, and the offset in it that has to be durable."""
+
+
+class Deliveries:
+    """All schedules, and their deadlines."""
+
+    __slots__ = ("_deadlines", "_journal", "_moved", "_refresh_ms", "_replicas", "_schedules")
+
+    def __init__(self, replicas: ReplicaManager, journal: Journal) -> None:
+        """Schedule for the partitions of `replicas`; `load` comes before the first append."""
+        self._replicas = replicas
+        self._journal = journal
+        self._schedules: dict[Partition, Schedule] = {}
+        self._deadlines: Deadlines[Partition] = Deadlines()
+        self._moved: dict[Partition, None] = {}
+        """Partitions of which a high watermark has moved, theirs or their schedule's."""
+        self._refresh_ms: int | None = None
+
+    def load(self, topics: Topics, now_ms: int) -> None:
+        """Open the schedules that there are."""
+        for topic in topics:
+            for partition in topic.partitions:
+                if partition is not None:
+                    companion = self._replicas.companion(partition, now_ms, create=False)
+                    if companion is not None:
+                        self._begin(partition, companion, now_ms)
+
+    def _begin(self, partition: Partition, companion: Partition, now_ms: int) -> Schedule | None:
+        replicas, files = self._replicas, companion.log_dir.files
+        schedule = Schedule(
+            partition.log,
+            companion.log,
+            DueQueue(files, companion.log.directory),
+            append_target=lambda batch, at_ms: replicas.append(
+                partition, batch, at_ms, validate=False
+            ),
+            append=lambda batch, at_ms: replicas.append(companion, batch, at_ms, in_sequence=False),
+            journal=self._journal,
+            in_memory=companion.log_dir.in_memory,
+        )
+        try:
+            schedule.load(now_ms)
+        except (StorageError, ApiError) as error:
+            self._not_served(partition, error)
+            return None
+        partition.schedules = partition
+        self._schedules[partition] = schedule
+        self._set_deadline(partition, schedule)
+        if self._refresh_ms is None:
+            self._refresh_ms = now_ms + REFRESH_INTERVAL_MS
+        return schedule
+
+    def _not_served(self, partition: Partition, error: Exception) -> None:
+        self._journal.error(
+            "schedule_not_served", partition=str(partition.topic_partition), reason=str(error)
+        )
+
+    # Produces
+
+    def append(
+        self, partition: Partition, records: Buffer, now_ms: int
+    ) -> tuple[AppendInfo, Scheduled | None]:
+        """Append a produced batch, and schedule those of its records that are delayed.
+
+        Returns:
+            What became of it in the partition, and what has to be durable besides.
+
+        Raises:
+            ApiError: It is refused; nothing was scheduled.
+        """
+        max_delay_ms = partition.max_delay_ms
+        if max_delay_ms is None or not may_be_delayed(records):
+            return self._replicas.append(partition, records, now_ms), None
+        check_produced(records, partition.log.config, now_ms)
+        schedule = self._schedules.get(partition)
+        clock = now_ms if schedule is None else schedule.clock(now_ms)
+        divided = divide(records, now_ms=clock, max_delay_ms=max_delay_ms)
+        if divided is None:
+            return self._replicas.append(partition, records, now_ms), None
+        companion = self._replicas.companion(partition, now_ms, create=True)
+        if companion is None or len(divided.later) > companion.log.config.segment_bytes:
+            raise ApiError(
+                ErrorCode.MESSAGE_TOO_LARGE if companion else ErrorCode.KAFKA_STORAGE_ERROR,
+                "the delayed records cannot be scheduled",
+            )
+        if schedule is None:
+            schedule = self._begin(partition, companion, now_ms)
+            if schedule is None:
+                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "the schedule cannot be read")
+        info = self._replicas.append(partition, divided.now, now_ms, validate=False)
+        end_offset = schedule.add(divided.later, now_ms)
+        self._set_deadline(partition, schedule)
+        return info, (companion, end_offset)
+
+    # Time
+
+    def advanced(self, partition: Partition) -> None:
+        """Take note that a high watermark has moved: of a partition with a schedule, or of the schedule itself."""
+        if partition.schedules is not None:
+            self._moved[partition.schedules] = None
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` has something to do next."""
+        if self._moved:
+            return 0
+        earliest, refresh = self._deadlines.next_ms, self._refresh_ms
+        if refresh is not None and (earliest is None or refresh < earliest):
+            return refresh
+        return earliest
+
+    def tick(self, now_ms: int) -> None:
+        """Release what is due."""
+        if not self._schedules:
+            return
+        moved, self._moved = self._moved, {}
+        due = dict.fromkeys(self._deadlines.expire(now_ms))
+        for partition in {**moved, **due}:
+            schedule = self._schedule(partition)
+            if schedule is not None:
+                self._work(partition, schedule, now_ms)
+        if self._refresh_ms is not None and now_ms >= self._refresh_ms:
+            self._refresh_ms = now_ms + REFRESH_INTERVAL_MS
+            self._refresh(now_ms)
+
+    def _schedule(self, partition: Partition) -> Schedule | None:
+        if partition.gone:
+            self._schedules.pop(partition, None)
+            self._deadlines.cancel(partition)
+        return self._schedules.get(partition)
+
+    def _work(self, partition: Partition, schedule: Schedule, now_ms: int) -> None:
+        try:
+            schedule.work(now_ms)
+        except ApiError as error:
+            if not partition.gone:
+                self._journal.warning(
+                    "release_put_off",
+                    partition=str(partition.topic_partition),
+                    reason=error.message,
+                )
+                self._deadlines.set(partition, now_ms + RETRY_INTERVAL_MS)
+            return
+        except StorageError as error:
+            self._not_served(partition, error)
+            self._schedules.pop(partition)
+            return
+        except OSError as error:
+            self._replicas.fail(partition.log_dir, error)
+            return
+        self._set_deadline(partition, schedule)
+
+    def _set_deadline(self, partition: Partition, schedule: Schedule) -> None:
+        deadline_ms = schedule.next_deadline_ms
+        if deadline_ms is None:
+            self._deadlines.cancel(partition)
+        else:
+            self._deadlines.set(partition, deadline_ms)
+
+    def _refresh(self, now_ms: int) -> None:
+        for partition in list(self._schedules):
+            schedule = self._schedule(partition)
+            if schedule is not None:
+                try:
+                    schedule.refresh(now_ms)
+                except ApiError:
+                    continue  # without space there is no mark: another time
+
+    # What is to be seen
+
+    def pending(self, partition: Partition) -> int:
+        """Return how many records of a partition wait."""
+        schedule = self._schedules.get(partition)
+        return 0 if schedule is None else schedule.pending

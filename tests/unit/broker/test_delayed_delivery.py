@@ -1,0 +1,321 @@
+"""Delayed records: appended when they are due, in order, once, and whatever the producer gets wrong is told to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace.errors import ErrorCode
+from headrace.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from headrace.records.builder import build_batch
+from headrace.records.compression import Compression
+from headrace.records.reader import Record, read_records
+from tests.fixtures.broker_harness import START_MS, BrokerHarness, fetch_request, produce_request
+
+AT = "headrace.deliver-at-ms"
+AFTER = "headrace.delay-ms"
+DAY_MS = 86_400_000
+Headers = tuple[tuple[str, bytes], ...]
+
+
+def delayed(value: bytes, delay_ms: int) -> tuple[bytes, Headers]:
+    return value, ((AFTER, b"%d" % delay_ms),)
+
+
+def at(value: bytes, due_ms: int) -> tuple[bytes, Headers]:
+    return value, ((AT, b"%d" % due_ms),)
+
+
+def plain(value: bytes) -> tuple[bytes, Headers]:
+    return value, ()
+
+
+def records(*entries: tuple[bytes, Headers], **options: Any) -> bytes:
+    return build_batch(
+        [(None, value, headers, START_MS) for value, headers in entries], **options
+    )
+
+
+class World(BrokerHarness):
+    """A broker with a topic that delays."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.create_topic("later", headrace_delay_enable="true")
+
+    def put(self, *entries: tuple[bytes, Headers], **options: Any) -> Any:
+        part = self.call(produce_request("later", 0, records(*entries, **options)))
+        return part.responses[0].partition_responses[0]
+
+    def pass_time(self, milliseconds: int) -> None:
+        """Let time pass, with every sync that is due."""
+        end_ms = self.now_ms + milliseconds
+        while True:
+            while self.sync():
+                pass
+            deadline_ms = self.broker.next_deadline_ms
+            if deadline_ms is None or deadline_ms > end_ms:
+                break
+            self.now_ms = max(self.now_ms, deadline_ms)
+            self.broker.tick(self.now_ms)
+        self.now_ms = end_ms
+
+    def there(self) -> list[Record]:
+        """Return all records of the partition, as a client that reads from the start."""
+        found: list[Record] = []
+        offset = 0
+        while True:
+            part = self.fetch("later", offset)
+            assert part.error_code == ErrorCode.NONE
+            if not part.records:
+                return found
+            for record in read_records(part.records, include_control=True):
+                offset = record.offset + 1
+            batches = read_records(part.records)
+            found += batches
+            offset = max(offset, self.end_of(part.records))
+
+    @staticmethod
+    def end_of(data: bytes) -> int:
+        from headrace.records.batch import iterate_headers
+
+        return max(header.next_offset for _, header in iterate_headers(data))
+
+    def values(self) -> list[bytes | None]:
+        return [record.value for record in self.there()]
+
+    @property
+    def pending(self) -> int:
+        partition = self.broker.topics.require("later").partition(0)
+        return self.broker.deliveries.pending(partition)
+
+
+def test_a_delayed_record_comes_when_it_is_due_and_not_before() -> None:
+    world = World()
+    part = world.put(delayed(b"a", 1000))
+    assert part.error_code == ErrorCode.NONE
+    assert world.values() == []
+    world.pass_time(999)
+    assert world.values() == []
+    world.pass_time(1)
+    (record,) = world.there()
+    assert record.value == b"a"
+    assert record.timestamp == START_MS + 1000
+    assert record.headers == ((AFTER, b"1000"),)
+    assert world.pending == 0
+
+
+def test_records_come_in_the_order_of_their_due_times_and_ties_in_that_of_arrival() -> None:
+    world = World()
+    world.put(delayed(b"c", 30), delayed(b"a", 10), delayed(b"b1", 20))
+    world.put(at(b"b2", START_MS + 20), delayed(b"d", 40))
+    world.put(delayed(b"b3", 20))
+    world.pass_time(1000)
+    assert world.values() == [b"a", b"b1", b"b2", b"b3", b"c", b"d"]
+
+
+def test_the_others_of_the_batch_are_appended_at_once_at_the_offsets_the_producer_is_told() -> None:
+    world = World()
+    part = world.put(plain(b"x"), delayed(b"later", 50), plain(b"y"))
+    assert [(each.offset, each.value) for each in world.there()] == [(0, b"x"), (2, b"y")]
+    assert part.base_offset == 0
+    assert world.put(plain(b"z")).base_offset == 3
+    world.pass_time(50)
+    assert world.values() == [b"x", b"y", b"z", b"later"]
+
+
+@pytest.mark.parametrize("codec", [Compression.GZIP, Compression.ZSTD, Compression.LZ4])
+def test_a_compressed_batch_is_looked_into(codec: Compression) -> None:
+    world = World()
+    world.put(plain(b"x"), delayed(b"later", 50), compression=codec)
+    assert world.values() == [b"x"]
+    world.pass_time(50)
+    assert world.values() == [b"x", b"later"]
+
+
+def test_what_was_due_before_it_came_is_delivered_at_once() -> None:
+    world = World()
+    world.put(at(b"old", 5), at(b"older", 0), delayed(b"none", 0))
+    world.pass_time(0)
+    assert world.values() == [b"old", b"older", b"none"]
+    assert {record.timestamp for record in world.there()} == {START_MS}
+
+
+@pytest.mark.parametrize(
+    ("headers", "what"),
+    [
+        (((AFTER, b"-1"),), "decimal number"),
+        (((AT, b"soon"),), "decimal number"),
+        (((AT, b""),), "decimal number"),
+        (((AT, b"253402300800000"),), "decimal number"),
+        (((AT, b"253402300799999"),), "headrace.delay.max.ms"),
+        (((AFTER, b"%d" % (400 * DAY_MS)),), "headrace.delay.max.ms"),
+        (((AFTER, b"1"), (AT, b"1")), "not several"),
+        (((AFTER, b"1"), (AFTER, b"1")), "not several"),
+    ],
+)
+def test_a_header_that_makes_no_sense_is_refused_with_the_whole_batch(
+    headers: Headers, what: str
+) -> None:
+    world = World()
+    part = world.put(plain(b"x"), (b"wrong", headers), delayed(b"y", 5))
+    assert part.error_code == ErrorCode.INVALID_RECORD
+    assert what in part.error_message
+    assert [error.batch_index for error in part.record_errors] == [1]
+    world.pass_time(1000)
+    assert world.values() == []
+    assert world.put(delayed(b"right", 5)).error_code == ErrorCode.NONE
+    world.pass_time(1000)
+    assert world.values() == [b"right"]
+
+
+def test_topics_without_the_option_take_the_headers_as_they_are() -> None:
+    world = World()
+    world.create_topic("plain")
+    world.call(produce_request("plain", 0, records((b"now", ((AFTER, b"nonsense"),)))))
+    part = world.fetch("plain", 0)
+    assert [record.value for record in read_records(part.records)] == [b"now"]
+
+
+def test_compacted_topics_cannot_delay() -> None:
+    world = World()
+    with pytest.raises(AssertionError, match=r"cleanup\.policy=delete"):
+        world.create_topic("c", cleanup_policy="compact", headrace_delay_enable="true")
+
+
+def test_a_retry_of_an_idempotent_producer_is_not_scheduled_twice() -> None:
+    world = World()
+    identity = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    first = world.put(plain(b"x"), delayed(b"a", 50), **identity)
+    again = world.put(plain(b"x"), delayed(b"a", 50), **identity)
+    assert (first.error_code, first.base_offset) == (again.error_code, again.base_offset)
+    all_later = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 2}
+    first = world.put(delayed(b"b", 60), delayed(b"c", 60), **all_later)
+    world.crash()
+    again = world.put(delayed(b"b", 60), delayed(b"c", 60), **all_later)
+    assert (first.error_code, first.base_offset) == (again.error_code, again.base_offset)
+    following = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 4}
+    assert world.put(plain(b"y"), **following).error_code == ErrorCode.NONE
+    world.pass_time(1000)
+    assert world.values() == [b"x", b"y", b"a", b"b", b"c"]
+
+
+def test_sequences_without_their_predecessors_are_refused_though_all_before_was_delayed() -> None:
+    world = World()
+    world.put(delayed(b"a", 50), producer_id=7, producer_epoch=0, base_sequence=0)
+    part = world.put(delayed(b"c", 50), producer_id=7, producer_epoch=0, base_sequence=2)
+    assert part.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    world.pass_time(1000)
+    assert world.values() == [b"a"]
+
+
+def test_nothing_is_answered_before_the_schedule_is_synced() -> None:
+    world = World()
+    pending = world.send(produce_request("later", 0, records(delayed(b"a", 0))))
+    world.advance(100)
+    assert not pending.done
+    assert world.values() == []
+    world.pass_time(0)
+    assert pending.done
+    assert world.values() == [b"a"]
+
+
+def test_what_waits_is_there_after_a_crash_and_after_a_stop_and_what_came_does_not_come_again() -> None:
+    world = World()
+    world.put(*(delayed(b"%d" % number, number * 10) for number in range(10)))
+    world.pass_time(35)
+    world.crash()
+    world.pass_time(20)
+    assert world.values() == [b"%d" % number for number in range(6)]
+    world.restart()
+    world.pass_time(1000)
+    assert world.values() == [b"%d" % number for number in range(10)]
+    world.restart()
+    world.pass_time(1000)
+    assert len(world.values()) == 10
+
+
+def test_what_waits_comes_though_the_option_has_been_switched_off() -> None:
+    world = World()
+    world.put(delayed(b"a", 500), delayed(b"b", 5000))
+    config = AlterableConfig(name="headrace.delay.enable", config_operation=0, value="false")
+    resource = AlterConfigsResource(resource_type=2, resource_name="later", configs=[config])
+    world.call(IncrementalAlterConfigsRequest(resources=[resource]))
+    world.put(delayed(b"now", 5000))
+    world.pass_time(1000)
+    world.crash()
+    assert world.values() == [b"now", b"a"]
+    world.pass_time(10_000)
+    assert world.values() == [b"now", b"a", b"b"]
+
+
+def test_with_its_topic_a_schedule_goes() -> None:
+    world = World()
+    world.put(delayed(b"a", 500))
+    assert "~later-0" in world.files.list("")
+    world.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="later")]))
+    assert world.files.list("~later-0") == []
+    world.create_topic("later", headrace_delay_enable="true")
+    world.put(delayed(b"new", 300))
+    world.pass_time(1000)
+    assert world.values() == [b"new"]
+    world.crash()
+    world.pass_time(1000)
+    assert world.values() == [b"new"]
+
+
+def test_a_clock_that_was_set_back_between_two_lives_holds_nothing_up_and_repeats_nothing() -> None:
+    world = World()
+    world.put(delayed(b"a", 10), delayed(b"c", 2 * DAY_MS))
+    world.now_ms += DAY_MS  # a day too far
+    world.put(delayed(b"b", 10))
+    world.pass_time(1000)
+    assert world.values() == [b"a", b"b"]
+    world.now_ms = START_MS + 5000
+    world.crash()
+    world.put(delayed(b"soon", 100))
+    world.pass_time(1000)
+    assert world.values() == [b"a", b"b", b"soon"]
+    world.crash()
+    world.pass_time(1000)
+    world.crash()
+    world.pass_time(3 * DAY_MS)
+    assert world.values() == [b"a", b"b", b"soon", b"c"]
+
+
+def test_a_record_with_another_time_type_gets_the_time_of_its_append() -> None:
+    world = World()
+    world.create_topic(
+        "stamped", headrace_delay_enable="true", message_timestamp_type="LogAppendTime"
+    )
+    world.call(produce_request("stamped", 0, records(delayed(b"a", 100))))
+    world.pass_time(100)
+    part = world.fetch("stamped", 1)
+    assert [record.timestamp for record in read_records(part.records)] == [START_MS + 100]
+
+
+def test_fetches_that_wait_are_woken_by_a_release() -> None:
+    world = World()
+    world.put(delayed(b"a", 100))
+    pending = world.send(fetch_request(("later", 0, 1), max_wait_ms=60_000))
+    assert not pending.done
+    world.pass_time(100)
+    assert pending.done
+
+
+def test_transactions_do_not_delay() -> None:
+    world = World()
+    entries = [(None, b"a", ((AFTER, b"5"),), START_MS)]
+    batch = bytearray(build_batch(entries, producer_id=1, producer_epoch=0, base_sequence=0))
+    from headrace.core.delay.division import divide
+
+    batch[22] |= 0x10
+    with pytest.raises(Exception, match="not transactional"):
+        divide(bytes(batch), now_ms=START_MS, max_delay_ms=DAY_MS)
+    assert world.values() == []
