@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from headrace.core.coordinator.group import join, membership, offsets, rebalance
+from headrace.core.coordinator.group import fencing, join, kinds, membership, rebalance
 from headrace.core.coordinator.group.classic import Group
 from headrace.core.coordinator.group.shard import GroupShard
 from headrace.core.coordinator.runtime import Shard
@@ -57,13 +57,12 @@ def a_generation_number_is_given_twice(patch: Patch) -> None:
 
 def commits_of_an_older_generation_count(patch: Patch) -> None:
     """A member that is still in the group may commit, whatever generation it believes in."""
-    real = offsets._commit_error
 
-    def commit_error(group: Group | None, request: Any, no_group: ErrorCode) -> ErrorCode:
-        error = real(group, request, no_group)
+    def check(shard: GroupShard, committer: fencing.Committer) -> ErrorCode:
+        error = fencing.check_classic_commit(shard, committer)
         return ErrorCode.NONE if error is ErrorCode.ILLEGAL_GENERATION else error
 
-    patch.setattr(offsets, "_commit_error", commit_error)
+    patch.setattr(kinds, "CLASSIC", kinds.CLASSIC._replace(check_commit=check))
 
 
 def timers_die_with_the_coordinator(patch: Patch) -> None:

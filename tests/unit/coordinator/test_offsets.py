@@ -107,12 +107,17 @@ def test_the_empty_group_id_may_commit():
 
 
 @pytest.mark.parametrize(
-    ("group", "generation", "error"),
-    [("g", 1, ErrorCode.ILLEGAL_GENERATION), ("x" * 40_000, -1, ErrorCode.INVALID_GROUP_ID)],
+    ("group", "generation", "version", "error"),
+    [
+        ("g", 1, 8, ErrorCode.ILLEGAL_GENERATION),
+        ("g", 1, 9, ErrorCode.GROUP_ID_NOT_FOUND),
+        ("x" * 40_000, -1, 9, ErrorCode.INVALID_GROUP_ID),
+    ],
 )
-def test_a_commit_to_a_group_that_can_not_be_is_refused(group, generation, error):
+def test_a_commit_to_a_group_that_can_not_be_is_refused(group, generation, version, error):
     world = GroupWorld()
-    assert world.commit_code({("t", 0): 5}, group=group, generation=generation) == error
+    options = {"group": group, "generation": generation, "version": version}
+    assert world.commit_code({("t", 0): 5}, **options) == error
     assert world.take_records() == []
 
 

@@ -1,11 +1,10 @@
 """ConsumerGroupHeartbeat (API key 68), versions 0-1.
 
-Behaviour: the server-side group protocol (KIP-848), see `headrace.core.coordinator.consumer`. A group that has no
-members changes its protocol with whoever joins next, in both directions. Regular expressions need `headrace[regex]`
-where the broker runs; they match topics that the client may describe.
-Not implemented: groups with members of both protocols (a group of the other protocol that has members is refused:
-group.consumer.migration.policy is "disabled"); racks are kept and given to assignors, but Headrace's own do not use
-them; settings of a single group.
+Behaviour: the server-side group protocol (KIP-848), see `headrace.core.coordinator.consumer`. A classic group of
+consumers becomes a consumer group when one joins it, and back when the last one leaves, as
+group.consumer.migration.policy says; one without members in any case. Regular expressions need `headrace[regex]` where
+the broker runs; they match topics that the client may describe.
+Not implemented: racks are kept and given to assignors, but Headrace's own do not use them.
 Versions: v1 regular expressions; clients choose their member ids.
 """
 

@@ -3,7 +3,8 @@
 Behaviour: the classic group protocol, see `headrace.core.coordinator.group`. The response waits until the join phase is
 complete and the new generation durable. Session timeouts outside of group.min/max.session.timeout.ms are refused with
 INVALID_SESSION_TIMEOUT. Any protocol type is accepted.
-A consumer group (KIP-848) becomes a classic one if it has no members, else the answer is INCONSISTENT_GROUP_PROTOCOL.
+In a consumer group (KIP-848) that has members the answer comes at once, nobody leads, and the server assigns; one
+without members becomes a classic group.
 Versions: v1 rebalance timeout; v4 new members get MEMBER_ID_REQUIRED and an id first (KIP-394); v5 group instance ids
 (KIP-345); v6 flexible; v7 protocol type in the response; v8 reason; v9 skip_assignment for a static leader that
 restarted.

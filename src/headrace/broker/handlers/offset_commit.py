@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 API_KEY: Final = ApiKey.OFFSET_COMMIT
 VERSIONS: Final = VersionRange(2, 9)
 
-_MEMBER_EPOCHS_VERSION: Final = 9
-
 
 def handle(
     broker: Broker, context: RequestContext, request: OffsetCommitRequest
@@ -49,15 +47,14 @@ def handle(
         if allows(broker, context, Operation.READ, ResourceType.TOPIC, topic.name)
     ]
     known = [_existing(broker, topic) for topic in allowed]
-    epochs = context.header.api_version >= _MEMBER_EPOCHS_VERSION
-    no_group = ErrorCode.GROUP_ID_NOT_FOUND if epochs else ErrorCode.ILLEGAL_GENERATION
+    version = context.header.api_version
     if [topic.partitions for topic in known] == [topic.partitions for topic in wanted]:
-        return broker.groups.commit_offsets(request, context.now_ms, no_group=no_group)
+        return broker.groups.commit_offsets(request, context.now_ms, version=version)
     request.topics = [topic for topic in known if topic.partitions]
     permitted = frozenset(topic.name for topic in allowed)
     if not request.topics:
         return _complete(wanted, permitted, OffsetCommitResponse())
-    reply = broker.groups.commit_offsets(request, context.now_ms, no_group=no_group)
+    reply = broker.groups.commit_offsets(request, context.now_ms, version=version)
     if isinstance(reply, Deferred):
         return reply.map(lambda response: _complete(wanted, permitted, response))
     return _complete(wanted, permitted, reply)

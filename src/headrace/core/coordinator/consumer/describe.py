@@ -19,6 +19,7 @@ from headrace.protocol.messages.consumer_group_describe import (
 )
 
 CONSUMER_TYPE: Final = "consumer"
+_CLASSIC_MEMBER: Final = 0
 _CONSUMER_MEMBER: Final = 1
 
 
@@ -64,7 +65,7 @@ def _member(
         subscribed_topic_regex=member.regex or "",
         assignment=_named(current.assigned, view),
         target_assignment=_named(group.target(member_id), view),
-        member_type=_CONSUMER_MEMBER,
+        member_type=_CONSUMER_MEMBER if member.classic is None else _CLASSIC_MEMBER,
     )
 
 

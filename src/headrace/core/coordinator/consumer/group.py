@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import TypeVar
 
@@ -20,6 +21,9 @@ from headrace.core.coordinator.consumer.records import (
     TargetEpoch,
     TargetMember,
 )
+
+Wish = tuple[tuple[str, ...], str | None]
+"""What a member subscribes to: topics by name, and a regular expression."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -57,6 +61,11 @@ class ConsumerGroup:
         targets: What the target gives each member.
         current: What each member holds.
         regexes: The topics that each regular expression of a member stands for.
+        owners: Who holds a partition: by assignment, or until it has given it up.
+        instances: The member that has an instance id.
+        wishes: How many members have each subscription: few differ in a group, so nobody need look at all members.
+        classic_members: Those that speak the classic protocol.
+        protocols: How many of those support each protocol.
         checked: Soft: the version of the topics that the group was last compared with.
         resolved: Soft: the version of the topics that each regular expression was last resolved with.
     """
@@ -65,15 +74,19 @@ class ConsumerGroup:
         "_stored",
         "assignment_epoch",
         "checked",
+        "classic_members",
         "current",
         "epoch",
         "group_id",
+        "instances",
         "members",
         "metadata_hash",
         "owners",
+        "protocols",
         "regexes",
         "resolved",
         "targets",
+        "wishes",
     )
 
     def __init__(self, group_id: str) -> None:
@@ -86,7 +99,10 @@ class ConsumerGroup:
         self.current: dict[str, Current] = {}
         self.regexes: dict[str, tuple[str, ...]] = {}
         self.owners: dict[Partition, str] = {}
-        """Who holds a partition: by assignment, or until it has given it up."""
+        self.instances: dict[str, str] = {}
+        self.wishes: Counter[Wish] = Counter()
+        self.classic_members: set[str] = set()
+        self.protocols: Counter[str] = Counter()
         self.checked = -1
         self.resolved: dict[str, int] = {}
         self._stored: set[type[ConsumerRecord]] = set()
@@ -102,13 +118,31 @@ class ConsumerGroup:
             self.assignment_epoch = record.epoch or 0
             self._note(TargetEpoch, stored=record.epoch is not None)
         elif isinstance(record, MemberRecord):
-            _set(self.members, record.member_id, record.member)
+            self._replay_member(record.member_id, record.member)
         elif isinstance(record, TargetMember):
             _set(self.targets, record.member_id, record.partitions)
         elif isinstance(record, CurrentMember):
             self._replay_current(record.member_id, record.current)
         else:
             _set(self.regexes, record.regex, record.topics)
+
+    def _replay_member(self, member_id: str, member: MemberMetadata | None) -> None:
+        before = self.members.get(member_id)
+        if before is not None:
+            _count(self.wishes, [wish_of(before)], -1)
+            if before.instance_id and self.instances.get(before.instance_id) == member_id:
+                del self.instances[before.instance_id]
+            if before.classic is not None:
+                self.classic_members.discard(member_id)
+                _count(self.protocols, before.classic.names, -1)
+        _set(self.members, member_id, member)
+        if member is not None:
+            _count(self.wishes, [wish_of(member)], 1)
+            if member.instance_id:
+                self.instances[member.instance_id] = member_id
+            if member.classic is not None:
+                self.classic_members.add(member_id)
+                _count(self.protocols, member.classic.names, 1)
 
     def _replay_current(self, member_id: str, current: Current | None) -> None:
         for partition in _held(self.current.get(member_id, NEW_MEMBER)):
@@ -152,19 +186,23 @@ class ConsumerGroup:
         """Return what the target gives a member."""
         return self.targets.get(member_id, NOTHING_ASSIGNED)
 
-    def static_member(self, instance_id: str) -> str | None:
-        """Return the id of the member that has an instance id."""
-        for member_id, member in self.members.items():
-            if member.instance_id == instance_id:
-                return member_id
-        return None
+    def wishes_after(
+        self, leaving: Iterable[str], joining: MemberMetadata | None = None
+    ) -> Collection[Wish]:
+        """Return the subscriptions that remain when members leave, and one joins or changes."""
+        wishes = Counter(self.wishes)
+        wishes.subtract(wish_of(self.members[m]) for m in leaving if m in self.members)
+        wishes.update([wish_of(joining)] if joining is not None else ())
+        return [wish for wish, count in wishes.items() if count > 0]
 
     @property
     def subscribed(self) -> frozenset[str]:
         """The names of the topics that its members want."""
-        return frozenset().union(
-            *(topics_of(member, self.regexes) for member in self.members.values())
-        )
+        return topics_of(self.wishes, self.regexes)
+
+    def supports_any(self, protocols: Iterable[str]) -> bool:
+        """Whether all its classic members support one of these protocols."""
+        return any(self.protocols[name] == len(self.classic_members) for name in protocols)
 
     def tombstones(self) -> Iterator[ConsumerRecord]:
         """Yield what forgets the group, members and all."""
@@ -183,14 +221,28 @@ class ConsumerGroup:
         yield MemberRecord(self.group_id, member_id, None)
 
 
-def topics_of(member: MemberMetadata, regexes: Mapping[str, tuple[str, ...]]) -> frozenset[str]:
-    """Return the names of the topics that a member wants."""
-    resolved = () if member.regex is None else regexes.get(member.regex, ())
-    return frozenset(member.topics).union(resolved)
+def wish_of(member: MemberMetadata) -> Wish:
+    """Return what a member subscribes to."""
+    return member.topics, member.regex
+
+
+def topics_of(wishes: Iterable[Wish], regexes: Mapping[str, tuple[str, ...]]) -> frozenset[str]:
+    """Return the names of the topics that subscriptions stand for."""
+    topics: set[str] = set()
+    for names, regex in wishes:
+        topics.update(names, () if regex is None else regexes.get(regex, ()))
+    return frozenset(topics)
 
 
 def _held(current: Current) -> Partitions:
     return current.assigned | current.revoking
+
+
+def _count(counts: Counter[K], keys: Iterable[K], by: int) -> None:
+    for key in keys:
+        counts[key] += by
+        if not counts[key]:
+            del counts[key]
 
 
 def _set(entries: dict[K, V], key: K, value: V | None) -> None:

@@ -14,6 +14,7 @@ from headrace.core.coordinator.consumer.removal import check_instance, unknown_m
 from headrace.core.coordinator.consumer.requests import owned_partitions
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from headrace.protocol.messages.join_group import JoinGroupRequest
 
 
 class Identity(NamedTuple):
@@ -47,15 +48,48 @@ def identify(
     if request.instance_id is not None:
         if request.member_epoch != 0:
             check_instance(group, request.instance_id, member_id)
-        holder = group.static_member(request.instance_id)
+        holder = group.instances.get(request.instance_id)
         if holder is not None and holder != member_id:
-            return _replacement(group, request.instance_id, holder, member_id)
+            _check_released(group, request.instance_id, holder, member_id)
+            return _replacement(group, holder, member_id)
     if member_id in group.members:
         current = group.holding(member_id)
         _check_epoch(current, request)
         return Identity(member_id, group.members[member_id], current)
     if request.member_epoch != 0:
         raise unknown_member(group, member_id)
+    return _newcomer(group, member_id, max_size)
+
+
+def identify_classic(
+    group: ConsumerGroup,
+    request: JoinGroupRequest,
+    member_id: str,
+    max_size: int,
+) -> Identity:
+    """Return whose JoinGroup it is. Its generation does not matter, and a static member's place is taken at once.
+
+    Args:
+        group: The group.
+        request: The JoinGroup.
+        member_id: The id that it names, or a new one.
+        max_size: How many members a group may have.
+
+    Raises:
+        ApiError: A static member is not the one that it says, or the group is full.
+    """
+    if request.group_instance_id is not None:
+        if request.member_id:
+            check_instance(group, request.group_instance_id, member_id)
+        holder = group.instances.get(request.group_instance_id)
+        if holder is not None and holder != member_id:
+            return _replacement(group, holder, member_id)
+    if member_id in group.members:
+        return Identity(member_id, group.members[member_id], group.holding(member_id))
+    return _newcomer(group, member_id, max_size)
+
+
+def _newcomer(group: ConsumerGroup, member_id: str, max_size: int) -> Identity:
     if len(group.members) >= max_size:
         raise ApiError(
             ErrorCode.GROUP_MAX_SIZE_REACHED,
@@ -64,14 +98,19 @@ def identify(
     return Identity(member_id, MemberMetadata(), NEW_MEMBER, is_new=True)
 
 
-def _replacement(group: ConsumerGroup, instance_id: str, holder: str, member_id: str) -> Identity:
-    current = group.holding(holder)
-    if current.epoch != LEFT_STATIC_EPOCH:
+def _check_released(group: ConsumerGroup, instance_id: str, holder: str, member_id: str) -> None:
+    """Refuse who wants a static member's place that is taken; a classic member cannot give it back."""
+    if group.holding(holder).epoch != LEFT_STATIC_EPOCH and group.members[holder].classic is None:
         raise ApiError(
             ErrorCode.UNRELEASED_INSTANCE_ID,
             f"Static member {member_id} with instance id {instance_id} cannot join the group because the "
             f"instance id is owned by {holder} member.",
         )
+
+
+def _replacement(group: ConsumerGroup, holder: str, member_id: str) -> Identity:
+    # It has restarted: it has arrived nowhere yet, though what its place holds stays its own.
+    current = group.holding(holder)._replace(epoch=0, previous_epoch=0)
     return Identity(member_id, group.members[holder], current, replaces=holder)
 
 

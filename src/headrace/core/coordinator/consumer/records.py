@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
+from headrace.core.coordinator.group.subscription import Protocol
 from headrace.protocol.codec import Message
 from headrace.protocol.messages.consumer_group_current_record import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -16,6 +17,8 @@ from headrace.protocol.messages.consumer_group_current_record import (
     TopicPartitions,
 )
 from headrace.protocol.messages.consumer_group_member_record import (
+    ClassicMemberMetadata,
+    ClassicProtocol,
     ConsumerGroupMemberMetadataKey,
     ConsumerGroupMemberMetadataValue,
 )
@@ -64,6 +67,19 @@ class GroupEpoch(NamedTuple):
     metadata_hash: int = 0
 
 
+class ClassicMember(NamedTuple):
+    """What only a member of the classic protocol says."""
+
+    session_timeout_ms: int
+    protocols: tuple[Protocol, ...]
+    """The assignors that it supports; the assignment is the server's, but the group may become a classic one."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of its protocols."""
+        return frozenset(protocol.name for protocol in self.protocols)
+
+
 class MemberMetadata(NamedTuple):
     """What a member said about itself."""
 
@@ -76,6 +92,8 @@ class MemberMetadata(NamedTuple):
     regex: str | None = None
     rebalance_timeout_ms: int = -1
     assignor: str | None = None
+    classic: ClassicMember | None = None
+    """Of a member that speaks the classic protocol."""
 
 
 class MemberRecord(NamedTuple):
@@ -178,10 +196,24 @@ def _member_value(record: MemberRecord) -> Message:
         subscribed_topic_regex=member.regex,
         rebalance_timeout_ms=member.rebalance_timeout_ms,
         server_assignor=member.assignor,
+        classic_member_metadata=_classic_value(member.classic),
+    )
+
+
+def _classic_value(classic: ClassicMember | None) -> ClassicMemberMetadata | None:
+    if classic is None:
+        return None
+    return ClassicMemberMetadata(
+        session_timeout_ms=classic.session_timeout_ms,
+        supported_protocols=[
+            ClassicProtocol(name=protocol.name, metadata=protocol.metadata)
+            for protocol in classic.protocols
+        ],
     )
 
 
 def _member(value: ConsumerGroupMemberMetadataValue) -> tuple[MemberMetadata]:
+    classic = value.classic_member_metadata
     member = MemberMetadata(
         value.instance_id,
         value.rack_id,
@@ -191,6 +223,12 @@ def _member(value: ConsumerGroupMemberMetadataValue) -> tuple[MemberMetadata]:
         value.subscribed_topic_regex or None,
         value.rebalance_timeout_ms,
         value.server_assignor,
+        None
+        if classic is None
+        else ClassicMember(
+            classic.session_timeout_ms,
+            tuple(Protocol(p.name, bytes(p.metadata)) for p in classic.supported_protocols),
+        ),
     )
     return (member,)
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 
+from headrace.core.coordinator.consumer.downgrade import classic_members, downgrade
 from headrace.core.coordinator.consumer.group import (
     LEFT_STATIC_EPOCH,
     NOTHING_ASSIGNED,
     ConsumerGroup,
+    Wish,
     topics_of,
 )
 from headrace.core.coordinator.consumer.records import (
     ConsumerRecord,
     CurrentMember,
     GroupEpoch,
-    MemberMetadata,
     MemberState,
     ResolvedRegex,
 )
@@ -32,7 +33,7 @@ from headrace.protocol.messages.consumer_group_heartbeat import (
 
 
 def leave(
-    shard: GroupShard, request: ConsumerGroupHeartbeatRequest
+    shard: GroupShard, request: ConsumerGroupHeartbeatRequest, now_ms: int
 ) -> Result[ConsumerGroupHeartbeatResponse]:
     """Let a member go.
 
@@ -52,7 +53,7 @@ def leave(
     )
     if request.member_epoch == LEFT_STATIC_EPOCH:
         return _leave_for_a_while(shard, group, member_id).with_response(response)
-    return remove(shard, group, member_id).with_response(response)
+    return remove(shard, group, [member_id], now_ms).with_response(response)
 
 
 def _leave_for_a_while(shard: GroupShard, group: ConsumerGroup, member_id: str) -> Result[None]:
@@ -68,27 +69,35 @@ def _leave_for_a_while(shard: GroupShard, group: ConsumerGroup, member_id: str) 
     return Result(None, [CurrentMember(group.group_id, member_id, left)])
 
 
-def remove(shard: GroupShard, group: ConsumerGroup, member_id: str) -> Result[None]:
-    """Forget a member; what it had is shared out with the next heartbeat of another one."""
-    remaining = {key: member for key, member in group.members.items() if key != member_id}
-    records: list[ConsumerRecord] = [*group.member_tombstones(member_id)]
-    records += unused_regexes(group, remaining)
-    wanted = (topics_of(member, group.regexes) for member in remaining.values())
-    topics = known_topics(shard.topics, frozenset().union(*wanted))
+def remove(
+    shard: GroupShard, group: ConsumerGroup, leaving: Collection[str], now_ms: int
+) -> Result[None]:
+    """Forget members; what they had is shared out with the next turn of another one.
+
+    When the last one goes that speaks KIP-848's protocol, the group becomes a classic one.
+    """
+    members = classic_members(shard, group, leaving)
+    if members is not None:
+        return downgrade(shard, group, members, now_ms)
+    records: list[ConsumerRecord] = []
+    for member_id in leaving:
+        records += group.member_tombstones(member_id)
+    wishes = group.wishes_after(leaving)
+    records += unused_regexes(group, wishes)
+    topics = known_topics(shard.topics, topics_of(wishes, group.regexes))
     records.append(GroupEpoch(group.group_id, group.epoch + 1, metadata_hash(topics)))
 
     def removed(error: ErrorCode) -> None:
         if error is ErrorCode.NONE:
-            shard.cancel_consumer_timers(group, member_id)
+            for member_id in leaving:
+                shard.cancel_consumer_timers(group, member_id)
 
     return Result(None, records, removed)
 
 
-def unused_regexes(
-    group: ConsumerGroup, members: Mapping[str, MemberMetadata]
-) -> Iterator[ConsumerRecord]:
-    """Yield what forgets the regular expressions that none of these members has."""
-    used = {member.regex for member in members.values()}
+def unused_regexes(group: ConsumerGroup, wishes: Iterable[Wish]) -> Iterator[ConsumerRecord]:
+    """Yield what forgets the regular expressions that are in none of these subscriptions."""
+    used = {regex for _, regex in wishes}
     for regex in group.regexes:
         if regex not in used:
             yield ResolvedRegex(group.group_id, regex, None)
@@ -110,12 +119,26 @@ def rebalance_expired(
     return _expired(shard, group, member_id, "rebalance", now_ms)
 
 
+def join_expired(
+    shard: GroupShard, group: ConsumerGroup, member_id: str, now_ms: int
+) -> Result[None]:
+    """Remove a classic member that was told to join again, and did not in its rebalance timeout."""
+    return _expired(shard, group, member_id, "join", now_ms)
+
+
+def sync_expired(
+    shard: GroupShard, group: ConsumerGroup, member_id: str, now_ms: int
+) -> Result[None]:
+    """Remove a classic member that has joined, and did not fetch its assignment in its rebalance timeout."""
+    return _expired(shard, group, member_id, "sync", now_ms)
+
+
 def _expired(
     shard: GroupShard, group: ConsumerGroup, member_id: str, what: str, now_ms: int
 ) -> Result[None]:
     if member_id not in group.members:
         return NOTHING
-    result = remove(shard, group, member_id)
+    result = remove(shard, group, [member_id], now_ms)
     removed = result.after
 
     def tried(error: ErrorCode) -> None:
@@ -125,7 +148,7 @@ def _expired(
             )
         else:
             # It could not be written down, so nothing has changed: the next attempt comes in a while.
-            shard.begin_consumer_session(group.group_id, member_id, now_ms)
+            shard.begin_consumer_session(group, member_id, now_ms)
         if removed is not None:
             removed(error)
 
@@ -138,7 +161,7 @@ def check_instance(group: ConsumerGroup, instance_id: str, member_id: str) -> No
     Raises:
         ApiError: UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID.
     """
-    holder = group.static_member(instance_id)
+    holder = group.instances.get(instance_id)
     if holder is None:
         raise ApiError(
             ErrorCode.UNKNOWN_MEMBER_ID,

@@ -6,7 +6,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from headrace.core.coordinator.consumer.assignors import OWN_ASSIGNORS, Assignor, Subscriber
-from headrace.core.coordinator.consumer.group import NOTHING_ASSIGNED, ConsumerGroup, topics_of
+from headrace.core.coordinator.consumer.group import (
+    NOTHING_ASSIGNED,
+    ConsumerGroup,
+    Wish,
+    topics_of,
+    wish_of,
+)
 from headrace.core.coordinator.consumer.records import (
     ConsumerRecord,
     MemberMetadata,
@@ -54,11 +60,18 @@ def compute_target(
     Raises:
         ApiError: A user's assignor failed.
     """
-    wanted = {member_id: topics_of(member, regexes) for member_id, member in members.items()}
-    topics = known_topics(view, frozenset().union(*wanted.values()))
+    wishes = {wish_of(member) for member in members.values()}
+    topics = known_topics(view, topics_of(wishes, regexes))
+    # Few subscriptions differ, so that members share what they stand for.
+    wanted: dict[Wish, frozenset[bytes]] = {
+        wish: frozenset(
+            topics[name].topic_id for name in topics_of([wish], regexes) if name in topics
+        )
+        for wish in wishes
+    }
     subscribers = {
         member_id: Subscriber(
-            frozenset(topics[name].topic_id for name in wanted[member_id] if name in topics),
+            wanted[wish_of(member)],
             targets.get(member_id, NOTHING_ASSIGNED),
             member.instance_id,
             member.rack_id,

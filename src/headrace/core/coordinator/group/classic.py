@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from headrace.core.coordinator.group.records import Generation, StoredMember
 from headrace.core.coordinator.group.states import GroupState
+from headrace.core.coordinator.group.subscription import Protocol
 from headrace.core.deferred import Deferred
 from headrace.protocol.messages.join_group import JoinGroupResponse
 from headrace.protocol.messages.sync_group import SyncGroupResponse
@@ -36,13 +37,6 @@ class Origin(NamedTuple):
     api_version: int
     client_id: str
     client_host: str
-
-
-class Protocol(NamedTuple):
-    """One protocol (assignor) that a member supports, with its opaque metadata."""
-
-    name: str
-    metadata: bytes
 
 
 class Member:

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Self
+from typing import NamedTuple, Self
+
+
+class ConsumerTimes(NamedTuple):
+    """What one consumer group has for its own, where the broker's settings are not to count."""
+
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    assignment_interval_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +36,14 @@ class GroupConfig:
     group_consumer_heartbeat_interval_ms: int = 5_000
     """How often a member of a consumer group is told to send a heartbeat."""
 
+    group_consumer_assignment_interval_ms: int = 0
+    """How long a consumer group keeps a target at least: what changes meanwhile is looked at once."""
+
     group_consumer_max_size: int = 2_147_483_647
     """How many members a consumer group may have."""
+
+    group_consumer_migration_policy: str = "bidirectional"
+    """Whether a group that has members may change its protocol: "upgrade", "downgrade", "bidirectional", "disabled"."""
 
     offsets_retention_minutes: int = 10_080
     """How long offsets are kept once nobody uses them (KIP-211)."""
@@ -53,6 +67,25 @@ class GroupConfig:
     def offsets_retention_ms(self) -> int:
         """`offsets_retention_minutes` in milliseconds."""
         return self.offsets_retention_minutes * 60_000
+
+    @property
+    def consumer_times(self) -> ConsumerTimes:
+        """The times of consumer groups that have none of their own."""
+        return ConsumerTimes(
+            self.group_consumer_session_timeout_ms,
+            self.group_consumer_heartbeat_interval_ms,
+            self.group_consumer_assignment_interval_ms,
+        )
+
+    @property
+    def may_upgrade(self) -> bool:
+        """Whether a classic group that has members becomes a consumer group when a consumer joins it."""
+        return self.group_consumer_migration_policy in {"upgrade", "bidirectional"}
+
+    @property
+    def may_downgrade(self) -> bool:
+        """Whether a consumer group becomes a classic one when only classic members are left."""
+        return self.group_consumer_migration_policy in {"downgrade", "bidirectional"}
 
     @classmethod
     def from_broker(cls, config: object) -> Self:

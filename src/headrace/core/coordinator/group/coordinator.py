@@ -9,10 +9,11 @@ from typing import TypeVar
 from headrace.core.coordinator.consumer import removal
 from headrace.core.coordinator.consumer.assignors import OWN_ASSIGNORS, Assignor
 from headrace.core.coordinator.consumer.describe import describe_consumer_group
+from headrace.core.coordinator.consumer.downgrade import REASON, needs_rebalance
 from headrace.core.coordinator.consumer.group import ConsumerGroup
-from headrace.core.coordinator.consumer.heartbeat import Visible
 from headrace.core.coordinator.consumer.heartbeat import heartbeat as consumer_heartbeat
 from headrace.core.coordinator.consumer.topics import TopicsView
+from headrace.core.coordinator.consumer.turn import Visible
 from headrace.core.coordinator.group import (
     delete,
     describe,
@@ -22,18 +23,19 @@ from headrace.core.coordinator.group import (
     transactional,
 )
 from headrace.core.coordinator.group.classic import Group, Origin
-from headrace.core.coordinator.group.config import GroupConfig
-from headrace.core.coordinator.group.join import join_former_consumer_group
+from headrace.core.coordinator.group.config import ConsumerTimes, GroupConfig
+from headrace.core.coordinator.group.kinds import kind_of
 from headrace.core.coordinator.group.records import GroupRecord
 from headrace.core.coordinator.group.shard import (
+    CONSUMER_JOIN,
     CONSUMER_REBALANCE,
     CONSUMER_SESSION,
+    CONSUMER_SYNC,
     JOIN,
     SESSION,
     SYNC,
     GroupShard,
 )
-from headrace.core.coordinator.group.sync import sync_group
 from headrace.core.coordinator.partitioning import can_be_stored, partition_for_key
 from headrace.core.coordinator.runtime import (
     PARKED,
@@ -100,6 +102,7 @@ class GroupCoordinator:
         journal: Journal,
         topics: TopicsView | None = None,
         assignors: Mapping[str, Assignor] = OWN_ASSIGNORS,
+        times: Callable[[str], ConsumerTimes] | None = None,
     ) -> None:
         self.config = config
         self._log = log
@@ -107,6 +110,7 @@ class GroupCoordinator:
         self._journal = journal
         self._topics = topics
         self._assignors = assignors
+        self._times = times
         self._timers: Timers = Deadlines()
         self._shards: dict[int, GroupShard] = {}
 
@@ -129,8 +133,9 @@ class GroupCoordinator:
                 journal=self._journal,
                 topics=self._topics,
                 assignors=self._assignors,
+                times=self._times,
             )
-            shard.after_load = partial(self._shrink, shard)
+            shard.after_load = partial(self._rebalance_loaded, shard)
         # Every partition has its own share of the interval: looking through all of them at once would take long.
         share = (partition + 1) / max(self._log.partitions_count, 1)
         interval_ms = self.config.offsets_retention_check_interval_ms
@@ -195,12 +200,15 @@ class GroupCoordinator:
         }
         shard.runtime.execute(operations[timer.kind], _no_response, now_ms)
 
-    def _shrink(
+    def _rebalance_loaded(
         self, shard: GroupShard, group: Group, now_ms: int
     ) -> Callable[[], Result[None]] | None:
-        if len(group.members) <= self.config.group_max_size:
+        if needs_rebalance(group):
+            reason = REASON
+        elif len(group.members) > self.config.group_max_size:
+            reason = "the loaded group is larger than group.max.size"
+        else:
             return None
-        reason = "the loaded group is larger than group.max.size"
         return lambda: rebalance.prepare(shard, group, reason, now_ms)
 
     # --- membership ---
@@ -226,7 +234,7 @@ class GroupCoordinator:
             return failed(ErrorCode.INVALID_SESSION_TIMEOUT)
         return self._run(
             request.group_id,
-            lambda shard: join_former_consumer_group(shard, origin, request, now_ms),
+            lambda shard: kind_of(shard, request.group_id).join(shard, origin, request, now_ms),
             failed,
             now_ms,
         )
@@ -241,7 +249,7 @@ class GroupCoordinator:
             return failed(ErrorCode.INVALID_GROUP_ID)
         return self._run(
             request.group_id,
-            lambda shard: sync_group(shard, request, now_ms),
+            lambda shard: kind_of(shard, request.group_id).sync(shard, request, now_ms),
             failed,
             now_ms,
         )
@@ -257,7 +265,7 @@ class GroupCoordinator:
             return failed(ErrorCode.INVALID_GROUP_ID)
         return self._run(
             request.group_id,
-            lambda shard: membership.heartbeat(shard, request, now_ms),
+            lambda shard: kind_of(shard, request.group_id).heartbeat(shard, request, now_ms),
             failed,
             now_ms,
         )
@@ -274,7 +282,7 @@ class GroupCoordinator:
             return failed(ErrorCode.INVALID_GROUP_ID)
         return self._run(
             group_id,
-            lambda shard: membership.leave_group(shard, group_id, leaving, now_ms),
+            lambda shard: kind_of(shard, group_id).leave(shard, group_id, leaving, now_ms),
             failed,
             now_ms,
         )
@@ -329,14 +337,14 @@ class GroupCoordinator:
         request: OffsetCommitRequest,
         now_ms: int,
         *,
-        no_group: ErrorCode = ErrorCode.ILLEGAL_GENERATION,
+        version: int = 9,
     ) -> Reply[OffsetCommitResponse]:
         """Handle OffsetCommit. The empty group id is allowed, as in Kafka.
 
         Args:
             request: The request.
             now_ms: The time.
-            no_group: What a member of a group is told that does not exist.
+            version: Of the request.
         """
 
         def failed(error: ErrorCode) -> OffsetCommitResponse:
@@ -344,7 +352,7 @@ class GroupCoordinator:
 
         return self._run(
             request.group_id,
-            lambda shard: offsets.commit_offsets(shard, request, now_ms, no_group),
+            lambda shard: offsets.commit_offsets(shard, request, now_ms, version),
             failed,
             now_ms,
         )
@@ -525,6 +533,8 @@ class GroupCoordinator:
 _CONSUMER_TIMERS: Mapping[str, Callable[[GroupShard, ConsumerGroup, str, int], Result[None]]] = {
     CONSUMER_SESSION: removal.session_expired,
     CONSUMER_REBALANCE: removal.rebalance_expired,
+    CONSUMER_JOIN: removal.join_expired,
+    CONSUMER_SYNC: removal.sync_expired,
 }
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from headrace.core.coordinator.group.classic import (
     CONSUMER_PROTOCOL_TYPE,
     Group,
     Member,
     Origin,
-    Protocol,
     select_protocol,
 )
 from headrace.core.coordinator.group.membership import validate_member
@@ -23,7 +20,7 @@ from headrace.core.coordinator.group.rebalance import (
 from headrace.core.coordinator.group.records import GroupMetadata
 from headrace.core.coordinator.group.shard import SESSION, GroupShard
 from headrace.core.coordinator.group.states import GroupState
-from headrace.core.coordinator.group.subscription import subscribed_topics
+from headrace.core.coordinator.group.subscription import Protocol, subscribed_topics
 from headrace.core.coordinator.runtime import Result
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
@@ -132,22 +129,6 @@ def join_group(
         shard.forget_if_void(group.group_id)
 
 
-def join_former_consumer_group(
-    shard: GroupShard, origin: Origin, request: JoinGroupRequest, now_ms: int
-) -> JoinResult:
-    """Handle a JoinGroup; a group of the server-side protocol becomes a classic one if it has no members."""
-    group = shard.consumers.get(request.group_id)
-    if group is None:
-        return join_group(shard, origin, request, now_ms)
-    joining = Joining(origin, request)
-    if group.members:
-        return joining.refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, joining.member_id)
-    if joining.member_id:
-        return joining.refused(ErrorCode.UNKNOWN_MEMBER_ID, joining.member_id)
-    result = join_group(shard, origin, request, now_ms)
-    return replace(result, records=[*group.tombstones(), *result.records])
-
-
 def _has_room(shard: GroupShard, group: Group, joining: Joining) -> bool:
     limit = shard.config.group_max_size
     member = group.members.get(joining.member_id)
@@ -171,7 +152,7 @@ def _group_is_full(shard: GroupShard, group: Group, joining: Joining, now_ms: in
 def _new_dynamic_member(
     shard: GroupShard, group: Group, joining: Joining, now_ms: int
 ) -> JoinResult:
-    member_id = _new_member_id(shard, joining.origin.client_id)
+    member_id = new_member_id(shard, joining.origin.client_id)
     if joining.origin.api_version < MEMBER_ID_REQUIRED_VERSION:
         return _add(shard, group, joining, member_id, now_ms)
     # A client that gives up and asks again would otherwise leave one member behind each time.
@@ -183,7 +164,8 @@ def _new_dynamic_member(
     return joining.refused(ErrorCode.MEMBER_ID_REQUIRED, member_id)
 
 
-def _new_member_id(shard: GroupShard, prefix: str) -> str:
+def new_member_id(shard: GroupShard, prefix: str) -> str:
+    """Return an id that no member has."""
     digits = shard.entropy.uuid().hex()
     uuid = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
     return f"{prefix[:MEMBER_ID_PREFIX_MAX]}-{uuid}"
@@ -236,7 +218,7 @@ def _new_static_member(
     shard: GroupShard, group: Group, joining: Joining, now_ms: int
 ) -> JoinResult:
     instance_id = joining.instance_id or ""
-    member_id = _new_member_id(shard, instance_id)
+    member_id = new_member_id(shard, instance_id)
     old_member_id = group.static_members.get(instance_id)
     if old_member_id is None:
         return _add(shard, group, joining, member_id, now_ms)

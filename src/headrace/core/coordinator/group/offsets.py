@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from headrace.core.coordinator.consumer.group import ConsumerGroup
 from headrace.core.coordinator.group.classic import CONSUMER_PROTOCOL_TYPE, Group
-from headrace.core.coordinator.group.membership import validate_member
+from headrace.core.coordinator.group.fencing import Committer
+from headrace.core.coordinator.group.kinds import kind_of
 from headrace.core.coordinator.group.records import (
     CommittedOffset,
     GroupMetadata,
@@ -49,7 +49,7 @@ _UNSTABLE = partial(
 
 
 def commit_offsets(
-    shard: GroupShard, request: OffsetCommitRequest, now_ms: int, no_group: ErrorCode
+    shard: GroupShard, request: OffsetCommitRequest, now_ms: int, version: int
 ) -> Result[OffsetCommitResponse]:
     """Write the offsets of a commit, all or none; what is wrong with one partition does not stop the others.
 
@@ -57,12 +57,14 @@ def commit_offsets(
         ApiError: The group does not take commits from this sender now; nothing is written.
     """
     group = shard.groups.get(request.group_id)
-    consumer_group = shard.consumers.get(request.group_id)
-    if consumer_group is None:
-        error = _commit_error(group, request, no_group)
-    else:
-        epoch = request.generation_id_or_member_epoch
-        error = check_member_epoch(consumer_group, request.member_id, epoch)
+    committer = Committer(
+        request.group_id,
+        request.member_id,
+        request.group_instance_id,
+        request.generation_id_or_member_epoch,
+        version,
+    )
+    error = kind_of(shard, request.group_id).check_commit(shard, committer)
     if error is not ErrorCode.NONE:
         raise ApiError(error)
     if group is not None and (member := group.members.get(request.member_id)) is not None:
@@ -118,38 +120,6 @@ def _committed(
     )
 
 
-def check_member_epoch(group: ConsumerGroup, member_id: str | None, epoch: int) -> ErrorCode:
-    """Return NONE if this member of a consumer group may commit or fetch offsets in this epoch.
-
-    Nobody in particular may commit, and fetch, too: to commit while the group has no members, to fetch always.
-    """
-    if epoch < 0 and (member_id is None or not group.members):
-        return ErrorCode.NONE
-    if member_id not in group.members:
-        return ErrorCode.UNKNOWN_MEMBER_ID
-    if epoch != group.holding(member_id).epoch:
-        return ErrorCode.STALE_MEMBER_EPOCH
-    return ErrorCode.NONE
-
-
-def _commit_error(
-    group: Group | None, request: OffsetCommitRequest, no_group: ErrorCode
-) -> ErrorCode:
-    generation_id = request.generation_id_or_member_epoch
-    if generation_id < 0 and (group is None or group.state is GroupState.EMPTY):
-        # Nobody is subscribed: consumers that manage their partitions themselves, and tools, may commit.
-        return ErrorCode.NONE
-    if group is None:
-        return no_group
-    # Without an id, and with members in the group, this is UNKNOWN_MEMBER_ID too.
-    error = validate_member(group, request.member_id, request.group_instance_id)
-    if error is ErrorCode.NONE and generation_id != group.generation.number:
-        error = ErrorCode.ILLEGAL_GENERATION
-    if error is ErrorCode.NONE and group.state is GroupState.COMPLETING_REBALANCE:
-        error = ErrorCode.REBALANCE_IN_PROGRESS
-    return error
-
-
 # --- fetch ---
 
 
@@ -161,11 +131,10 @@ def fetch_offsets(
     Raises:
         ApiError: A member of a consumer group asks that is not one, or not in this epoch.
     """
-    consumer_group = shard.consumers.get(request.group_id)
-    if consumer_group is not None:
-        error = check_member_epoch(consumer_group, request.member_id, request.member_epoch)
-        if error is not ErrorCode.NONE:
-            raise ApiError(error)
+    kind = kind_of(shard, request.group_id)
+    error = kind.check_fetch(shard, request.group_id, request.member_id, request.member_epoch)
+    if error is not ErrorCode.NONE:
+        raise ApiError(error)
     offsets = shard.offsets.of_group(request.group_id)
     wanted: Iterable[tuple[str, Iterable[int]]]
     if request.topics is None:

@@ -9,7 +9,7 @@ from headrace.core.coordinator.consumer.group import ConsumerGroup
 from headrace.core.coordinator.consumer.records import ConsumerRecord, MemberState
 from headrace.core.coordinator.consumer.topics import NoTopics, TopicsView
 from headrace.core.coordinator.group.classic import Group, Member
-from headrace.core.coordinator.group.config import GroupConfig
+from headrace.core.coordinator.group.config import ConsumerTimes, GroupConfig
 from headrace.core.coordinator.group.offset_store import OffsetStore
 from headrace.core.coordinator.group.records import (
     GroupMetadata,
@@ -34,6 +34,9 @@ JOIN = "join"
 SYNC = "sync"
 CONSUMER_SESSION = "consumer-session"
 CONSUMER_REBALANCE = "consumer-rebalance"
+CONSUMER_JOIN = "consumer-join"
+CONSUMER_SYNC = "consumer-sync"
+CONSUMER_TIMERS = (CONSUMER_SESSION, CONSUMER_REBALANCE, CONSUMER_JOIN, CONSUMER_SYNC)
 
 
 class GroupShard:
@@ -44,6 +47,7 @@ class GroupShard:
         groups: Every classic group that exists here, by id; also those that only have offsets or only handed-out ids.
         consumers: Every group of the server-side protocol. One that has offsets is in `groups` too, without members.
         offsets: Committed offsets; durable.
+        times: The times of a consumer group, by its id.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class GroupShard:
         journal: Journal,
         topics: TopicsView | None = None,
         assignors: Mapping[str, Assignor] = OWN_ASSIGNORS,
+        times: Callable[[str], ConsumerTimes] | None = None,
     ) -> None:
         self.partition = partition
         self.config = config
@@ -65,6 +70,7 @@ class GroupShard:
         self.timers = timers
         self.topics = NoTopics() if topics is None else topics
         self.assignors = assignors
+        self.times = times or (lambda _group_id: config.consumer_times)
         self.groups: dict[str, Group] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
         self.offsets = OffsetStore()
@@ -160,6 +166,14 @@ class GroupShard:
         if group is not None and group.is_void and not self.offsets.has_any(group_id):
             del self.groups[group_id]
 
+    def drop_classic(self, group: Group) -> None:
+        """Forget the members of a classic group that has become a consumer group; its offsets stay."""
+        self.cancel_timers(group)
+        if self.groups.get(group.group_id) is group:
+            del self.groups[group.group_id]
+            if self.offsets.has_any(group.group_id):
+                self._group(group.group_id)
+
     def create_group(self, group_id: str) -> Group:
         """Return the group, created in soft state if it does not exist."""
         return self._group(group_id)
@@ -199,19 +213,32 @@ class GroupShard:
         """Return the key of a timer of a consumer group's member."""
         return Timer(kind, self.partition, group.group_id, member_id)
 
-    def begin_consumer_session(self, group_id: str, member_id: str, now_ms: int) -> None:
+    def begin_consumer_session(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
         """Give a member of a consumer group a full session."""
-        deadline_ms = now_ms + self.config.group_consumer_session_timeout_ms
-        self.timers.set(Timer(CONSUMER_SESSION, self.partition, group_id, member_id), deadline_ms)
+        classic = group.members[member_id].classic
+        timeout_ms = (
+            self.times(group.group_id).session_timeout_ms
+            if classic is None
+            else classic.session_timeout_ms
+        )
+        self.timers.set(
+            self.consumer_timer(CONSUMER_SESSION, group, member_id), now_ms + timeout_ms
+        )
+
+    def await_join(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
+        """Begin to wait for the JoinGroup of a consumer group's classic member, unless it is waited for already."""
+        timer = self.consumer_timer(CONSUMER_JOIN, group, member_id)
+        if timer not in self.timers:
+            self.timers.set(timer, now_ms + group.members[member_id].rebalance_timeout_ms)
 
     def cancel_consumer_timers(self, group: ConsumerGroup, member_id: str) -> None:
         """Forget the timers of a consumer group's member."""
-        for kind in (CONSUMER_SESSION, CONSUMER_REBALANCE):
+        for kind in CONSUMER_TIMERS:
             self.timers.cancel(self.consumer_timer(kind, group, member_id))
 
     def _begin_consumer_timers(self, group: ConsumerGroup, now_ms: int) -> None:
         for member_id, member in group.members.items():
-            self.begin_consumer_session(group.group_id, member_id, now_ms)
+            self.begin_consumer_session(group, member_id, now_ms)
             if group.holding(member_id).state is MemberState.UNREVOKED:
                 timer = self.consumer_timer(CONSUMER_REBALANCE, group, member_id)
                 self.timers.set(timer, now_ms + member.rebalance_timeout_ms)

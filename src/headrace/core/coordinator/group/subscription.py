@@ -1,9 +1,53 @@
-"""The one look inside what clients say to each other: the topics of a consumer's subscription."""
+"""The one look inside what classic consumers say to each other: subscriptions and assignments of `consumer` protocols."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
 from headrace.errors import HeadraceError
-from headrace.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from headrace.protocol.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolAssignmentTopicPartition,
+    ConsumerProtocolSubscription,
+)
+from headrace.types import FileRange
+
+LAST_VERSION: Final = 3
+_VERSION_BYTES: Final = 2
+
+NamedPartitions = frozenset[tuple[str, int]]
+"""Partitions by the names of their topics."""
+
+
+class Protocol(NamedTuple):
+    """One protocol (assignor) that a classic member supports, with its metadata."""
+
+    name: str
+    metadata: bytes
+
+
+class Subscription(NamedTuple):
+    """What a consumer says of itself to the leader."""
+
+    topics: tuple[str, ...]
+    """Sorted."""
+    owned: NamedPartitions
+    """What it has not given up for this rebalance: nothing, unless it rebalances cooperatively."""
+    generation: int
+    """In which it was given that; -1 if it does not say."""
+    rack_id: str | None
+
+
+def read_subscription(metadata: bytes) -> Subscription | None:
+    """Return what metadata says, or None if it cannot be read."""
+    try:
+        version = min(version_of(metadata), LAST_VERSION)
+        said, _ = ConsumerProtocolSubscription.decode(memoryview(metadata), _VERSION_BYTES, version)
+    except (HeadraceError, ValueError, IndexError):
+        return None
+    owned = frozenset((part.topic, i) for part in said.owned_partitions for i in part.partitions)
+    return Subscription(tuple(sorted(set(said.topics))), owned, said.generation_id, said.rack_id)
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
@@ -12,7 +56,45 @@ def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
     Later versions only append fields, so every version is read as version 0.
     """
     try:
-        subscription, _ = ConsumerProtocolSubscription.decode(memoryview(metadata), 2, 0)
+        subscription, _ = ConsumerProtocolSubscription.decode(
+            memoryview(metadata), _VERSION_BYTES, 0
+        )
     except (HeadraceError, ValueError, IndexError):
         return None
     return frozenset(subscription.topics)
+
+
+def read_assignment(assignment: bytes) -> NamedPartitions | None:
+    """Return the partitions of a ConsumerProtocolAssignment, or None if it cannot be read; of no bytes, none."""
+    if not assignment:
+        return frozenset()
+    try:
+        given, _ = ConsumerProtocolAssignment.decode(memoryview(assignment), _VERSION_BYTES, 0)
+    except (HeadraceError, ValueError, IndexError):
+        return None
+    return frozenset((part.topic, i) for part in given.assigned_partitions for i in part.partitions)
+
+
+def encode_assignment(version: int, partitions: Mapping[str, Iterable[int]]) -> bytes:
+    """Return the ConsumerProtocolAssignment of partitions, by topic name."""
+    version = min(version, LAST_VERSION)
+    message = ConsumerProtocolAssignment(
+        assigned_partitions=[
+            ConsumerProtocolAssignmentTopicPartition(topic=topic, partitions=list(indexes))
+            for topic, indexes in partitions.items()
+        ]
+    )
+    payloads: Any = message.encode(version, version.to_bytes(_VERSION_BYTES, "big"))
+    return b"".join(payload for payload in payloads if not isinstance(payload, FileRange))
+
+
+def version_of(data: bytes) -> int:
+    """Return the version that data begins with.
+
+    Raises:
+        ValueError: There is none.
+    """
+    version = int.from_bytes(data[:_VERSION_BYTES], "big", signed=True)
+    if version < 0 or len(data) < _VERSION_BYTES:
+        raise ValueError(f"version {version} of a consumer's protocol")
+    return version

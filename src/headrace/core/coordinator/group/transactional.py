@@ -5,8 +5,8 @@ They are records of the producer's in the group's partition: pending until the m
 
 from __future__ import annotations
 
-from headrace.core.coordinator.group.membership import validate_member
-from headrace.core.coordinator.group.offsets import check_member_epoch
+from headrace.core.coordinator.group.fencing import Committer
+from headrace.core.coordinator.group.kinds import kind_of
 from headrace.core.coordinator.group.records import CommittedOffset, OffsetCommit, PendingOffset
 from headrace.core.coordinator.group.shard import GroupShard
 from headrace.core.coordinator.runtime import Result
@@ -99,15 +99,11 @@ def _refusal(shard: GroupShard, request: TxnOffsetCommitRequest) -> ErrorCode:
     """Say why the sender may not commit for the group; before version 3 it did not say who it is in the group."""
     if request.generation_id < 0 and not request.member_id and request.group_instance_id is None:
         return ErrorCode.NONE
-    consumer_group = shard.consumers.get(request.group_id)
-    if consumer_group is not None:
-        error = check_member_epoch(consumer_group, request.member_id, request.generation_id)
-        stale = error is ErrorCode.STALE_MEMBER_EPOCH  # which producers do not know
-        return ErrorCode.ILLEGAL_GENERATION if stale else error
-    group = shard.groups.get(request.group_id)
-    if group is None:
-        return ErrorCode.ILLEGAL_GENERATION
-    error = validate_member(group, request.member_id, request.group_instance_id)
-    if error is ErrorCode.NONE and request.generation_id != group.generation.number:
-        error = ErrorCode.ILLEGAL_GENERATION
-    return error
+    committer = Committer(
+        request.group_id,
+        request.member_id,
+        request.group_instance_id,
+        request.generation_id,
+        version=None,
+    )
+    return kind_of(shard, request.group_id).check_commit(shard, committer)

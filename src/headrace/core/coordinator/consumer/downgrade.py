@@ -1,0 +1,168 @@
+"""From the server's protocol to the classic one: the last member goes that speaks KIP-848's, classic ones remain.
+
+The group epoch becomes the generation, and the target its assignment. Nobody may rely on that: some members were
+still on their way there, and what the one that has gone had is nobody's. So the members are told to join again, all
+of them, and their leader assigns. A crash before that forgets the rebalance, but not the need: the generation has no
+leader, and whoever loads a stable generation of consumers without one begins the rebalance (`needs_rebalance`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from functools import partial
+
+from headrace.core.coordinator.consumer.group import ConsumerGroup
+from headrace.core.coordinator.consumer.records import MemberMetadata, Partitions
+from headrace.core.coordinator.consumer.topics import TopicsView
+from headrace.core.coordinator.group.classic import (
+    CONSUMER_PROTOCOL_TYPE,
+    Group,
+    Member,
+    select_protocol,
+)
+from headrace.core.coordinator.group.rebalance import rejoin
+from headrace.core.coordinator.group.records import Generation, GroupMetadata
+from headrace.core.coordinator.group.shard import GroupShard
+from headrace.core.coordinator.group.states import GroupState
+from headrace.core.coordinator.group.subscription import encode_assignment, version_of
+from headrace.core.coordinator.runtime import Result
+from headrace.errors import ErrorCode
+
+REASON = "the group has become a classic one"
+
+
+def classic_members(
+    shard: GroupShard,
+    group: ConsumerGroup,
+    leaving: Collection[str],
+    joining: tuple[str, MemberMetadata] | None = None,
+) -> dict[str, Member] | None:
+    """Return the members of the classic group that it becomes, or None if it stays a consumer group.
+
+    Args:
+        shard: Whose group.
+        group: The group.
+        leaving: Its members that go.
+        joining: A classic member that takes the place of the one that goes.
+    """
+    gone = [member_id for member_id in leaving if member_id in group.members]
+    classic_gone = sum(member_id in group.classic_members for member_id in gone)
+    staying = len(group.members) - len(gone)
+    count = staying + (joining is not None)
+    if (
+        len(gone) == classic_gone
+        or staying != len(group.classic_members) - classic_gone
+        or not 0 < count <= shard.config.group_max_size
+        or not shard.config.may_downgrade
+    ):
+        return None
+    members: dict[str, Member] = {}
+    for member_id, member in group.members.items():
+        if member_id not in gone:
+            members[member_id] = _classic_member(member_id, member)
+        elif joining is not None:
+            members[joining[0]] = _classic_member(*joining)
+    return None if select_protocol(members.values()) is None else members
+
+
+def downgrade(
+    shard: GroupShard, group: ConsumerGroup, members: Mapping[str, Member], now_ms: int
+) -> Result[None]:
+    """Make a classic group of these members, and have them join again."""
+    generation = classic_generation(group, members, group.targets, shard.topics, now_ms)
+    former = list(group.members)
+
+    def after(error: ErrorCode) -> None:
+        if error is ErrorCode.NONE:
+            begin_classic(shard, group, former, members, now_ms)
+            have_rejoin(shard, group.group_id, now_ms)
+
+    return Result(None, [*group.tombstones(), GroupMetadata(group.group_id, generation)], after)
+
+
+def classic_generation(
+    group: ConsumerGroup,
+    members: Mapping[str, Member],
+    targets: Mapping[str, Partitions],
+    view: TopicsView,
+    now_ms: int,
+) -> Generation:
+    """Return the generation that stands for a consumer group."""
+    protocol_name = select_protocol(members.values()) or ""
+    return Generation(
+        number=group.epoch,
+        state=GroupState.STABLE,
+        protocol_type=CONSUMER_PROTOCOL_TYPE,
+        protocol_name=protocol_name,
+        leader=None,
+        state_timestamp_ms=now_ms,
+        members=tuple(
+            member.stored(
+                protocol_name,
+                classic_assignment(
+                    targets.get(member_id, frozenset()), member.metadata(protocol_name), view
+                ),
+            )
+            for member_id, member in members.items()
+        ),
+    )
+
+
+def classic_assignment(partitions: Partitions, metadata: bytes, view: TopicsView) -> bytes:
+    """Return partitions as a classic member reads them, in the version of its metadata."""
+    topics: dict[str, list[int]] = {}
+    for topic_id, index in sorted(partitions):
+        name = view.name_of(topic_id)
+        if name is not None:
+            topics.setdefault(name, []).append(index)
+    return encode_assignment(version_of(metadata), topics)
+
+
+def begin_classic(
+    shard: GroupShard,
+    consumers: ConsumerGroup,
+    former: Iterable[str],
+    members: Mapping[str, Member],
+    now_ms: int,
+) -> None:
+    """Begin the sessions of the classic group, once its generation is replayed."""
+    for member_id in former:
+        shard.cancel_consumer_timers(consumers, member_id)
+    group = shard.groups[consumers.group_id]
+    for member in group.members.values():
+        # The generation has kept one of its protocols; the next rebalance has to know all.
+        member.protocols = members[member.member_id].protocols
+        member.protocols_complete = True
+        shard.reset_session(group, member, now_ms)
+    shard.journal.info("group_downgraded", group=group.group_id, generation=group.generation.number)
+
+
+def have_rejoin(shard: GroupShard, group_id: str, now_ms: int) -> None:
+    """Begin a rebalance as an operation of its own, after the one that is under way."""
+    shard.runtime.execute(
+        partial(rejoin, shard, group_id, REASON, now_ms), lambda _error: None, now_ms
+    )
+
+
+def needs_rebalance(group: Group) -> bool:
+    """Whether a generation that was read from the log is what a downgrade has left."""
+    generation = group.generation
+    return (
+        generation.state is GroupState.STABLE
+        and generation.leader is None
+        and generation.protocol_type == CONSUMER_PROTOCOL_TYPE
+    )
+
+
+def _classic_member(member_id: str, member: MemberMetadata) -> Member:
+    assert member.classic is not None, "only classic members can be in a classic group"
+    return Member(
+        member_id,
+        instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        session_timeout_ms=member.classic.session_timeout_ms,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        protocol_type=CONSUMER_PROTOCOL_TYPE,
+        protocols=member.classic.protocols,
+    )

@@ -1,0 +1,194 @@
+"""One turn of a member: it says what it wants and has, and is led a step towards the target.
+
+The same for both kinds of members: a heartbeat of one that speaks KIP-848's protocol, a JoinGroup of a classic one.
+What it costs depends on the member's own assignment only, unless the group changes with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from headrace.core.coordinator.consumer.group import (
+    NOTHING_ASSIGNED,
+    ConsumerGroup,
+    topics_of,
+)
+from headrace.core.coordinator.consumer.identity import Identity
+from headrace.core.coordinator.consumer.reconcile import reconcile
+from headrace.core.coordinator.consumer.records import (
+    Current,
+    CurrentMember,
+    GroupEpoch,
+    MemberMetadata,
+    MemberRecord,
+    MemberState,
+    Partition,
+    Partitions,
+    ResolvedRegex,
+    TargetMember,
+)
+from headrace.core.coordinator.consumer.removal import unused_regexes
+from headrace.core.coordinator.consumer.target import compute_target, target_records
+from headrace.core.coordinator.consumer.topics import known_topics, metadata_hash
+from headrace.core.coordinator.group.records import GroupRecord
+from headrace.core.coordinator.group.shard import (
+    CONSUMER_JOIN,
+    CONSUMER_REBALANCE,
+    CONSUMER_SYNC,
+    GroupShard,
+)
+from headrace.errors import ErrorCode
+
+Visible = Callable[[str], bool]
+"""Whether the client that sent a request may see a topic."""
+
+_WANTS: Final = ("topics", "regex", "assignor", "rack_id")
+"""What of a member the assignment depends on."""
+
+
+class Turn:
+    """What a member's request finds, what it decides, what is written for it.
+
+    Attributes:
+        group: The group as it was before.
+        member_id: Whose turn it is.
+        before: What it held.
+        records: What is written; complete after `run`.
+    """
+
+    def __init__(
+        self,
+        shard: GroupShard,
+        group: ConsumerGroup,
+        identity: Identity,
+        member: MemberMetadata,
+        now_ms: int,
+    ) -> None:
+        self.group = group
+        self.member_id = identity.member_id
+        self.before = identity.current
+        self.records: list[GroupRecord] = []
+        self._shard = shard
+        self._identity = identity
+        self._member = member
+        self._now_ms = now_ms
+        self._regexes = group.regexes
+
+    def run(self, owned: Partitions | None, visible: Visible) -> Current:
+        """Decide, and return what the member holds from now on.
+
+        Args:
+            owned: What it says that it owns; None if it does not say, because nothing has changed since it last did.
+            visible: Which topics a regular expression may bring it.
+
+        Raises:
+            ApiError: Its regular expression is refused, or a user's assignor failed.
+        """
+        self._write_member()
+        self._resolve_regex(visible)
+        epoch = self._group_epoch()
+        target, target_epoch = self._target(epoch)
+        current = reconcile(self.before, target, target_epoch, owned, self._is_free)
+        if current != self.group.current.get(self.member_id):
+            self.records.append(CurrentMember(self.group.group_id, self.member_id, current))
+        return current
+
+    def begin_timers(self, current: Current) -> None:
+        """Note what the turn has looked at, and how long the member may be silent; once `records` are replayed."""
+        shard, group = self._shard, self._shard.consumers[self.group.group_id]
+        group.checked = shard.topics.changes
+        if self._member.regex is not None:
+            group.resolved[self._member.regex] = shard.topics.changes
+        if self._identity.replaces is not None:
+            shard.cancel_consumer_timers(group, self._identity.replaces)
+        shard.begin_consumer_session(group, self.member_id, self._now_ms)
+        deadline_ms = self._now_ms + self._member.rebalance_timeout_ms
+        timer = shard.consumer_timer(CONSUMER_REBALANCE, group, self.member_id)
+        if current.state is not MemberState.UNREVOKED:
+            shard.timers.cancel(timer)
+        elif current != self.before or timer not in shard.timers:
+            shard.timers.set(timer, deadline_ms)
+        shard.timers.cancel(shard.consumer_timer(CONSUMER_JOIN, group, self.member_id))
+        sync_timer = shard.consumer_timer(CONSUMER_SYNC, group, self.member_id)
+        if self._member.classic is None:
+            shard.timers.cancel(sync_timer)
+        else:
+            shard.timers.set(sync_timer, deadline_ms)
+
+    def _write_member(self) -> None:
+        group, replaced = self.group, self._identity.replaces
+        if replaced is not None:
+            self.records += group.member_tombstones(replaced)
+        if group.members.get(self.member_id) != self._member:
+            self.records.append(MemberRecord(group.group_id, self.member_id, self._member))
+        if self._identity.member.regex != self._member.regex:
+            wishes = group.wishes_after(self._former, self._member)
+            self.records += unused_regexes(group, wishes)
+
+    @property
+    def _former(self) -> tuple[str, ...]:
+        """The ids under which the group counts the member so far."""
+        return tuple({self.member_id, self._identity.replaces or self.member_id})
+
+    def _resolve_regex(self, visible: Visible) -> None:
+        regex, view = self._member.regex, self._shard.topics
+        if regex is None or self.group.resolved.get(regex) == view.changes:
+            return
+        names = tuple(sorted(filter(visible, view.matching(regex))))
+        if self._regexes.get(regex) != names:
+            self._regexes = {**self._regexes, regex: names}
+            self.records.append(ResolvedRegex(self.group.group_id, regex, names, self._now_ms))
+
+    def _group_epoch(self) -> int:
+        """Return the group epoch from now on: one more if what members want has changed, or what there is of it."""
+        group, view = self.group, self._shard.topics
+        wants_more = self._identity.is_new or any(
+            getattr(self._member, name) != getattr(self._identity.member, name) for name in _WANTS
+        )
+        if not wants_more and group.checked == view.changes:
+            return group.epoch
+        wishes = group.wishes_after(self._former, self._member)
+        hashed = metadata_hash(known_topics(view, topics_of(wishes, self._regexes)))
+        if not wants_more and hashed == group.metadata_hash:
+            return group.epoch
+        self.records.append(GroupEpoch(group.group_id, group.epoch + 1, hashed))
+        return group.epoch + 1
+
+    def _target(self, epoch: int) -> tuple[Partitions, int]:
+        """Return the member's target from now on, and the target's epoch."""
+        group, replaced = self.group, self._identity.replaces
+        mine = group.target(replaced or self.member_id)
+        if epoch <= group.assignment_epoch:
+            if replaced is not None:
+                self.records.append(TargetMember(group.group_id, self.member_id, mine))
+            return mine, group.assignment_epoch
+        members, targets = dict(group.members), dict(group.targets)
+        if replaced is not None:
+            del members[replaced]
+            targets.pop(replaced, None)
+        members[self.member_id], targets[self.member_id] = self._member, mine
+        computed = compute_target(
+            members,
+            self._regexes,
+            targets,
+            assignors=self._shard.assignors,
+            view=self._shard.topics,
+            journal=self._shard.journal,
+        )
+        self.records += target_records(group, computed, epoch, self._now_ms)
+        return computed.get(self.member_id, NOTHING_ASSIGNED), epoch
+
+    def _is_free(self, partition: Partition) -> bool:
+        owner = self.group.owners.get(partition)
+        return owner is None or owner in (self.member_id, self._identity.replaces)
+
+
+def after_turn(turn: Turn, current: Current) -> Callable[[ErrorCode], None]:
+    """Return what follows when the records of a turn are written, or are not."""
+
+    def after(error: ErrorCode) -> None:
+        if error is ErrorCode.NONE:
+            turn.begin_timers(current)
+
+    return after

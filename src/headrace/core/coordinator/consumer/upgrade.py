@@ -1,0 +1,175 @@
+"""From the classic protocol to the server's: a consumer joins a classic group whose members go on with what they have.
+
+Everything is one batch, with the newcomer's turn: after a crash the group is a classic one as before, or a consumer
+group. The generation becomes the group epoch, the target's and every member's, so that heartbeats and commits of the
+classic members stay valid; the newcomer raises the group epoch, which makes them join again, and then it is the
+server that assigns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from headrace.core.coordinator.consumer.group import ConsumerGroup
+from headrace.core.coordinator.consumer.records import (
+    ClassicMember,
+    ConsumerRecord,
+    Current,
+    CurrentMember,
+    GroupEpoch,
+    MemberMetadata,
+    MemberRecord,
+    Partition,
+    Partitions,
+    TargetEpoch,
+    TargetMember,
+)
+from headrace.core.coordinator.consumer.topics import TopicsView, known_topics, metadata_hash
+from headrace.core.coordinator.group.classic import CONSUMER_PROTOCOL_TYPE, Group, Member
+from headrace.core.coordinator.group.records import GroupMetadata, GroupRecord
+from headrace.core.coordinator.group.shard import GroupShard
+from headrace.core.coordinator.group.subscription import (
+    NamedPartitions,
+    Subscription,
+    read_assignment,
+    read_subscription,
+)
+from headrace.errors import ApiError, ErrorCode
+from headrace.protocol.messages.join_group import JoinGroupResponse
+from headrace.protocol.messages.sync_group import SyncGroupResponse
+
+
+class Upgrade(NamedTuple):
+    """What an upgrade writes, and whom it concerns."""
+
+    records: Sequence[GroupRecord] = ()
+    shard: GroupShard | None = None
+    classic: Group | None = None
+
+    def after(self, error: ErrorCode, now_ms: int) -> None:
+        """Take leave of the classic group once the records are replayed: who waits in it joins again."""
+        if error is not ErrorCode.NONE or self.shard is None or self.classic is None:
+            return
+        shard, classic = self.shard, self.classic
+        group = shard.consumers[classic.group_id]
+        for member in classic.members.values():
+            again = ErrorCode.REBALANCE_IN_PROGRESS
+            shard.answer_join(
+                member, JoinGroupResponse(error_code=again, member_id=member.member_id)
+            )
+            shard.answer_sync(member, SyncGroupResponse(error_code=again))
+            if member.member_id in group.members:
+                shard.begin_consumer_session(group, member.member_id, now_ms)
+        shard.drop_classic(classic)
+        shard.journal.info("group_upgraded", group=classic.group_id, epoch=group.epoch)
+
+
+NO_UPGRADE: Final = Upgrade()
+
+
+def upgrade(shard: GroupShard, classic: Group) -> tuple[ConsumerGroup, Upgrade]:
+    """Return the consumer group that a classic one becomes.
+
+    Raises:
+        ApiError: GROUP_ID_NOT_FOUND: it has to stay what it is.
+    """
+    _check(shard, classic)
+    group_id, epoch = classic.group_id, classic.generation.number
+    members = [_Known(member, _said(classic, member)) for member in classic.members.values()]
+    held = _held(classic, members, shard.topics)
+    topics = known_topics(shard.topics, {name for known in members for name in known.said.topics})
+    group_records: list[ConsumerRecord] = [GroupEpoch(group_id, epoch, metadata_hash(topics))]
+    for member, said in members:
+        member_id, partitions = member.member_id, held[member.member_id]
+        group_records += (
+            MemberRecord(group_id, member_id, _metadata(member, said)),
+            TargetMember(group_id, member_id, partitions),
+            CurrentMember(group_id, member_id, Current(epoch, epoch, assigned=partitions)),
+        )
+    group_records.append(TargetEpoch(group_id, epoch))
+    group = ConsumerGroup(group_id)
+    for record in group_records:
+        group.replay(record)
+    group.checked = shard.topics.changes
+    records: list[GroupRecord] = [GroupMetadata(group_id, None)] if classic.is_stored else []
+    return group, Upgrade([*records, *group_records], shard, classic)
+
+
+class _Known(NamedTuple):
+    member: Member
+    said: Subscription
+
+
+def _check(shard: GroupShard, classic: Group) -> None:
+    if not shard.config.may_upgrade:
+        why = "group.consumer.migration.policy of the broker does not let it change while it has members"
+    elif classic.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        why = f"its members are no consumers, but of type {classic.protocol_type[:100]!r}"
+    elif len(classic.members) > shard.config.group_consumer_max_size:
+        why = f"it has more than {shard.config.group_consumer_max_size} members"
+    else:
+        return
+    raise _stays_classic(classic, why)
+
+
+def _stays_classic(classic: Group, why: str) -> ApiError:
+    return ApiError(
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        f"Group {classic.group_id} is not a consumer group: it has members of the classic protocol, and {why}.",
+    )
+
+
+def _said(classic: Group, member: Member) -> Subscription:
+    said = read_subscription(member.metadata(classic.generation.protocol_name))
+    if said is None and member.protocols:
+        said = read_subscription(member.protocols[0].metadata)
+    if said is None:
+        raise _stays_classic(classic, f"the subscription of {member.member_id} cannot be read")
+    return said
+
+
+def _metadata(member: Member, said: Subscription) -> MemberMetadata:
+    return MemberMetadata(
+        instance_id=member.instance_id,
+        rack_id=said.rack_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        topics=said.topics,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        classic=ClassicMember(member.session_timeout_ms, member.protocols),
+    )
+
+
+def _held(classic: Group, members: Sequence[_Known], view: TopicsView) -> dict[str, Partitions]:
+    """Return what each member may be reading: nobody else is given that before the member has given it up.
+
+    That is what the generation gave it, and what it said that it had when it joined: who rebalances cooperatively goes
+    on reading that until it has its new assignment, which may not have reached it yet.
+    """
+    assigned: dict[str, set[Partition]] = {}
+    for member, _ in members:
+        named = read_assignment(member.assignment)
+        if named is None:
+            raise _stays_classic(classic, f"the assignment of {member.member_id} cannot be read")
+        assigned[member.member_id] = _by_id(named, view)
+    held: dict[str, Partitions] = {}
+    taken = set().union(*assigned.values())
+    once: set[Partition] = set()
+    # Of two who say that they have one partition the one who was given it later is right.
+    for member, said in sorted(members, key=lambda known: -known.said.generation):
+        kept = _by_id(said.owned, view) - taken
+        taken |= kept
+        mine = (assigned[member.member_id] - once) | kept
+        once |= mine
+        held[member.member_id] = frozenset(mine)
+    return held
+
+
+def _by_id(named: NamedPartitions, view: TopicsView) -> set[Partition]:
+    topics = known_topics(view, {name for name, _ in named})
+    return {
+        (topics[name].topic_id, index)
+        for name, index in named
+        if name in topics and 0 <= index < topics[name].partitions_count
+    }

@@ -1,0 +1,96 @@
+"""Who may commit offsets for a group, and fetch them: those who say who they are have to be that, and up to date."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from headrace.core.coordinator.group.membership import validate_member
+from headrace.core.coordinator.group.shard import GroupShard
+from headrace.core.coordinator.group.states import GroupState
+from headrace.errors import ErrorCode
+
+MEMBER_EPOCHS_VERSION = 9
+"""From this version of OffsetCommit on members of consumer groups commit, and a group may be said not to be there."""
+
+
+class Committer(NamedTuple):
+    """Who commits, by what the request says."""
+
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    epoch: int
+    """The generation, or the member epoch."""
+    version: int | None
+    """Of the OffsetCommit; None in a transaction."""
+
+
+def check_classic_commit(shard: GroupShard, committer: Committer) -> ErrorCode:
+    """Return NONE if this commit is to be taken by a classic group, or by one that is not there yet."""
+    group = shard.groups.get(committer.group_id)
+    transactional = committer.version is None
+    if (
+        not transactional
+        and committer.epoch < 0
+        and (group is None or group.state is GroupState.EMPTY)
+    ):
+        # Nobody is subscribed: consumers that manage their partitions themselves, and tools, may commit.
+        return ErrorCode.NONE
+    if group is None:
+        named = (committer.version or 0) >= MEMBER_EPOCHS_VERSION
+        return ErrorCode.GROUP_ID_NOT_FOUND if named else ErrorCode.ILLEGAL_GENERATION
+    # Without an id, and with members in the group, this is UNKNOWN_MEMBER_ID too.
+    error = validate_member(group, committer.member_id, committer.instance_id)
+    if error is ErrorCode.NONE and committer.epoch != group.generation.number:
+        error = ErrorCode.ILLEGAL_GENERATION
+    if (
+        error is ErrorCode.NONE
+        and not transactional
+        and group.state is GroupState.COMPLETING_REBALANCE
+    ):
+        error = ErrorCode.REBALANCE_IN_PROGRESS
+    return error
+
+
+def check_consumer_commit(shard: GroupShard, committer: Committer) -> ErrorCode:
+    """Return NONE if this commit is to be taken by a consumer group."""
+    group = shard.consumers[committer.group_id]
+    if committer.epoch < 0 and not group.members:
+        return ErrorCode.NONE
+    error = _check_epoch(shard, committer.group_id, committer.member_id, committer.epoch)
+    if committer.version is None:
+        # Producers do not know the other one.
+        stale = error is ErrorCode.STALE_MEMBER_EPOCH
+        return ErrorCode.ILLEGAL_GENERATION if stale else error
+    is_consumer = (
+        committer.member_id in group.members and committer.member_id not in group.classic_members
+    )
+    if is_consumer and committer.version < MEMBER_EPOCHS_VERSION:
+        return ErrorCode.UNSUPPORTED_VERSION
+    return error
+
+
+def check_classic_fetch(
+    _shard: GroupShard, _group_id: str, _member_id: str | None, _epoch: int
+) -> ErrorCode:
+    """Return NONE: everybody may fetch the offsets of a classic group."""
+    return ErrorCode.NONE
+
+
+def check_consumer_fetch(
+    shard: GroupShard, group_id: str, member_id: str | None, epoch: int
+) -> ErrorCode:
+    """Return NONE if this member of a consumer group may fetch offsets in this epoch; nobody in particular may."""
+    if member_id is None and epoch < 0:
+        return ErrorCode.NONE
+    return _check_epoch(shard, group_id, member_id or "", epoch)
+
+
+def _check_epoch(shard: GroupShard, group_id: str, member_id: str, epoch: int) -> ErrorCode:
+    group = shard.consumers[group_id]
+    if member_id not in group.members:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if epoch == group.holding(member_id).epoch:
+        return ErrorCode.NONE
+    is_classic = member_id in group.classic_members
+    return ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH

@@ -1,0 +1,58 @@
+"""The kinds of groups: which one answers a request that every group may get.
+
+A group is of one kind at a time. A further kind (share groups, KIP-932) is one more entry here, with records of its own
+in `records` and a place of its own in the shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from headrace.core.coordinator.consumer import classic_members
+from headrace.core.coordinator.group import fencing, join, membership, sync
+from headrace.core.coordinator.group.classic import Origin
+from headrace.core.coordinator.group.shard import GroupShard
+from headrace.core.coordinator.runtime import Result
+from headrace.errors import ErrorCode
+from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from headrace.protocol.messages.leave_group import LeaveGroupResponse, MemberIdentity
+from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+
+class Kind(NamedTuple):
+    """What a kind of group does with the requests of classic members, and with commits."""
+
+    join: Callable[[GroupShard, Origin, JoinGroupRequest, int], Result[JoinGroupResponse]]
+    sync: Callable[[GroupShard, SyncGroupRequest, int], Result[SyncGroupResponse]]
+    heartbeat: Callable[[GroupShard, HeartbeatRequest, int], Result[HeartbeatResponse]]
+    leave: Callable[[GroupShard, str, list[MemberIdentity], int], Result[LeaveGroupResponse]]
+    check_commit: Callable[[GroupShard, fencing.Committer], ErrorCode]
+    check_fetch: Callable[[GroupShard, str, str | None, int], ErrorCode]
+
+
+CLASSIC: Final = Kind(
+    join.join_group,
+    sync.sync_group,
+    membership.heartbeat,
+    membership.leave_group,
+    fencing.check_classic_commit,
+    fencing.check_classic_fetch,
+)
+"""Clients assign (`group`); also what a group is that nobody has joined yet."""
+
+CONSUMER: Final = Kind(
+    classic_members.join,
+    classic_members.sync,
+    classic_members.heartbeat,
+    classic_members.leave,
+    fencing.check_consumer_commit,
+    fencing.check_consumer_fetch,
+)
+"""The server assigns (`consumer`); what only its own members send is ConsumerGroupHeartbeat."""
+
+
+def kind_of(shard: GroupShard, group_id: str) -> Kind:
+    """Return the kind that a group is of, or would be of."""
+    return CONSUMER if group_id in shard.consumers else CLASSIC
