@@ -274,6 +274,34 @@ class LogTruncatedError(ConsumerError):
     """Records behind the consumer's position are gone after a change of leaders, and auto.offset.reset is none."""
 
 
+class TransactionError(HeadraceError):
+    """Base of what goes wrong with a transaction."""
+
+
+class TransactionStateError(TransactionError):
+    """What was called does not fit the state of the producer's transaction; nothing has changed."""
+
+
+class AbortableTransactionError(TransactionError):
+    """The transaction has failed and cannot be committed: abort it (leaving `with` does), and do it again."""
+
+
+class CommitInDoubtError(TransactionError):
+    """No broker has confirmed the commit in time, so nobody knows whether the transaction is committed.
+
+    `commit_transaction` asks again and makes sure of it. A new producer with the same transactional id makes sure of
+    one or the other; then the committed offsets of the group tell which.
+    """
+
+
+class FatalTransactionError(TransactionError):
+    """The producer is of no more use: close it; a new one may go on from the last committed offsets."""
+
+
+class ProducerFencedError(FatalTransactionError):
+    """Another producer uses the same transactional id, or the transaction was open for too long."""
+
+
 class WorkerFailedError(HeadraceError):
     """A worker stopped: at a record that its handler could not handle, or with positions that it could not commit."""
 

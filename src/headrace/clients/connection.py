@@ -23,6 +23,7 @@ from headrace.clients.versions import (
     CLIENT_MAX_VERSIONS,
     VersionRange,
     choose_version,
+    our_range,
     version_table,
 )
 from headrace.errors import ApiError, ErrorCode, HeadraceError, ProtocolError
@@ -110,7 +111,7 @@ class Connection(Generic[K]):
         self._max_frame_bytes = max_frame_bytes
         self._correlation_id = 0
         self._in_flight: deque[_InFlight[K]] = deque()
-        self._waiting: deque[tuple[Message, K, bool]] = deque()
+        self._waiting: deque[tuple[Message, K, bool, int | None]] = deque()
         self._output: list[Payload] = []
         self._unconfirmed: list[K] = []
         """Requests without an answer that may not have been written yet."""
@@ -142,7 +143,9 @@ class Connection(Generic[K]):
         """Whether nothing is waited for."""
         return not (self._in_flight or self._waiting or self._unconfirmed)
 
-    def send(self, request: Message, token: K, *, answered: bool = True) -> None:
+    def send(
+        self, request: Message, token: K, *, answered: bool = True, max_version: int | None = None
+    ) -> None:
         """Queue a request; its outcome appears in `take_completed` under `token`.
 
         A version that both sides speak is chosen here; when there is none, the outcome is an UNSUPPORTED_VERSION.
@@ -151,16 +154,17 @@ class Connection(Generic[K]):
             request: The request.
             token: Names the request among the outcomes.
             answered: False for Produce with acks=0: complete as soon as it is written.
+            max_version: The newest version that may be chosen; None is the newest of ours.
         """
         if self._holding:
-            self._waiting.append((request, token, answered))
+            self._waiting.append((request, token, answered, max_version))
             return
         assert self.versions is not None, "requests wait for the handshake"
         api_key = request.API_KEY
         try:
             version = choose_version(
                 api_key,
-                VersionRange(request.MIN_VERSION, request.MAX_VERSION),
+                our_range(request, max_version),
                 self.versions.get(api_key),
                 peer=self.peer,
             )
@@ -230,7 +234,7 @@ class Connection(Generic[K]):
     def abandon(self, error: HeadraceError) -> list[Completed[K]]:
         """Give up the connection: every request without an outcome fails with `error`."""
         tokens = [entry.token for entry in self._in_flight if entry.token is not None]
-        tokens += [token for _, token, _ in self._waiting]
+        tokens += [token for _, token, _, _ in self._waiting]
         tokens += self._unconfirmed
         self._unconfirmed.clear()
         self._in_flight.clear()
@@ -340,7 +344,7 @@ class Connection(Generic[K]):
 
     def _ask_login(self, request: SaslAuthenticateRequest) -> None:
         assert self.versions is not None, "the handshake comes first"
-        ours = VersionRange(request.MIN_VERSION, request.MAX_VERSION)
+        ours = our_range(request)
         theirs = self.versions.get(request.API_KEY)
         version = choose_version(request.API_KEY, ours, theirs, peer=self.peer)
         self._encode(request, version, None)
@@ -350,8 +354,8 @@ class Connection(Generic[K]):
         self.ready = True
         self._holding = False
         waiting, self._waiting = self._waiting, deque()
-        for request, token, answered in waiting:
-            self.send(request, token, answered=answered)
+        for request, token, answered, max_version in waiting:
+            self.send(request, token, answered=answered, max_version=max_version)
 
     def _handshake_answered(self, frame: memoryview, entry: _InFlight[K]) -> None:
         response = self._decode_versions(frame, entry.version)

@@ -427,7 +427,7 @@ class Pool:
             return
         pending.silent_from_ms = self._now_ms() + pending.limit_ms
         connection = link.connection
-        connection.send(call.request, pending, answered=call.answered)
+        connection.send(call.request, pending, answered=call.answered, max_version=call.max_version)
         link.pending.append(pending)
         if link.ready:
             self._shell.flush(link)

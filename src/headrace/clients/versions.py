@@ -7,17 +7,20 @@ from typing import Final, NamedTuple
 
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.codec import Message
 
 CLIENT_MAX_VERSIONS: Final[dict[int, int]] = {
     # Fetch 13, Produce 13, OffsetCommit 10 and OffsetFetch 10 speak of topics by id only; the flows speak of names.
-    ApiKey.PRODUCE: 9,
+    ApiKey.PRODUCE: 12,
     ApiKey.FETCH: 12,
     ApiKey.LIST_OFFSETS: 9,
     ApiKey.METADATA: 12,
     ApiKey.OFFSET_COMMIT: 9,
     ApiKey.OFFSET_FETCH: 9,
     ApiKey.FIND_COORDINATOR: 4,
-    ApiKey.INIT_PRODUCER_ID: 4,
+    ApiKey.INIT_PRODUCER_ID: 5,
+    # From 4 on it is the brokers' among themselves.
+    ApiKey.ADD_PARTITIONS_TO_TXN: 3,
     ApiKey.API_VERSIONS: 3,
     ApiKey.DESCRIBE_GROUPS: 5,
     ApiKey.DESCRIBE_CLUSTER: 1,
@@ -51,6 +54,12 @@ def choose_version(
             f"{ours.min}-{ours.max}",
         )
     return newest
+
+
+def our_range(request: Message, max_version: int | None = None) -> VersionRange:
+    """Return the versions in which a request can be sent, none above `max_version` if there is such a bound."""
+    newest = request.MAX_VERSION if max_version is None else min(request.MAX_VERSION, max_version)
+    return VersionRange(request.MIN_VERSION, newest)
 
 
 def version_table(entries: Iterable[tuple[int, int, int]]) -> dict[int, VersionRange]:

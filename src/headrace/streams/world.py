@@ -19,7 +19,7 @@ from headrace.clients.drivers.entry import report
 from headrace.clients.drivers.local import LocalClient
 from headrace.clients.engine import Engine, Outcome
 from headrace.clients.flows.effects import Call
-from headrace.clients.versions import VersionRange, choose_version, version_table
+from headrace.clients.versions import choose_version, our_range, version_table
 from headrace.clock import SteadyClock
 from headrace.config.listeners import parse_listener, parse_protocol_map
 from headrace.core.deferred import Deferred
@@ -122,7 +122,7 @@ class World:
         try:
             version = choose_version(
                 request.API_KEY,
-                VersionRange(request.MIN_VERSION, request.MAX_VERSION),
+                our_range(request, call.max_version),
                 self._versions.get(request.API_KEY),
                 peer=_PEER,
             )

@@ -220,7 +220,7 @@ def test_versions_that_speak_of_topic_ids_are_not_used() -> None:
     [(header, _)] = sent(connection)
     connection.written()
     connection.take_completed()
-    assert header.api_version == 9, "our cap: later versions speak of topic ids"
+    assert header.api_version == 12, "our cap: later versions speak of topic ids"
     connection.send(HeartbeatRequest(), "h")
     [(header, _)] = sent(connection)
     feed(connection, encoded(header, HeartbeatResponse()))

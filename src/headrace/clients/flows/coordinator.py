@@ -1,4 +1,4 @@
-"""Finding a group's coordinator, and asking it until it answers for the group."""
+"""Finding the coordinator of a group or a transaction; asking a group's until it answers for the group."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from headrace.protocol.messages.find_coordinator import (
 R = TypeVar("R", bound=Message)
 
 GROUP_KEY_TYPE = 0
+TRANSACTION_KEY_TYPE = 1
 
 LOST_COORDINATOR_ERRORS = frozenset(
     {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE}
 )
 
 
-def find_coordinator(state: ClientState, group: str) -> Flow[int]:
-    """Return the node that coordinates the group, asking a broker unless it is known."""
+def find_coordinator(state: ClientState, group: str, key_type: int = GROUP_KEY_TYPE) -> Flow[int]:
+    """Return the node that coordinates a group, or a transactional id, asking a broker unless it is known."""
     backoff = state.backoff()
-    while (known := state.coordinators.get(group)) is None or known not in state.metadata.brokers:
+    nodes = _nodes(state, key_type)
+    while (known := nodes.get(group)) is None or known not in state.metadata.brokers:
         # Both forms of the question are filled in; the version decides which one is sent (KIP-699).
-        request = FindCoordinatorRequest(
-            key=group, key_type=GROUP_KEY_TYPE, coordinator_keys=[group]
-        )
+        request = FindCoordinatorRequest(key=group, key_type=key_type, coordinator_keys=[group])
         try:
             response = yield from ask(Call(request=request), FindCoordinatorResponse)
         except TransportError as error:
@@ -42,7 +42,7 @@ def find_coordinator(state: ClientState, group: str) -> Flow[int]:
             if address.node_id not in state.metadata.brokers:
                 yield from metadata.refresh(state, ())
             state.metadata.brokers.setdefault(address.node_id, address)
-            state.coordinators[group] = address.node_id
+            nodes[group] = address.node_id
             continue
         failure = ApiError.for_code(error_code, message or "")
         if not failure.retriable:
@@ -109,9 +109,13 @@ def ask_coordinator(
         yield backoff.after(failure)
 
 
-def forget(state: ClientState, group: str) -> None:
+def forget(state: ClientState, group: str, key_type: int = GROUP_KEY_TYPE) -> None:
     """Have the coordinator looked up before it is asked again."""
-    state.coordinators.pop(group, None)
+    _nodes(state, key_type).pop(group, None)
+
+
+def _nodes(state: ClientState, key_type: int) -> dict[str, int]:
+    return state.coordinators if key_type == GROUP_KEY_TYPE else state.transaction_coordinators
 
 
 def raise_for(error_code: int, text: str) -> None:

@@ -39,6 +39,8 @@ class Call:
     """How long the broker may take; None is the client's `request.timeout.ms`."""
     answered: bool = True
     """False for Produce with acks=0, which has no response; the outcome is then None as soon as it is sent."""
+    max_version: int | None = None
+    """The newest version that says what is meant, where a newer one would say more; None is the client's newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,8 @@ class ClientState:
     metadata: ClusterMetadata = field(default_factory=ClusterMetadata)
     coordinators: dict[str, int] = field(default_factory=dict)
     """Group id to the node that coordinates it, as far as known."""
+    transaction_coordinators: dict[str, int] = field(default_factory=dict)
+    """Transactional id to the node that coordinates it, likewise."""
     stale_topics: set[str] = field(default_factory=set)
     """Topics whose leaders must be asked for again before they are used."""
     topic_settings: dict[str, TopicSettings] = field(default_factory=dict)

@@ -52,11 +52,14 @@ class ProducerIdentity:
 
 
 def produce_request(
-    batches: Mapping[TopicPartition, Buffer], acks: int, timeout_ms: int
+    batches: Mapping[TopicPartition, Buffer],
+    acks: int,
+    timeout_ms: int,
+    transactional_id: str | None = None,
 ) -> Message:
     """Build the request that carries one batch per partition to one broker."""
     return ProduceRequest(
-        transactional_id=None,
+        transactional_id=transactional_id,
         acks=acks,
         timeout_ms=timeout_ms,
         topic_data=[

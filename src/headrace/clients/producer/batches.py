@@ -19,7 +19,7 @@ from crc32c import crc32c
 from headrace.clients.flows.produce import ProducerIdentity
 from headrace.clients.producer.delivery import Delivery, Fate
 from headrace.records.batch import CRC_POSITION, CRC_START
-from headrace.records.builder import BatchBuilder, build_batch
+from headrace.records.builder import BatchBuilder
 from headrace.records.compression import Compression
 from headrace.records.reader import read_batch
 from headrace.types import TopicPartition
@@ -211,7 +211,13 @@ def precedes(first: Batch, second: Batch) -> bool:
     return 0 < distance < MAX_SEQUENCE // 2
 
 
-def split(batch: Batch, compression: Compression, identity: ProducerIdentity) -> list[Batch]:
+def split(
+    batch: Batch,
+    compression: Compression,
+    identity: ProducerIdentity,
+    *,
+    transactional: bool = False,
+) -> list[Batch]:
     """Divide a batch that is too large for its topic into halves that keep its place in the sequence."""
     _, records = read_batch(batch.data)
     middle = (len(records) + 1) // 2
@@ -223,13 +229,10 @@ def split(batch: Batch, compression: Compression, identity: ProducerIdentity) ->
         half.attempts = batch.attempts
         sequence = batch.base_sequence
         half.base_sequence = sequence if sequence < 0 else add_sequence(sequence, start)
-        half.data = build_batch(
-            ((record.key, record.value, record.headers, record.timestamp) for record in part),
-            compression=compression,
-            producer_id=identity.producer_id,
-            producer_epoch=identity.producer_epoch,
-            base_sequence=half.base_sequence,
-        )
+        builder = BatchBuilder(compression, max_bytes=1 << 62, transactional=transactional)
+        for record in part:
+            builder.append(record.key, record.value, record.headers, record.timestamp)
+        half.data = builder.build(identity.producer_id, identity.producer_epoch, half.base_sequence)
         half.deliveries = batch.deliveries[start : start + len(part)]
         halves.append(half)
     batch.fate.divide([(half.fate, half.deliveries) for half in halves])

@@ -12,10 +12,19 @@ from typing import Any, Self
 from headrace.clients.config import ProducerConfig
 from headrace.clients.drivers import Target, open_blocking_driver
 from headrace.clients.engine import UNLIMITED_MS
+from headrace.clients.flows.effects import Flow
+from headrace.clients.flows.transactions import GroupMember
 from headrace.clients.producer.core import ProducerCore
 from headrace.clients.producer.delivery import Delivery, RecordMetadata
 from headrace.clients.producer.many import Many
 from headrace.clients.producer.partitioners import Partitioner
+from headrace.clients.producer.scopes import (
+    GroupConsumer,
+    Offsets,
+    Transaction,
+    checked_offsets,
+    member_of,
+)
 from headrace.clients.producer.settings import producer_config, warn
 from headrace.errors import HeadraceError
 from headrace.records.builder import Headers
@@ -62,6 +71,8 @@ class Producer:
         linger_ms: int | None = None,
         batch_size: int | None = None,
         idempotence: bool | None = None,
+        transactional_id: str | None = None,
+        transaction_timeout_ms: int | None = None,
         partitioner: str | type[Any] | Partitioner | None = None,
         serde: str | Serde | None = None,
         key_serde: str | Serde | None = None,
@@ -77,6 +88,10 @@ class Producer:
             linger_ms: How long a batch that is not full waits for more records.
             batch_size: Bytes of records that make a batch full.
             idempotence: Whether brokers recognise repeated batches; needs acks=all.
+            transactional_id: The producer's name for transactions, the same after a restart; two at once are one too
+                many, and the first is shut out. With it records are sent inside of transactions only.
+            transaction_timeout_ms: How long a transaction may be open (a minute); then its coordinator aborts it, and
+                the producer is of no more use.
             partitioner: key_hash, round_robin, sticky, random, a name that was registered, or a class of one's own.
                 None is what the topic's metadata says (`headrace.partitioner`), else key_hash.
             serde: How values become bytes: bytes, str, json, ..., or a serde. None is what the topic's metadata says
@@ -96,6 +111,8 @@ class Producer:
             linger_ms=linger_ms,
             batch_size=batch_size,
             enable_idempotence=idempotence,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=transaction_timeout_ms,
             client_id=client_id,
         )
         self._driver = open_blocking_driver(target, self.config)
@@ -253,6 +270,106 @@ class Producer:
             TransportError: Records are still on their way when the time is over.
         """
         self._driver.run(self._core.flush(self._limit_ms(timeout_s)), UNLIMITED_MS)
+
+    # Transactions
+
+    def transaction(self) -> Transaction:
+        """Return one transaction: `with producer.transaction():` commits on leaving, or aborts on an exception.
+
+        Raises:
+            ClosedError: The producer is closed.
+            ConfigError: It has no transactional id.
+        """
+        self._core.transaction()
+        return Transaction(self)
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction has begun and not ended; one that failed has to be aborted yet.
+
+        That of a producer which was shut out meanwhile never ends.
+        """
+        transactions = self._core.transactions
+        return transactions is not None and transactions.under_way
+
+    def init_transactions(self, timeout_s: float | None = None) -> None:
+        """Take over the transactional id now instead of at the first transaction.
+
+        From then on nobody who had it before can write or commit, and what they left open is ended. So whoever goes
+        on from committed offsets calls this first, and reads the offsets afterwards.
+
+        Args:
+            timeout_s: Seconds to try; None is `max.block.ms`.
+
+        Raises:
+            FatalTransactionError: The producer must not use it.
+            TransportError: No coordinator has answered in time.
+        """
+        self._transact(self._core.transaction().initialize(), timeout_s)
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction: what is sent from now on is in it. `transaction()` is the same with an end to it.
+
+        Raises:
+            TransactionStateError: There is one already.
+            FatalTransactionError: The producer is of no more use.
+            TransportError: No coordinator has answered in time.
+        """
+        self._transact(self._core.transaction().begin())
+
+    def send_offsets_to_transaction(
+        self, offsets: Offsets, group: GroupMember | GroupConsumer
+    ) -> None:
+        """Have offsets of a group committed with the transaction.
+
+        Args:
+            offsets: One past the last finished record of each partition: `consumer.positions()`, say.
+            group: The consumer that has read up to there, or what its `group_metadata()` returns.
+
+        Raises:
+            AbortableTransactionError: The group went on without the consumer, or they cannot be committed.
+            FatalTransactionError: The producer is of no more use.
+        """
+        flow = self._core.transaction().send_offsets(checked_offsets(offsets), member_of(group))
+        self._transact(flow)
+
+    def commit_transaction(self, timeout_s: float | None = None) -> None:
+        """Deliver what was sent and commit the transaction.
+
+        Args:
+            timeout_s: Seconds to try; None is `max.block.ms`.
+
+        Raises:
+            AbortableTransactionError: It cannot be committed: `abort_transaction()` comes next.
+            CommitInDoubtError: No coordinator has confirmed it in time; call this again.
+            FatalTransactionError: The producer is of no more use.
+            TransportError: Records are not delivered in time; call this again, or `abort_transaction()`.
+        """
+        limit_ms = self._block_ms(timeout_s)
+        self._transact(self._core.transaction().commit(limit_ms), timeout_s)
+
+    def abort_transaction(self, timeout_s: float | None = None) -> None:
+        """Have everything in the transaction taken for never written.
+
+        Args:
+            timeout_s: Seconds to try; None is `max.block.ms`.
+
+        Raises:
+            FatalTransactionError: The producer is of no more use.
+            TransportError: No coordinator has answered in time; it aborts by itself when `transaction.timeout.ms` is
+                over.
+        """
+        limit_ms = self._block_ms(timeout_s)
+        self._transact(self._core.transaction().abort(limit_ms), timeout_s)
+
+    def _transact(self, flow: Flow[None], timeout_s: float | None = None) -> None:
+        self._driver.start_background()
+        self._driver.run(flow, self._block_ms(timeout_s))
+
+    def _block_ms(self, timeout_s: float | None) -> int:
+        return self.config.max_block_ms if timeout_s is None else round(timeout_s * 1000)
+
+    # What else there is
 
     def partitions_for(self, topic: str) -> list[int]:
         """Return a topic's partitions."""

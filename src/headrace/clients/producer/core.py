@@ -22,6 +22,7 @@ from headrace.clients.producer.partitioners import (
     partitioner_factory,
 )
 from headrace.clients.producer.sender import Sender
+from headrace.clients.producer.transactions import Transactions
 from headrace.errors import (
     ApiError,
     ClosedError,
@@ -40,6 +41,8 @@ from headrace.types import TopicPartition
 D = TypeVar("D", bound=Delivery)
 
 DEFAULT_PARTITIONER: Final = "key_hash"
+LAST_ABORT_MS: Final = 5_000
+"""How long a close tries at least to end a transaction that is open."""
 
 
 def _check_record(headers: object, timestamp_ms: object) -> None:
@@ -138,7 +141,14 @@ class ProducerCore(Generic[D]):
         self._serde = None if serde is None else resolve_serde(serde)
         self._key_serde = None if key_serde is None else resolve_serde(key_serde)
         self._compression = Compression[config.compression_type.upper()]
-        self._topics: dict[str, Topic] = {}
+        self._known: dict[str, Topic] = {}
+        self._topics = self._known
+        """Those that `send` may write to; none while the producer is closed or has no transaction open."""
+        self.transactions: Transactions | None = None
+        if config.transactional_id is not None:
+            name = config.transactional_id
+            self.transactions = Transactions(engine, config, name, self.sender, self._may_send)
+            self._topics = {}
         self.closed = False
 
     # Sending
@@ -167,7 +177,7 @@ class ProducerCore(Generic[D]):
             or self.sender.buffered > self._config.buffer_memory
             or (partition is not None and partition not in range(known.count))
         ):
-            self._check_open()
+            self._check_sending()
             return None
         key_bytes = (
             None if key is None else self._serialized(known.serialize_key, key, topic, "key")
@@ -211,7 +221,7 @@ class ProducerCore(Generic[D]):
         if topic is None or (
             many.partition is not None and many.partition not in range(topic.count)
         ):
-            self._check_open()
+            self._check_sending()
             return False
         self._serialize(topic, many)
         timestamp_ms = self._engine.now_ms if many.timestamp_ms is None else many.timestamp_ms
@@ -306,7 +316,9 @@ class ProducerCore(Generic[D]):
         return batch
 
     def _new_builder(self) -> BatchBuilder:
-        return BatchBuilder(self._compression, max_bytes=self._config.batch_size)
+        transactional = self.transactions is not None
+        size = self._config.batch_size
+        return BatchBuilder(self._compression, max_bytes=size, transactional=transactional)
 
     def _add_queue(self, topic: Topic, number: int) -> PartitionQueue:
         self._check_partition(topic, number)
@@ -342,14 +354,14 @@ class ProducerCore(Generic[D]):
             ApiError: There is no such topic, or it may not be written.
             TransportError: No broker answered, or no room appeared, in time.
         """
-        self._check_open()
+        self._check_sending()
         if not isinstance(topic, str):
             raise ConfigError(f"a topic's name is text, not {topic!r}")
         if partition is not None and not isinstance(partition, int):
             raise ConfigError(f"a partition is a number, not {partition!r}")
-        if topic not in self._topics:
+        if topic not in self._known:
             yield from self._learn(topic)
-        known = self._topics[topic]
+        known = self._known[topic]
         if partition is not None and partition not in range(known.count):
             # It may have been added since.
             yield from metadata.refresh(self._engine.state, [topic])
@@ -363,7 +375,7 @@ class ProducerCore(Generic[D]):
                     f"{self._config.max_block_ms}"
                 )
             yield Wait(until_ms)
-            self._check_open()
+            self._check_sending()
 
     def _learn(self, topic: str) -> Flow[None]:
         yield from metadata.ensure(self._engine.state, [topic], auto_create=True)
@@ -382,7 +394,7 @@ class ProducerCore(Generic[D]):
             self._key_serde or resolve_serde(settings.key_serde or "bytes"),
             self._serde or resolve_serde(settings.serde or "bytes"),
         )
-        self._topics.setdefault(topic, known)
+        self._known.setdefault(topic, known)
         self._learn_partitions([topic])
 
     def _warn_if_hidden(self, topic: str, settings: TopicSettings) -> None:
@@ -445,13 +457,25 @@ class ProducerCore(Generic[D]):
         if self.closed:
             return
         self.closed = True
-        self._topics.clear()  # so that `send` finds the producer closed
+        self._known.clear()  # so that `send` finds the producer closed
         try:
-            yield from self.flush(timeout_ms)
+            if self.transactions is None:
+                yield from self.flush(timeout_ms)
+            else:
+                yield from self._end_transaction(self.transactions, max(timeout_ms, LAST_ABORT_MS))
         finally:
             self.sender.give_up(
                 ClosedError("the producer was closed before the record was delivered")
             )
+
+    def _end_transaction(self, transactions: Transactions, timeout_ms: int) -> Flow[None]:
+        flow = transactions.close(timeout_ms)
+        task = self._engine.spawn(
+            flow, timeout_ms=timeout_ms, on_done=lambda _: self._engine.notify()
+        )
+        while not task.done:
+            yield Wait()
+        task.result()
 
     def partitions_for(self, topic: str) -> Flow[list[int]]:
         """Return a topic's partitions."""
@@ -465,15 +489,35 @@ class ProducerCore(Generic[D]):
         if self.closed:
             raise ClosedError("the producer is closed")
 
+    def _check_sending(self) -> None:
+        self._check_open()
+        if self.transactions is not None:
+            self.transactions.check_sending()
+
+    def _may_send(self, may: bool) -> None:  # noqa: FBT001 - it is all that this says
+        self._topics = self._known if may else {}
+
+    def transaction(self) -> Transactions:
+        """Return what the producer does with transactions.
+
+        Raises:
+            ClosedError: The producer is closed.
+            ConfigError: It has no transactional id.
+        """
+        self._check_open()
+        if self.transactions is None:
+            raise ConfigError("transactions need a name: Producer(..., transactional_id=NAME)")
+        return self.transactions
+
     def _batch_closed(self, topic_partition: TopicPartition) -> None:
-        topic = self._topics.get(topic_partition.topic)
+        topic = self._known.get(topic_partition.topic)
         if topic is not None and topic.batch_closed is not None:
             topic.batch_closed(topic_partition.partition, topic.available)
 
     def _learn_partitions(self, topics: Collection[str]) -> None:
         known = self._engine.state.metadata
         for name in topics:
-            topic = self._topics.get(name)
+            topic = self._known.get(name)
             partitions = known.partitions(name)
             if topic is not None and partitions:
                 topic.count = len(partitions)

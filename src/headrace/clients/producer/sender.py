@@ -7,7 +7,7 @@ the engine for. It never waits.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from headrace.clients.config import ProducerConfig
 from headrace.clients.engine import Engine, Outcome, Task, Timer
@@ -28,6 +28,9 @@ from headrace.errors import ApiError, ErrorCode, HeadraceError, TransportError
 from headrace.records.compression import Compression
 from headrace.types import TopicPartition
 
+if TYPE_CHECKING:
+    from headrace.clients.producer.transactions import Transactions
+
 WRITTEN: Final = frozenset({ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
 LOST_IDENTITY: Final = frozenset(
     {
@@ -46,6 +49,8 @@ MAYBE_WRITTEN: Final = frozenset(
 )
 TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 REFRESH_TIMEOUT_MS: Final = 2_000
+CONCURRENT_MS: Final = 20
+"""The pause after a batch that came while the transaction before was not complete yet."""
 
 
 class Sender:
@@ -76,6 +81,8 @@ class Sender:
         self.failed = 0
         self.failures: list[Delivery] = []
         """The first failed record since this was last emptied, if there is one."""
+        self.transactions: Transactions | None = None
+        """Whose identity the batches have, and which partitions they may go to, for a producer with transactions."""
         self._engine = engine
         self._config = config
         self._on_batch_closed = on_batch_closed
@@ -131,6 +138,19 @@ class Sender:
             for batch in [*queue.in_flight, *queue.ready]:
                 self._abandon(queue, batch, error)
             self.retire(queue)
+
+    def drop_unsent(self, error: HeadraceError) -> None:
+        """Fail everything that is not on its way."""
+        for queue in list(self.active):
+            self.close_open(queue)
+            for batch in list(queue.ready):
+                self._abandon(queue, batch, error)
+
+    def take_identity(self, identity: ProducerIdentity) -> None:
+        """Go on under another identity, for a producer with transactions; between two of them nothing is buffered."""
+        self._identity = identity
+        for queue in self.queues.values():
+            queue.adopt(identity)
 
     def retire(self, queue: PartitionQueue) -> None:
         """Forget a queue that holds nothing any more."""
@@ -214,12 +234,16 @@ class Sender:
             self.work()
             self._engine.notify()
 
+        transactions = self.transactions
         request = produce_request(
             {name: batch.data for name, batch in batches.items()},
             self._config.acks,
             self._config.request_timeout_ms,
+            None if transactions is None else transactions.transactional_id,
         )
-        call = Call(request=request, node=node, answered=self._config.acks != 0)
+        newest = None if transactions is None else transactions.max_produce_version
+        answered_at_all = self._config.acks != 0
+        call = Call(request=request, node=node, answered=answered_at_all, max_version=newest)
         self._engine.submit(call, answered)
 
     # Answers
@@ -255,7 +279,9 @@ class Sender:
             return
         passing = isinstance(error, TransportError) or code.retriable
         batch.doubtful = batch.doubtful or code in MAYBE_WRITTEN
-        if self._config.enable_idempotence and code in LOST_IDENTITY:
+        if self.transactions is not None:
+            passing = passing and self.transactions.goes_on
+        elif self._config.enable_idempotence and code in LOST_IDENTITY:
             passing = True
             if queue.is_first_outstanding(batch):
                 # Not the echo of an earlier batch's failure: the broker has lost track of this producer.
@@ -268,11 +294,14 @@ class Sender:
             self._config.retry_backoff_ms << min(batch.attempts - 1, 16),
             self._config.retry_backoff_max_ms,
         )
+        if code == ErrorCode.CONCURRENT_TRANSACTIONS:
+            pause_ms = min(pause_ms, CONCURRENT_MS)
         queue.put_back(batch, self._engine.now_ms + pause_ms)
         self._last_error = error
 
     def _split(self, queue: PartitionQueue, batch: Batch) -> None:
-        halves = split(batch, self._compression, queue.identity)
+        transactional = self.transactions is not None
+        halves = split(batch, self._compression, queue.identity, transactional=transactional)
         self.buffered += sum(half.size for half in halves) - batch.size
         queue.put_back(batch, 0)
         position = queue.ready.index(batch)
@@ -291,12 +320,14 @@ class Sender:
         self._let_go(queue, batch)
         self.failed += len(batch.deliveries)
         # The records after it have a gap before them: a new epoch begins their sequence anew.
-        if batch.base_sequence >= 0:
+        if batch.base_sequence >= 0 and self.transactions is None:
             self._lose_identity(queue)
         for delivery in batch.deliveries:
             if not self.failures and not delivery.observed:
                 self.failures.append(delivery)
         self._engine.callbacks.extend(batch.fate.settle(error))
+        if self.transactions is not None:
+            self.transactions.batch_failed(error, sent=batch.base_sequence >= 0)
 
     def _lose_identity(self, queue: PartitionQueue) -> None:
         """Have a new epoch begin for a queue, unless one is at hand that it has not begun yet."""
@@ -338,7 +369,7 @@ class Sender:
             self._metadata_at_ms = now_ms
             state.stale_topics.update(topics)
         self._refresh(topics & state.stale_topics - self._refreshing)
-        if self._config.enable_idempotence and not self._identified():
+        if self.transactions is None and self._config.enable_idempotence and not self._identified():
             return []
         ready = []
         for queue in queues:
@@ -353,7 +384,7 @@ class Sender:
             self._last_error = partition_error(where, code or ErrorCode.LEADER_NOT_AVAILABLE)
             state.stale_topics.add(where.topic)
             queue.muted_until_ms = now_ms + self._config.retry_backoff_ms
-        return ready
+        return ready if self.transactions is None else self.transactions.admitted(ready)
 
     def _refresh(self, stale: set[str]) -> None:
         """Ask for the metadata of topics, in the background."""
