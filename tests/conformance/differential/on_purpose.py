@@ -167,13 +167,6 @@ PRODUCE: Final = (
         "What is acknowledged is there. No client names a partition twice.",
         (where("produce_several_partitions", "the same *", "none", "what is in *"),),
     ),
-    Difference(
-        "Transactions",
-        "transaction.version 2 (KIP-890): an epoch for each transaction",
-        "the classic protocol; partitions verify that they are in the transaction",
-        "Not implemented. A delayed EndTxn of a producer can still end its next transaction.",
-        (),
-    ),
 )
 
 READ: Final = (

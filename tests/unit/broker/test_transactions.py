@@ -40,7 +40,9 @@ OPTIONS: dict[str, Any] = {
 
 
 class Producer:
-    """A transactional producer, request by request."""
+    """A transactional producer, request by request; of the classic protocol."""
+
+    produce_version, commit_version, end_version = 9, 3, 3
 
     def __init__(self, harness: BrokerHarness, name: str = "id") -> None:
         self.harness = harness
@@ -82,7 +84,8 @@ class Producer:
         request = produce_request(
             topic, partition, self.batch(value, partition), transactional_id=self.name
         )
-        code = self.harness.call(request).responses[0].partition_responses[0].error_code
+        response = self.harness.call(request, self.produce_version)
+        code = response.responses[0].partition_responses[0].error_code
         if code == 0:
             self.sequences[partition] = self.sequences.get(partition, 0) + 1
         return int(code)
@@ -114,7 +117,8 @@ class Producer:
                 )
             ],
         )
-        return int(self.harness.call(request).topics[0].partitions[0].error_code)
+        response = self.harness.call(request, self.commit_version)
+        return int(response.topics[0].partitions[0].error_code)
 
     def end_request(self, *, committed: bool = True) -> EndTxnRequest:
         return EndTxnRequest(
@@ -201,7 +205,7 @@ def test_a_crash_between_any_two_syncs_of_the_end_changes_nothing(
     producer.send(b"b", 1)
     producer.add_offsets()
     producer.commit_offset(7)
-    harness.send(producer.end_request(committed=committed))
+    harness.send(producer.end_request(committed=committed), producer.end_version)
     for _ in range(syncs):
         harness.sync()
     harness.crash()

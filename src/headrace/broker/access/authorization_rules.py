@@ -131,6 +131,7 @@ RULES: Final[Mapping[ApiKey, tuple[Rule, ...]]] = {
     ApiKey.ADD_PARTITIONS_TO_TXN: (
         _transaction(Operation.WRITE, _ID, f"{_TRANSACTION} for each partition"),
         _topic(Operation.WRITE, refusal=_PARTITIONS),
+        _cluster(Operation.CLUSTER_ACTION, "instead, from version 4 on"),
     ),
     ApiKey.ADD_OFFSETS_TO_TXN: (_transaction(Operation.WRITE, _ID), _group(Operation.READ)),
     ApiKey.END_TXN: (_transaction(Operation.WRITE, _ID),),

@@ -12,6 +12,15 @@ _FENCED_SINCE: Final = {ApiKey.INIT_PRODUCER_ID: 4}
 _FENCED_SINCE_DEFAULT: Final = 2
 
 
+_EPOCH_BUMP_SINCE: Final = {ApiKey.END_TXN: 5, ApiKey.TXN_OFFSET_COMMIT: 5}
+
+
+def bumps_epoch(context: RequestContext) -> bool:
+    """Whether a request is one of transaction version 2 (KIP-890): each transaction has an epoch of its own."""
+    header = context.header
+    return header.api_version >= _EPOCH_BUMP_SINCE[ApiKey(header.api_key)]
+
+
 def for_version(error: ErrorCode, context: RequestContext) -> ErrorCode:
     """Return the code that clients of a version know for a producer that has been replaced (KIP-588)."""
     header = context.header

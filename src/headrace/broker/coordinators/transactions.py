@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from headrace.broker.coordinators.internal_log import InternalLog
 from headrace.broker.replica_manager import ReplicaManager
@@ -34,6 +34,33 @@ _NOTHING_TO_MARK: Final = frozenset(
     {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_PRODUCER_EPOCH}
 )
 """The partition is gone, or a later epoch of the producer has written: what was open there has ended."""
+
+
+class Told(NamedTuple):
+    """What a client is told, by the version of its request, that may not write in a transaction."""
+
+    passing: ErrorCode
+    """When it is to try again."""
+    concurrent: ErrorCode
+    """When it is to try again, since its transaction before is not over."""
+    not_added: ErrorCode
+    """When the partition is not in its transaction."""
+
+    def refusal(self, error: ErrorCode, producer: Producer, partition: TopicPartition) -> ApiError:
+        """Return the error to raise for what the coordinator says."""
+        if error in _PASSING:
+            concurrent = error is ErrorCode.CONCURRENT_TRANSACTIONS
+            return ApiError(
+                self.concurrent if concurrent else self.passing,
+                f"the transaction cannot be verified yet: {error.name}",
+            )
+        if error is ErrorCode.PRODUCER_FENCED:
+            error = ErrorCode.INVALID_PRODUCER_EPOCH
+        elif error is ErrorCode.INVALID_TXN_STATE:
+            error = self.not_added
+        return ApiError(
+            error, f"{partition} is not in an open transaction of producer {producer.producer_id}"
+        )
 
 
 class Transactions:
@@ -114,8 +141,7 @@ class Transactions:
         transactional_id: str,
         producer: Producer,
         partition: TopicPartition,
-        *,
-        passing: ErrorCode,
+        told: Told,
     ) -> None:
         """Refuse a batch that is not of the open transaction of its producer (KIP-890).
 
@@ -123,21 +149,14 @@ class Transactions:
             transactional_id: The id that the request names.
             producer: The producer of the batch.
             partition: Where it is to be appended, now.
-            passing: What the client is told when it is to try again.
+            told: What the client is told in certain cases.
 
         Raises:
             ApiError: With the reason.
         """
         error = self.coordinator.verify(transactional_id, producer, partition)
-        if error is ErrorCode.NONE:
-            return
-        if error in _PASSING:
-            raise ApiError(passing, f"the transaction cannot be verified yet: {error.name}")
-        if error is ErrorCode.PRODUCER_FENCED:
-            error = ErrorCode.INVALID_PRODUCER_EPOCH
-        raise ApiError(
-            error, f"{partition} is not in an open transaction of producer {producer.producer_id}"
-        )
+        if error is not ErrorCode.NONE:
+            raise told.refusal(error, producer, partition)
 
     # Markers
 
@@ -169,7 +188,11 @@ class Transactions:
     ) -> None:
         epoch = self._topics.require(TRANSACTIONS_TOPIC).partition(coordinator_partition)
         marker = Marker(
-            outcome.producer_id, outcome.producer_epoch, epoch.leader_epoch, outcome.committed
+            outcome.producer_id,
+            outcome.producer_epoch,
+            epoch.leader_epoch,
+            outcome.committed,
+            outcome.transaction_version,
         )
         replica = self._topics.require(partition.topic).partition(partition.partition)
         if partition.topic == OFFSETS_TOPIC:

@@ -1,8 +1,8 @@
-"""AddOffsetsToTxn (API key 25), versions 0-3.
+"""AddOffsetsToTxn (API key 25), versions 0-4.
 
-Behaviour: adds the partition of `__consumer_offsets` that holds the group to the transaction; TxnOffsetCommit is
-refused before that.
-Versions: v2 PRODUCER_FENCED; v3 flexible.
+Behaviour: adds the partition of `__consumer_offsets` that holds the group to the transaction; until its version 4
+TxnOffsetCommit is refused before that, from 5 on it does so itself (KIP-890).
+Versions: v2 PRODUCER_FENCED; v3 flexible; v4 TRANSACTION_ABORTABLE, which is never the answer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.ADD_OFFSETS_TO_TXN
-VERSIONS: Final = VersionRange(0, 3)
+VERSIONS: Final = VersionRange(0, 4)
 
 
 def handle(

@@ -1,20 +1,23 @@
-"""AddPartitionsToTxn (API key 24), versions 0-3.
+"""AddPartitionsToTxn (API key 24), versions 0-5.
 
 Behaviour: the transaction begins with the first partitions that are added; the answer waits until that is durable, and
 only then does a partition take its batches (KIP-890). All partitions of a request are added or none: what is wrong is
 said of the partitions concerned, of the others OPERATION_NOT_ATTEMPTED. The broker's own topics are refused.
-Not implemented: v4 and v5, which are for brokers among each other.
-Versions: v2 PRODUCER_FENCED; v3 flexible.
+From v4 on it is for brokers among each other, who have the right to act for the cluster: several transactions, each to
+be added to, as a Produce 12 does, or only asked whether it has its partitions; the broker itself does not come this way.
+Versions: v2 PRODUCER_FENCED; v3 flexible; v4 several transactions, verification (KIP-890); v5 TRANSACTION_ABORTABLE.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.access.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.coordinators.transaction_requests import for_version
+from headrace.core.coordinator.runtime import gather
 from headrace.core.coordinator.transaction.producers import Producer
 from headrace.core.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode
@@ -23,7 +26,10 @@ from headrace.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
     AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
 )
 from headrace.security.acls import Operation, ResourceType
 from headrace.types import TopicPartition
@@ -32,13 +38,18 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.ADD_PARTITIONS_TO_TXN
-VERSIONS: Final = VersionRange(0, 3)
+VERSIONS: Final = VersionRange(0, 5)
+
+_BROKERS_VERSION: Final = 4
+_ABORTABLE_VERSION: Final = 5
 
 
 def handle(
     broker: Broker, context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse | Deferred[AddPartitionsToTxnResponse]:
-    """Add partitions to a transaction."""
+    """Add partitions to a transaction, or to several."""
+    if context.header.api_version >= _BROKERS_VERSION:
+        return _handle_brokers(broker, context, request)
     transactional_id = request.v3_and_below_transactional_id
     partitions = [
         TopicPartition(topic.name, index)
@@ -47,21 +58,21 @@ def handle(
     ]
     may = allows(broker, context, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
     if not may:
-        return _answer(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, {})
+        return _clients_answer(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, {})
     errors = {
         partition: error
         for partition in partitions
         if (error := _error(broker, context, partition)) is not ErrorCode.NONE
     }
     if errors:
-        return _answer(request, ErrorCode.OPERATION_NOT_ATTEMPTED, errors)
+        return _clients_answer(request, ErrorCode.OPERATION_NOT_ATTEMPTED, errors)
     producer = Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
     reply = broker.transactions.coordinator.add_partitions(
         transactional_id, producer, partitions, context.now_ms
     )
 
     def answer(error: ErrorCode) -> AddPartitionsToTxnResponse:
-        return _answer(request, for_version(error, context), {})
+        return _clients_answer(request, for_version(error, context), {})
 
     return reply.map(answer) if isinstance(reply, Deferred) else answer(reply)
 
@@ -77,23 +88,87 @@ def _error(broker: Broker, context: RequestContext, partition: TopicPartition) -
     return ErrorCode.INVALID_TOPIC_EXCEPTION if topic.is_internal else ErrorCode.NONE
 
 
-def _answer(
+def _handle_brokers(
+    broker: Broker, context: RequestContext, request: AddPartitionsToTxnRequest
+) -> AddPartitionsToTxnResponse | Deferred[AddPartitionsToTxnResponse]:
+    if not allows(broker, context, Operation.CLUSTER_ACTION, ResourceType.CLUSTER):
+        return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    gathered = gather([_one(broker, context, wanted) for wanted in request.transactions])
+
+    def answer(results: list[AddPartitionsToTxnResult]) -> AddPartitionsToTxnResponse:
+        return AddPartitionsToTxnResponse(results_by_transaction=results)
+
+    return gathered.map(answer) if isinstance(gathered, Deferred) else answer(gathered)
+
+
+def _one(
+    broker: Broker, context: RequestContext, wanted: AddPartitionsToTxnTransaction
+) -> AddPartitionsToTxnResult | Deferred[AddPartitionsToTxnResult]:
+    partitions = [
+        TopicPartition(topic.name, index) for topic in wanted.topics for index in topic.partitions
+    ]
+    producer = Producer(wanted.producer_id, wanted.producer_epoch)
+    coordinator = broker.transactions.coordinator
+
+    def answer(
+        error: ErrorCode, errors: Mapping[TopicPartition, ErrorCode] = MappingProxyType({})
+    ) -> AddPartitionsToTxnResult:
+        return AddPartitionsToTxnResult(
+            transactional_id=wanted.transactional_id,
+            topic_results=_results(wanted.topics, error, errors),
+        )
+
+    missing = {
+        partition: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        for partition in partitions
+        if not _exists(broker, partition)
+    }
+    if missing:
+        return answer(ErrorCode.OPERATION_NOT_ATTEMPTED, missing)
+    if wanted.verify_only:
+        errors = {
+            partition: coordinator.verify(wanted.transactional_id, producer, partition)
+            for partition in partitions
+        }
+        knows = context.header.api_version >= _ABORTABLE_VERSION
+        not_added = ErrorCode.TRANSACTION_ABORTABLE if knows else ErrorCode.INVALID_TXN_STATE
+        for partition, error in errors.items():
+            if error is ErrorCode.INVALID_TXN_STATE:
+                errors[partition] = not_added
+        return answer(ErrorCode.NONE, errors)
+    reply = coordinator.enter(wanted.transactional_id, producer, partitions, context.now_ms)
+    return reply.map(answer) if isinstance(reply, Deferred) else answer(reply)
+
+
+def _exists(broker: Broker, partition: TopicPartition) -> bool:
+    topic = broker.topics.get(partition.topic)
+    return topic is not None and 0 <= partition.partition < len(topic.partitions)
+
+
+def _clients_answer(
     request: AddPartitionsToTxnRequest,
     error: ErrorCode,
     errors: Mapping[TopicPartition, ErrorCode],
 ) -> AddPartitionsToTxnResponse:
-    return AddPartitionsToTxnResponse(
-        results_by_topic_v3_and_below=[
-            AddPartitionsToTxnTopicResult(
-                name=topic.name,
-                results_by_partition=[
-                    AddPartitionsToTxnPartitionResult(
-                        partition_index=index,
-                        partition_error_code=errors.get(TopicPartition(topic.name, index), error),
-                    )
-                    for index in topic.partitions
-                ],
-            )
-            for topic in request.v3_and_below_topics
-        ]
-    )
+    results = _results(request.v3_and_below_topics, error, errors)
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
+
+
+def _results(
+    topics: Sequence[AddPartitionsToTxnTopic],
+    error: ErrorCode,
+    errors: Mapping[TopicPartition, ErrorCode],
+) -> list[AddPartitionsToTxnTopicResult]:
+    return [
+        AddPartitionsToTxnTopicResult(
+            name=topic.name,
+            results_by_partition=[
+                AddPartitionsToTxnPartitionResult(
+                    partition_index=index,
+                    partition_error_code=errors.get(TopicPartition(topic.name, index), error),
+                )
+                for index in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]

@@ -5,7 +5,8 @@ that we do not know is answered in the format of version 0 with UNSUPPORTED_VERS
 every client takes as "try again with the highest you see"; `unsupported` builds that answer. The client's software
 name and version are not judged. Produce is advertised from version 0 although 0-2 are refused: older librdkafka
 switches compression off otherwise (KAFKA-18659).
-Features: group.version 1 is finalized (KIP-848).
+The tagged field 26738 tells Headrace's own clients what else there is: `filter`, fetches that name tags.
+Features: group.version 1 (KIP-848) and transaction.version 2 (KIP-890) are finalized.
 Versions: v1 throttle time; v3 client software, flexible body under a header that stays version 0.
 """
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 API_KEY: Final = ApiKey.API_VERSIONS
 VERSIONS: Final = VersionRange(0, 4)
 
-_FEATURES: Final = {"group.version": 1}
+_FEATURES: Final = {"group.version": 1, "transaction.version": 2}
 _LEVEL_ZERO_VERSION: Final = 4
 
 

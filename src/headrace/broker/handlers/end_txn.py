@@ -1,10 +1,13 @@
-"""EndTxn (API key 26), versions 0-3.
+"""EndTxn (API key 26), versions 0-5.
 
 Behaviour: answered when the outcome is durable, while the markers of the transaction are still being written; what
 follows at once gets CONCURRENT_TRANSACTIONS until they are. A repeated request with the outcome of the transaction that
 was last ended is answered as the first; with the other outcome, or without a transaction, it is INVALID_TXN_STATE.
-Not implemented: v4 and v5 (KIP-890, an epoch for each transaction).
-Versions: v2 PRODUCER_FENCED; v3 flexible.
+From v5 on the end of a transaction raises the producer's epoch (KIP-890): the answer has the epoch of its next
+transaction, or a new producer id with epoch 0 when the epochs are used up, and whoever repeats the request gets the same
+answer. What arrives late with the old epoch is PRODUCER_FENCED. A producer may abort without having a transaction.
+Versions: v2 PRODUCER_FENCED; v3 flexible; v4 TRANSACTION_ABORTABLE, which is never the answer; v5 producer id and epoch
+in the answer.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.broker.access.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
-from headrace.broker.coordinators.transaction_requests import for_version
+from headrace.broker.coordinators.transaction_requests import bumps_epoch, for_version
 from headrace.core.coordinator.transaction.producers import Producer
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.END_TXN
-VERSIONS: Final = VersionRange(0, 3)
+VERSIONS: Final = VersionRange(0, 5)
 
 
 def handle(
@@ -36,14 +39,19 @@ def handle(
     resource = ResourceType.TRANSACTIONAL_ID
     if not allows(broker, context, Operation.WRITE, resource, transactional_id):
         return EndTxnResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    reply = broker.transactions.coordinator.end(
-        transactional_id,
-        Producer(request.producer_id, request.producer_epoch),
-        context.now_ms,
-        committed=request.committed,
+    coordinator = broker.transactions.coordinator
+    producer, committed = Producer(request.producer_id, request.producer_epoch), request.committed
+    reply = (
+        coordinator.end_bumping(transactional_id, producer, context.now_ms, committed=committed)
+        if bumps_epoch(context)
+        else coordinator.end(transactional_id, producer, context.now_ms, committed=committed)
     )
 
-    def answer(error: ErrorCode) -> EndTxnResponse:
-        return EndTxnResponse(error_code=for_version(error, context))
+    def answer(outcome: Producer | ErrorCode) -> EndTxnResponse:
+        if isinstance(outcome, ErrorCode):
+            return EndTxnResponse(error_code=for_version(outcome, context))
+        return EndTxnResponse(
+            producer_id=outcome.producer_id, producer_epoch=outcome.producer_epoch
+        )
 
     return reply.map(answer) if isinstance(reply, Deferred) else answer(reply)

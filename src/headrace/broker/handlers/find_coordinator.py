@@ -1,9 +1,10 @@
-"""FindCoordinator (API key 10), versions 0-4.
+"""FindCoordinator (API key 10), versions 0-6.
 
 Behaviour: this broker coordinates every group and every transactional id. The first call creates `__consumer_offsets`,
 or `__transaction_state`. The address is the configured one, or the one that the client connected to.
 Not implemented: coordinators of share groups: INVALID_REQUEST, which clients do not retry.
-Versions: v1 key type, error message; v3 flexible; v4 several keys.
+Versions: v1 key type, error message; v3 flexible; v4 several keys; v5 TRANSACTION_ABORTABLE, which is
+never the answer; v6 keys of share groups.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.FIND_COORDINATOR
-VERSIONS: Final = VersionRange(0, 4)
+VERSIONS: Final = VersionRange(0, 6)
 
 _KEY_LIST_VERSION: Final = 4
 _TRANSACTION_KEY_TYPE: Final = 1

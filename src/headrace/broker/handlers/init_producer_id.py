@@ -1,4 +1,4 @@
-"""InitProducerId (API key 22), versions 0-4.
+"""InitProducerId (API key 22), versions 0-5.
 
 Behaviour: with a transactional id the sender becomes its producer: the epoch is raised, which shuts out whoever was it
 before, and a transaction that is open is aborted first (CONCURRENT_TRANSACTIONS until that is done). A producer that
@@ -6,8 +6,9 @@ says who it is (KIP-360) gets the next epoch once, however often it asks, also a
 has been replaced is fenced, and nothing is aborted. When its epochs are used up there is a new producer id.
 Without a transactional id it gets an id that nobody had before, with epoch 0, also when it comes back with an id and an
 epoch: a producer without transactions raises its epoch by itself, see Kafka's TransactionCoordinator.
-Not implemented: v5 (KIP-890), v6 (KIP-939).
-Versions: v2 flexible; v3 producer id and epoch in the request; v4 PRODUCER_FENCED.
+Not implemented: v6 (KIP-939, two-phase commit), which Apache Kafka 4.3 does not advertise either.
+Versions: v2 flexible; v3 producer id and epoch in the request; v4 PRODUCER_FENCED; v5 TRANSACTION_ABORTABLE, which is
+never the answer.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.INIT_PRODUCER_ID
-VERSIONS: Final = VersionRange(0, 4)
+VERSIONS: Final = VersionRange(0, 5)
 
 _NONE: Final = -1
 

@@ -1,4 +1,4 @@
-"""Produce (API key 0), versions 3-9 (advertised from 0, see `headrace.broker.handlers.api_versions`).
+"""Produce (API key 0), versions 3-12 (advertised from 0, see `headrace.broker.handlers.api_versions`).
 
 Behaviour: every partition's records are checked, appended and answered for themselves. acks=1 and acks=all mean the
 same on one node: the answer waits until the batch is durable, that is below the high watermark. acks=0 gets no
@@ -7,10 +7,14 @@ first the answer is REQUEST_TIMED_OUT, never success. Retries of an idempotent p
 offset, once that is durable. min.insync.replicas above 1 changes nothing: as in Kafka since 4.0 a topic does not need
 more replicas in sync than it has. On a compacted topic a batch with a record without a key is INVALID_RECORD;
 with headrace.ttl.enable one with a record whose headrace.ttl-ms is no time to live.
-A transactional batch has to belong to the open transaction of its producer, and the partition has to have been added to
-it before (KIP-890): else it is INVALID_TXN_STATE, or INVALID_PRODUCER_EPOCH for a producer that has been replaced.
-Not implemented: v10 to v13 (KIP-951, KIP-890, topic ids). Message formats 0 and 1 (KIP-896).
-Versions: v3 record batches; v5 log start offset; v7 zstd; v8 error messages; v9 flexible.
+A transactional batch has to belong to the open transaction of its producer, which until v11 has to have added the
+partition before: else it is INVALID_TXN_STATE (from v11 on TRANSACTION_ABORTABLE), or INVALID_PRODUCER_EPOCH for a
+producer that has been replaced. From v12 on its first batch adds the partition (KIP-890), and is appended when that is
+durable; while the producer's transaction before is being completed it waits for up to 100 ms, then it is
+CONCURRENT_TRANSACTIONS.
+Not implemented: v13 (topic ids). Message formats 0 and 1 (KIP-896).
+Versions: v3 record batches; v5 log start offset; v7 zstd; v8 error messages; v9 flexible; v10 leaders with the errors
+of a broker that is none (KIP-951), which cannot be here; v11 TRANSACTION_ABORTABLE; v12 adds partitions.
 """
 
 from __future__ import annotations
@@ -19,9 +23,9 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.broker.access.authorizer import authorize
 from headrace.broker.context import CloseConnection, RequestContext, VersionRange
+from headrace.broker.coordinators.transactional_batches import TransactionalBatches
 from headrace.broker.delayed import DelayedProduce
 from headrace.broker.partition import Partition
-from headrace.core.coordinator.transaction.producers import Producer
 from headrace.core.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode, InvalidTopicError
 from headrace.protocol.api_keys import ApiKey
@@ -36,11 +40,9 @@ from headrace.protocol.messages.produce import (
 )
 from headrace.records.batch import (
     COMPRESSION_MASK,
-    CONTROL_FLAG,
     CRC_START,
     HEADER_SIZE,
     TRANSACTIONAL_FLAG,
-    batch_crc,
     unpack_header,
 )
 from headrace.records.compression import Compression
@@ -52,8 +54,8 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.PRODUCE
-VERSIONS: Final = VersionRange(0, 9)
-SERVED: Final = VersionRange(3, 9)
+VERSIONS: Final = VersionRange(0, 12)
+SERVED: Final = VersionRange(3, 12)
 
 ACKS_NONE: Final = 0
 ACKS_LEADER: Final = 1
@@ -82,20 +84,45 @@ def handle(
     if request.acks == ACKS_NONE:
         _close_on_error(response)
         return None
-    return _when_durable(broker, context, request, response, appender.appended)
+    deadline_ms = context.now_ms + max(0, request.timeout_ms)
+    if not appender.waits:
+        return _when_durable(broker, deadline_ms, response, appender.appended)
+    answer: Deferred[ProduceResponse] = Deferred()
+
+    def entered(_: None) -> None:
+        reply = _when_durable(broker, deadline_ms, response, appender.appended)
+        if isinstance(reply, Deferred):
+            reply.on_done(answer.resolve)
+        else:
+            broker.purgatory.deliver_later(lambda: answer.resolve(response))
+
+    appender.enter().on_done(entered)
+    return answer
 
 
 class _Appender:
     """Appends the partitions of one request."""
 
-    __slots__ = ("_broker", "_context", "_refusal", "_transactional_id", "appended")
+    __slots__ = ("_batches", "_broker", "_context", "_is_answered", "_refusal", "appended")
 
     def __init__(self, broker: Broker, context: RequestContext, request: ProduceRequest) -> None:
         self._broker = broker
         self._context = context
         self._refusal = _refusal(broker, context, request)
-        self._transactional_id = request.transactional_id
+        self._batches = TransactionalBatches(
+            broker, request.transactional_id, context.header.api_version
+        )
+        self._is_answered = request.acks != ACKS_NONE
         self.appended: list[Appended] = []
+
+    @property
+    def waits(self) -> bool:
+        """Whether there are batches whose partitions have to be added to their transaction before."""
+        return bool(self._batches)
+
+    def enter(self) -> Deferred[None]:
+        """Add these partitions, then append the batches."""
+        return self._batches.add(self._context.now_ms)
 
     def append_all(self, topic: TopicProduceData) -> list[PartitionProduceResponse]:
         """Append to the partitions of one topic, or say why not."""
@@ -112,51 +139,55 @@ class _Appender:
         return [self._append(topic.name, data) for data in topic.partition_data]
 
     def _append(self, topic_name: str, data: PartitionProduceData) -> PartitionProduceResponse:
+        part = PartitionProduceResponse(index=data.index)
         try:
             topic = self._broker.topics.require(topic_name)
             if topic.is_internal:
                 raise InvalidTopicError(f"{topic.name} is written by the broker")
             partition = topic.partition(data.index)
             records = _records(data, self._context.header.api_version)
-            if len(records) >= HEADER_SIZE and records[CRC_START + 1] & TRANSACTIONAL_FLAG:
-                self._verify(partition, records)
-            scheduled = None
-            if partition.max_delay_ms is None:
-                info = self._broker.replicas.append(partition, records, self._context.now_ms)
+            if (
+                len(records) >= HEADER_SIZE
+                and records[CRC_START + 1] & TRANSACTIONAL_FLAG
+                and not self._batches.may_append(partition, records)
+            ):
+                self._append_later(partition, part, records)
             else:
-                info, scheduled = self._broker.deliveries.append(
-                    partition, records, self._context.now_ms
-                )
+                self._append_now(partition, part, records, self._context.now_ms)
         except ApiError as error:
-            return _failed(data.index, error)
-        part = PartitionProduceResponse(
-            index=data.index,
-            base_offset=info.base_offset,
-            log_append_time_ms=info.log_append_time_ms,
-            log_start_offset=partition.log_start_offset,
-        )
+            _fail(part, error)
+        return part
+
+    def _append_now(
+        self, partition: Partition, part: PartitionProduceResponse, records: Buffer, now_ms: int
+    ) -> None:
+        scheduled = None
+        if partition.max_delay_ms is None:
+            info = self._broker.replicas.append(partition, records, now_ms)
+        else:
+            info, scheduled = self._broker.deliveries.append(partition, records, now_ms)
+        part.base_offset = info.base_offset
+        part.log_append_time_ms = info.log_append_time_ms
+        part.log_start_offset = partition.log_start_offset
         self.appended.append((partition, info.last_offset + 1, part))
         if scheduled is not None:
             self.appended.append((*scheduled, part))
-        return part
 
-    def _verify(self, partition: Partition, records: Buffer) -> None:
-        fields = unpack_header(records)
-        if fields[5] & CONTROL_FLAG or fields[4] != batch_crc(records, 0, len(records)):
-            return  # the log refuses it, and says why
-        if self._transactional_id is None:
-            raise ApiError(
-                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-                "a transactional batch without a transactional id",
-            )
-        if fields[9] < 0:
-            return  # as above
-        self._broker.transactions.verify(
-            self._transactional_id,
-            Producer(fields[9], fields[10]),
-            partition.topic_partition,
-            passing=ErrorCode.NOT_ENOUGH_REPLICAS,
-        )
+    def _append_later(
+        self, partition: Partition, part: PartitionProduceResponse, records: Buffer
+    ) -> None:
+        if not self._is_answered:
+            raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS, "a transaction begins with an answer")
+
+        def append(records: Buffer | ApiError) -> None:
+            try:
+                if isinstance(records, ApiError):
+                    raise records
+                self._append_now(partition, part, records, self._broker.throttling.now_ms)
+            except ApiError as error:
+                _fail(part, error)
+
+        self._batches.enter(partition, records, append)
 
 
 def _refusal(broker: Broker, context: RequestContext, request: ProduceRequest) -> ApiError | None:
@@ -186,19 +217,22 @@ def _records(data: PartitionProduceData, version: int) -> Buffer:
 
 
 def _failed(index: int, error: ApiError) -> PartitionProduceResponse:
+    part = PartitionProduceResponse(index=index)
+    _fail(part, error)
+    return part
+
+
+def _fail(part: PartitionProduceResponse, error: ApiError) -> None:
     numbers, reason = (
         (error.numbers, error.reason) if isinstance(error, InvalidRecordsError) else ((), "")
     )
-    return PartitionProduceResponse(
-        index=index,
-        error_code=error.code,
-        base_offset=-1,
-        record_errors=[
-            BatchIndexAndErrorMessage(batch_index=number, batch_index_error_message=reason)
-            for number in numbers
-        ],
-        error_message=error.message,
-    )
+    part.error_code = error.code
+    part.base_offset = -1
+    part.record_errors = [
+        BatchIndexAndErrorMessage(batch_index=number, batch_index_error_message=reason)
+        for number in numbers
+    ]
+    part.error_message = error.message
 
 
 def _close_on_error(response: ProduceResponse) -> None:
@@ -212,8 +246,7 @@ def _close_on_error(response: ProduceResponse) -> None:
 
 def _when_durable(
     broker: Broker,
-    context: RequestContext,
-    request: ProduceRequest,
+    deadline_ms: int,
     response: ProduceResponse,
     appended: list[Appended],
 ) -> ProduceResponse | Deferred[ProduceResponse]:
@@ -223,5 +256,5 @@ def _when_durable(
     delayed = DelayedProduce(response, broker.purgatory)
     for partition, end_offset, part in waiting:
         delayed.wait_for(partition, end_offset, part)
-    broker.purgatory.add(delayed, context.now_ms + max(0, request.timeout_ms))
+    broker.purgatory.add(delayed, deadline_ms)
     return delayed.deferred

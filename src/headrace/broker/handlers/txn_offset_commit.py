@@ -1,11 +1,11 @@
-"""TxnOffsetCommit (API key 28), versions 0-3.
+"""TxnOffsetCommit (API key 28), versions 0-5.
 
 Behaviour: the offsets are records of the producer's in `__consumer_offsets`: they count once the transaction is
-committed, and are forgotten when it is aborted. The group has to be in the transaction (AddOffsetsToTxn). From v3 on
-members are told from those whose partitions have been taken away. Errors are per partition; partitions that do not
+committed, and are forgotten when it is aborted. Until v4 the group has to be in the transaction (AddOffsetsToTxn): else
+it is INVALID_TXN_STATE, in v4 TRANSACTION_ABORTABLE; from v5 on it is added (KIP-890). From v3 on members are told from those whose partitions have been taken away. Errors are per partition; partitions that do not
 exist are UNKNOWN_TOPIC_OR_PARTITION and do not stop the others.
-Not implemented: v4 and v5 (KIP-890, an epoch for each transaction).
-Versions: v2 leader epochs; v3 flexible, member, generation and group instance.
+Versions: v2 leader epochs; v3 flexible, member, generation and group instance; v4 TRANSACTION_ABORTABLE; v5 adds the
+group to the transaction.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.broker.access.authorizer import authorize
 from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.coordinators.transaction_requests import bumps_epoch
+from headrace.broker.coordinators.transactions import Told
 from headrace.broker.topic_names import OFFSETS_TOPIC
 from headrace.core.coordinator.group.transactional import commit_failed
 from headrace.core.coordinator.transaction.producers import Producer
@@ -32,7 +34,16 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 API_KEY: Final = ApiKey.TXN_OFFSET_COMMIT
-VERSIONS: Final = VersionRange(0, 3)
+VERSIONS: Final = VersionRange(0, 5)
+
+
+_ABORTABLE_VERSION: Final = 4
+_CLASSIC: Final = Told(
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.INVALID_TXN_STATE,
+)
+_ABORTABLE: Final = _CLASSIC._replace(not_added=ErrorCode.TRANSACTION_ABORTABLE)
 
 
 def handle(
@@ -79,16 +90,39 @@ def _commit(
     index = broker.groups.partition_for(request.group_id)
     if index is None:
         return commit_failed(request, ErrorCode.NOT_COORDINATOR)
-    try:
-        broker.transactions.verify(
-            request.transactional_id,
-            Producer(request.producer_id, request.producer_epoch),
-            TopicPartition(OFFSETS_TOPIC, index),
-            passing=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        )
-    except ApiError as error:
-        return commit_failed(request, error.code)
-    return broker.groups.commit_transactional_offsets(request, context.now_ms)
+    place = TopicPartition(OFFSETS_TOPIC, index)
+    producer = Producer(request.producer_id, request.producer_epoch)
+    told = _ABORTABLE if context.header.api_version >= _ABORTABLE_VERSION else _CLASSIC
+
+    def commit(
+        error: ErrorCode = ErrorCode.NONE,
+    ) -> TxnOffsetCommitResponse | Deferred[TxnOffsetCommitResponse]:
+        try:
+            if error is not ErrorCode.NONE:
+                raise told.refusal(error, producer, place)
+            broker.transactions.verify(request.transactional_id, producer, place, told)
+        except ApiError as refusal:
+            return commit_failed(request, refusal.code)
+        return broker.groups.commit_transactional_offsets(request, broker.throttling.now_ms)
+
+    if not bumps_epoch(context):
+        return commit()
+    reply = broker.transactions.coordinator.enter(
+        request.transactional_id, producer, [place], context.now_ms
+    )
+    if not isinstance(reply, Deferred):
+        return commit(reply)
+    answer: Deferred[TxnOffsetCommitResponse] = Deferred()
+
+    def entered(error: ErrorCode) -> None:
+        committed = commit(error)
+        if isinstance(committed, Deferred):
+            committed.on_done(answer.resolve)
+        else:
+            broker.purgatory.deliver_later(lambda: answer.resolve(committed))
+
+    reply.on_done(entered)
+    return answer
 
 
 def _error(

@@ -130,7 +130,7 @@ def begin_transaction(harness: BrokerHarness) -> None:
         v3_and_below_producer_id=given.producer_id,
         v3_and_below_topics=[AddPartitionsToTxnTopic(name="x", partitions=[0])],
     )
-    assert not set(codes(harness.call(adding)))
+    assert not set(codes(harness.call(adding, 3)))
 
 
 def test_every_api_has_a_row():

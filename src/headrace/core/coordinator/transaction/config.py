@@ -25,6 +25,9 @@ class TransactionConfig:
     offsets_commit_timeout_ms: int = 5_000
     """How long a response waits for the high watermark before it is answered with an error."""
 
+    concurrent_transactions_wait_ms: int = 100
+    """How long the first request of a transaction waits for the completion of the one before."""
+
     marker_retry_ms: int = 100
     """How long after a marker could not be written it is tried again."""
 

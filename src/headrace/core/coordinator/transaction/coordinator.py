@@ -24,10 +24,12 @@ from headrace.core.coordinator.transaction.records import TransactionMetadata, T
 from headrace.core.coordinator.transaction.shard import (
     RETRY,
     TIMEOUT,
+    WAITING,
     MarkerWriter,
     Transaction,
     TransactionShard,
 )
+from headrace.core.coordinator.transaction.transactions import Retry
 from headrace.core.deadlines import Deadlines
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
@@ -133,7 +135,9 @@ class TransactionCoordinator:
         transaction = shard.transactions.get(timer.group_id)
         if transaction is None:
             return
-        if timer.kind == RETRY:
+        if timer.kind == WAITING:
+            shard.tell_waiting(transaction, ErrorCode.CONCURRENT_TRANSACTIONS, now_ms)
+        elif timer.kind == RETRY:
             markers.retry(shard, transaction, now_ms)
         elif timer.kind == TIMEOUT:
             self._abort(shard, transaction, timer, now_ms)
@@ -191,6 +195,49 @@ class TransactionCoordinator:
             return transactions.add_partitions(transaction, partitions, now_ms)
 
         return self._run(transactional_id, operation, _same, now_ms)
+
+    def enter(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Collection[TopicPartition],
+        now_ms: int,
+    ) -> Reply[ErrorCode]:
+        """Add the partitions that a request of transaction version 2 is about to write to.
+
+        While the producer's transaction before is being completed this waits: the producer was told that it has ended.
+        """
+        until_ms = now_ms + self.config.concurrent_transactions_wait_ms
+
+        def attempt(at_ms: int) -> Reply[ErrorCode]:
+            return self._run(
+                transactional_id,
+                lambda shard: transactions.enter(
+                    shard,
+                    transactional_id,
+                    producer,
+                    partitions,
+                    now_ms=at_ms,
+                    retry=Retry(until_ms, attempt),
+                ),
+                _same,
+                at_ms,
+            )
+
+        return attempt(now_ms)
+
+    def end_bumping(
+        self, transactional_id: str, producer: Producer, now_ms: int, *, committed: bool
+    ) -> Reply[Producer | ErrorCode]:
+        """Handle EndTxn of transaction version 2: the answer is who the producer is from now on."""
+        return self._run(
+            transactional_id,
+            lambda shard: transactions.end_bumping(
+                shard, transactional_id, producer, now_ms, committed=committed
+            ),
+            _failed,
+            now_ms,
+        )
 
     def end(
         self, transactional_id: str, producer: Producer, now_ms: int, *, committed: bool
@@ -288,6 +335,10 @@ class TransactionCoordinator:
 
 def _writing(records: list[TransactionRecord]) -> Result[None]:
     return Result(None, records)
+
+
+def _failed(error: ErrorCode) -> Producer | ErrorCode:
+    return error
 
 
 def _same(error: ErrorCode) -> ErrorCode:

@@ -14,7 +14,7 @@ from headrace.core.coordinator.transaction.shard import (
 )
 from headrace.core.coordinator.transaction.states import TransactionState
 from headrace.errors import ErrorCode
-from headrace.types import TopicPartition
+from headrace.types import NO_PRODUCER_ID, TopicPartition
 
 
 def complete(shard: TransactionShard, transaction: Transaction, now_ms: int) -> None:
@@ -53,6 +53,7 @@ def _write(
         metadata.producer_id,
         metadata.producer_epoch,
         metadata.state is TransactionState.PREPARE_COMMIT,
+        metadata.client_transaction_version,
     )
     for partition in sorted(partitions):
         if not shard.is_current(transaction, metadata):
@@ -92,6 +93,13 @@ def _finish(shard: TransactionShard, transaction: Transaction, now_ms: int) -> N
         if not shard.is_current(transaction, metadata):
             return NOTHING
         completed = metadata.to(state, now_ms, partitions=frozenset())
+        if metadata.next_producer_id != NO_PRODUCER_ID:
+            completed = completed._replace(
+                producer_id=metadata.next_producer_id,
+                producer_epoch=0,
+                previous_producer_id=metadata.producer_id,
+                next_producer_id=NO_PRODUCER_ID,
+            )
         return Result(
             None,
             [TransactionRecord(transaction.transactional_id, completed)],

@@ -14,7 +14,7 @@ from headrace.core.coordinator.transaction.records import (
     TransactionRecord,
 )
 from headrace.core.coordinator.transaction.shard import Transaction, TransactionShard
-from headrace.core.coordinator.transaction.states import PREPARED, TransactionState
+from headrace.core.coordinator.transaction.states import COMPLETE, PREPARED, TransactionState
 from headrace.errors import ApiError, ErrorCode
 from headrace.types import NO_PRODUCER_ID
 
@@ -24,6 +24,11 @@ class Producer(NamedTuple):
 
     producer_id: int
     producer_epoch: int
+
+    @classmethod
+    def of(cls, metadata: TransactionMetadata) -> Producer:
+        """Return the present producer of an id."""
+        return cls(metadata.producer_id, metadata.producer_epoch)
 
 
 NOBODY = Producer(NO_PRODUCER_ID, NO_EPOCH)
@@ -62,14 +67,17 @@ def init_producer_id(
     current = transaction.metadata
     if expected != NOBODY and not _may_be(expected, current):
         raise ApiError(ErrorCode.PRODUCER_FENCED)
-    present = Producer(current.producer_id, current.producer_epoch)
-    if expected not in {NOBODY, present}:
-        # It has been given the next epoch already. If that is in use, this is a request that came late.
-        if current.state is not TransactionState.EMPTY:
-            raise ApiError(ErrorCode.PRODUCER_FENCED)
-        return Result(present)
+    present = Producer.of(current)
     if current.state in PREPARED:
         raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
+    if expected not in {NOBODY, present}:
+        # It has been given the next epoch already. If that is in use, this is a request that came late.
+        unused = current.state is TransactionState.EMPTY or (
+            current.bumps and current.state in COMPLETE
+        )
+        if not unused:
+            raise ApiError(ErrorCode.PRODUCER_FENCED)
+        return Result(present)
     if current.state is TransactionState.ONGOING:
         result = abort_fencing(shard, transaction, now_ms)
         return result.with_response(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -79,12 +87,17 @@ def init_producer_id(
 
 
 def abort_fencing(shard: TransactionShard, transaction: Transaction, now_ms: int) -> Result[None]:
-    """Abort an ongoing transaction under the next epoch, so that its producer cannot write any more."""
+    """Abort an ongoing transaction under a later epoch, so that its producer cannot write any more.
+
+    With KIP-890 not the next epoch, but the one after it: as Kafka does, to whom the next one means that the producer
+    itself has ended its transaction.
+    """
     current = transaction.metadata
+    epoch = min(current.producer_epoch + (2 if current.bumps else 1), LAST_EPOCH)
     aborted = current.to(
         TransactionState.PREPARE_ABORT,
         now_ms,
-        producer_epoch=current.producer_epoch + 1,
+        producer_epoch=epoch,
         last_epoch=NO_EPOCH,
     )
     return decided(shard, transaction, aborted, now_ms)
@@ -129,5 +142,4 @@ def _next(
 
 
 def _accepted(transactional_id: str, metadata: TransactionMetadata) -> Result[Producer | ErrorCode]:
-    producer = Producer(metadata.producer_id, metadata.producer_epoch)
-    return Result(producer, [TransactionRecord(transactional_id, metadata)])
+    return Result(Producer.of(metadata), [TransactionRecord(transactional_id, metadata)])

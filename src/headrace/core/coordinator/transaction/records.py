@@ -1,8 +1,9 @@
 """The records of `__transaction_state`: values the transaction coordinator works with, and Kafka's format of them.
 
 A key begins with two bytes that are its version, 0; a value with two that are its version, 1, whose tagged fields hold
-the previous producer id. The last epoch, which Kafka keeps in memory only, is in the record header
-`headrace.last.epoch`: so the retry of an InitProducerId is recognised after a restart too. Kafka ignores it.
+the previous and the next producer id and the transaction version of the client. The last epoch, which Kafka keeps in
+memory only, is in the record header `headrace.last.epoch`: so the retry of an InitProducerId, or of an EndTxn that
+raises the epoch, is recognised after a restart too. Kafka ignores it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ NO_EPOCH: Final = -1
 LAST_EPOCH: Final = 32_767
 """The last epoch of a producer id is never given to a producer: with it the producer before it is fenced."""
 
+EPOCH_BUMP: Final = 2
+"""From this transaction version on every end of a transaction raises the epoch of its producer."""
+
 _STATES: Final = {status: state for state, status in STATUS.items()}
 _NO_PARTITIONS: Final[frozenset[TopicPartition]] = frozenset()
 
@@ -48,7 +52,16 @@ class TransactionMetadata(NamedTuple):
     previous_producer_id: int = NO_PRODUCER_ID
     """The producer id before this one, whose epochs were used up."""
     last_epoch: int = NO_EPOCH
-    """The epoch before this one, if the producer itself asked for this one (KIP-360): it may be asking again."""
+    """The epoch before this one, if the producer itself asked for this one (KIP-360, KIP-890): it may be asking again."""
+    next_producer_id: int = NO_PRODUCER_ID
+    """The producer id from the end of the transaction on, with epoch 0: this one's epochs are used up."""
+    client_transaction_version: int = 0
+    """What the producer speaks that began or ended the last transaction: 2 if each has an epoch of its own."""
+
+    @property
+    def bumps(self) -> bool:
+        """Whether the end of the last transaction raises the epoch (KIP-890)."""
+        return self.client_transaction_version >= EPOCH_BUMP
 
     def to(self, state: TransactionState, now_ms: int, **changes: object) -> TransactionMetadata:
         """Return the next value, in a state that may follow this one's."""
@@ -105,12 +118,14 @@ def _value(metadata: TransactionMetadata) -> bytes:
     value = TransactionLogValue(
         producer_id=metadata.producer_id,
         previous_producer_id=metadata.previous_producer_id,
+        next_producer_id=metadata.next_producer_id,
         producer_epoch=metadata.producer_epoch,
         transaction_timeout_ms=metadata.timeout_ms,
         transaction_status=STATUS[metadata.state],
         transaction_partitions=None if metadata.state is TransactionState.EMPTY else partitions,
         transaction_last_update_timestamp_ms=metadata.last_update_ms,
         transaction_start_timestamp_ms=metadata.start_ms,
+        client_transaction_version=metadata.client_transaction_version,
     )
     return _bytes(VALUE_VERSION, value)
 
@@ -167,4 +182,6 @@ def _metadata(record: Record) -> TransactionMetadata | None:
         start_ms=value.transaction_start_timestamp_ms,
         previous_producer_id=value.previous_producer_id,
         last_epoch=NO_EPOCH if last_epoch is None else int(last_epoch),
+        next_producer_id=value.next_producer_id,
+        client_transaction_version=value.client_transaction_version,
     )

@@ -23,6 +23,8 @@ TIMEOUT: Final = "timeout"
 """The kind of timer that aborts a transaction whose time is up."""
 RETRY: Final = "retry"
 """The kind of timer that writes markers again that could not be written."""
+WAITING: Final = "waiting"
+"""The kind of timer that tells those who have waited too long for the end of a transaction."""
 
 
 class Outcome(NamedTuple):
@@ -31,6 +33,7 @@ class Outcome(NamedTuple):
     producer_id: int
     producer_epoch: int
     committed: bool
+    transaction_version: int = 0
 
 
 class MarkerWriter(Protocol):
@@ -57,6 +60,14 @@ class MarkerWriter(Protocol):
         """
 
 
+class Waiter(NamedTuple):
+    """Somebody who waits for the end of a prepared transaction."""
+
+    deadline_ms: int
+    tell: Callable[[ErrorCode, int], None]
+    """With NONE and the time when it is over, else with the reason why there is no use in waiting."""
+
+
 class Transaction:
     """One transactional id.
 
@@ -66,9 +77,10 @@ class Transaction:
         added: Where in the log each partition of an open transaction was added: it counts once that is durable.
         unmarked: The partitions whose markers are not durable yet; None while no markers are being written.
         failed: Those of them whose markers have to be written again.
+        waiting: Who is to be told when a prepared transaction is over, or that this takes too long.
     """
 
-    __slots__ = ("added", "failed", "metadata", "transactional_id", "unmarked")
+    __slots__ = ("added", "failed", "metadata", "transactional_id", "unmarked", "waiting")
 
     def __init__(self, transactional_id: str, metadata: TransactionMetadata) -> None:
         self.transactional_id = transactional_id
@@ -76,6 +88,7 @@ class Transaction:
         self.added: dict[TopicPartition, int] = {}
         self.unmarked: set[TopicPartition] | None = None
         self.failed: set[TopicPartition] = set()
+        self.waiting: list[Waiter] = []
 
 
 class TransactionShard:
@@ -146,6 +159,8 @@ class TransactionShard:
         transaction.unmarked = None
         transaction.failed = set()
         self._follow(transaction)
+        if transaction.waiting and metadata.state not in PREPARED:
+            self.tell_waiting(transaction, ErrorCode.NONE, metadata.last_update_ms)
 
     def _follow(self, transaction: Transaction) -> None:
         metadata = transaction.metadata
@@ -174,11 +189,13 @@ class TransactionShard:
                 self._complete(self, transaction, now_ms)
         return []
 
-    def unloaded(self, error: ErrorCode) -> None:  # noqa: ARG002 - the protocol's; nobody waits here with an answer
+    def unloaded(self, error: ErrorCode) -> None:
         """Forget everything; markers that are still being written find nobody to tell."""
         transactions, self.transactions = self.transactions, {}
         for transaction in transactions.values():
             self._cancel_timers(transaction)
+            if transaction.waiting:
+                self.tell_waiting(transaction, error, transaction.metadata.last_update_ms)
 
     # --- timers ---
 
@@ -196,14 +213,37 @@ class TransactionShard:
         """Return the transaction of an id if this is its present producer.
 
         Raises:
-            ApiError: INVALID_PRODUCER_ID_MAPPING or PRODUCER_FENCED.
+            ApiError: INVALID_PRODUCER_ID_MAPPING or PRODUCER_FENCED; CONCURRENT_TRANSACTIONS if it will be the present
+                one when what is prepared is over.
         """
         transaction = self.transactions.get(transactional_id)
-        if transaction is None or transaction.metadata.producer_id != producer_id:
+        if transaction is None:
             raise ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-        if transaction.metadata.producer_epoch != producer_epoch:
-            raise ApiError(ErrorCode.PRODUCER_FENCED)
-        return transaction
+        current = transaction.metadata
+        if (current.producer_id, current.producer_epoch) == (producer_id, producer_epoch):
+            return transaction
+        if current.state in PREPARED and (producer_id, producer_epoch) == (
+            current.next_producer_id,
+            0,
+        ):
+            raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
+        known = current.producer_id == producer_id
+        raise ApiError(
+            ErrorCode.PRODUCER_FENCED if known else ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        )
+
+    def wait(self, transaction: Transaction, waiter: Waiter) -> None:
+        """Have somebody told when a prepared transaction is over."""
+        transaction.waiting.append(waiter)
+        timer = self.timer(WAITING, transaction.transactional_id)
+        self.timers.set(timer, transaction.waiting[0].deadline_ms)
+
+    def tell_waiting(self, transaction: Transaction, error: ErrorCode, now_ms: int) -> None:
+        """Tell all who wait; in the order in which they came."""
+        self.timers.cancel(self.timer(WAITING, transaction.transactional_id))
+        waiting, transaction.waiting = transaction.waiting, []
+        for waiter in waiting:
+            waiter.tell(error, now_ms)
 
     def is_current(self, transaction: Transaction, metadata: TransactionMetadata) -> bool:
         """Whether nothing has happened to a transaction since it was this."""

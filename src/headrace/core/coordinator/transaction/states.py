@@ -12,17 +12,18 @@ class TransactionState(Enum):
     """The states of a transaction, under the names that DescribeTransactions and ListTransactions show.
 
     A request of a producer that is not the present one is refused before its state is looked at:
-    INVALID_PRODUCER_ID_MAPPING for another producer id, PRODUCER_FENCED for another epoch.
+    INVALID_PRODUCER_ID_MAPPING for another producer id, PRODUCER_FENCED for another epoch. When EndTxn raises the epoch
+    (KIP-890) the present producer is the one after, and the one before may repeat its EndTxn.
     """
 
     EMPTY = "Empty"
     """The id has a producer, which has no transaction.
 
     action: AddPartitionsToTxn, AddOffsetsToTxn -> the partitions are added
-            EndTxn -> INVALID_TXN_STATE
+            EndTxn -> INVALID_TXN_STATE; one that aborts and raises the epoch -> nothing is aborted
             InitProducerId -> the next epoch, or at the last one a new producer id
             unused for transactional.id.expiration.ms -> the id is forgotten
-    transition: the first partition -> ONGOING
+    transition: the first partition -> ONGOING; EndTxn that raises the epoch -> PREPARE_ABORT
     """
 
     ONGOING = "Ongoing"
@@ -57,7 +58,7 @@ class TransactionState(Enum):
 
     action: EndTxn that commits -> NONE (its first answer was lost), one that aborts -> INVALID_TXN_STATE
             the rest as in EMPTY
-    transition: the first partition -> ONGOING; InitProducerId -> EMPTY
+    transition: the first partition -> ONGOING; InitProducerId -> EMPTY; EndTxn that raises the epoch -> PREPARE_ABORT
     """
 
     COMPLETE_ABORT = "CompleteAbort"
@@ -65,7 +66,7 @@ class TransactionState(Enum):
 
     action: EndTxn that aborts -> NONE (its first answer was lost), one that commits -> INVALID_TXN_STATE
             the rest as in EMPTY
-    transition: the first partition -> ONGOING; InitProducerId -> EMPTY
+    transition: the first partition -> ONGOING; InitProducerId -> EMPTY; EndTxn that raises the epoch -> PREPARE_ABORT
     """
 
     DEAD = "Dead"
@@ -81,11 +82,13 @@ STATUS: Final[Mapping[TransactionState, int]] = MappingProxyType(
 )
 """The number of each state in a record; Kafka's, which are those of the order above."""
 
+_BEGUN: Final = (TransactionState.ONGOING, TransactionState.PREPARE_ABORT)
+
 NEXT: Final[Mapping[TransactionState, frozenset[TransactionState]]] = MappingProxyType(
     {
         state: frozenset(following)
         for state, following in {
-            TransactionState.EMPTY: (TransactionState.EMPTY, TransactionState.ONGOING),
+            TransactionState.EMPTY: (TransactionState.EMPTY, *_BEGUN),
             TransactionState.ONGOING: (
                 TransactionState.ONGOING,
                 TransactionState.PREPARE_COMMIT,
@@ -93,14 +96,17 @@ NEXT: Final[Mapping[TransactionState, frozenset[TransactionState]]] = MappingPro
             ),
             TransactionState.PREPARE_COMMIT: (TransactionState.COMPLETE_COMMIT,),
             TransactionState.PREPARE_ABORT: (TransactionState.COMPLETE_ABORT,),
-            TransactionState.COMPLETE_COMMIT: (TransactionState.EMPTY, TransactionState.ONGOING),
-            TransactionState.COMPLETE_ABORT: (TransactionState.EMPTY, TransactionState.ONGOING),
+            TransactionState.COMPLETE_COMMIT: (TransactionState.EMPTY, *_BEGUN),
+            TransactionState.COMPLETE_ABORT: (TransactionState.EMPTY, *_BEGUN),
             TransactionState.DEAD: (),
             TransactionState.PREPARE_EPOCH_FENCE: (),
         }.items()
     }
 )
 """Where each state may lead; anything else is a bug of the coordinator."""
+
+COMPLETE: Final = frozenset({TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
+"""The last transaction is over."""
 
 PREPARED: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
 """The outcome is decided, and not everywhere known yet."""

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from typing import Final
+from collections.abc import Callable, Collection, Iterator
+from typing import Final, NamedTuple
 
-from headrace.core.coordinator.runtime import NOTHING, Result
+from headrace.core.coordinator.runtime import NOTHING, Reply, Result
 from headrace.core.coordinator.transaction.producers import Producer, abort_fencing, decided
-from headrace.core.coordinator.transaction.records import TransactionRecord
-from headrace.core.coordinator.transaction.shard import Transaction, TransactionShard
-from headrace.core.coordinator.transaction.states import PREPARED, TransactionState
+from headrace.core.coordinator.transaction.records import (
+    EPOCH_BUMP,
+    LAST_EPOCH,
+    TransactionMetadata,
+    TransactionRecord,
+)
+from headrace.core.coordinator.transaction.shard import Transaction, TransactionShard, Waiter
+from headrace.core.coordinator.transaction.states import COMPLETE, PREPARED, TransactionState
+from headrace.core.deferred import Deferred
 from headrace.errors import ApiError, ErrorCode
-from headrace.types import TopicPartition
+from headrace.types import NO_PRODUCER_ID, TopicPartition
 
 _OUTCOMES: Final = {
     (TransactionState.COMPLETE_COMMIT, True): ErrorCode.NONE,
@@ -26,8 +32,15 @@ def add_partitions(
     transaction: Transaction,
     partitions: Collection[TopicPartition],
     now_ms: int,
+    client_version: int = 0,
 ) -> Result[ErrorCode]:
     """Add partitions to the transaction, which begins with the first ones.
+
+    Args:
+        transaction: The transaction.
+        partitions: What to add.
+        now_ms: The time.
+        client_version: The transaction version that the producer speaks.
 
     Raises:
         ApiError: CONCURRENT_TRANSACTIONS: the one before is not over.
@@ -43,8 +56,54 @@ def add_partitions(
         now_ms,
         partitions=current.partitions.union(partitions) if ongoing else frozenset(partitions),
         start_ms=current.start_ms if ongoing else now_ms,
+        client_transaction_version=client_version,
     )
     return Result(ErrorCode.NONE, [TransactionRecord(transaction.transactional_id, added)])
+
+
+class Retry(NamedTuple):
+    """What is tried again when a transaction is over."""
+
+    until_ms: int
+    attempt: Callable[[int], Reply[ErrorCode]]
+
+
+def enter(
+    shard: TransactionShard,
+    transactional_id: str,
+    producer: Producer,
+    partitions: Collection[TopicPartition],
+    *,
+    now_ms: int,
+    retry: Retry,
+) -> Result[ErrorCode]:
+    """Add partitions for a producer of KIP-890, now or when its transaction before is over.
+
+    Raises:
+        ApiError: With the reason why not.
+    """
+    transaction = shard.transactions.get(transactional_id)
+    try:
+        transaction = shard.find(transactional_id, *producer)
+        return add_partitions(transaction, partitions, now_ms, EPOCH_BUMP)
+    except ApiError as error:
+        if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS or now_ms >= retry.until_ms:
+            raise
+    assert transaction is not None, "an id that is not known has no transactions"
+    entered: Deferred[ErrorCode] = Deferred()
+
+    def over(error: ErrorCode, at_ms: int) -> None:
+        if error is not ErrorCode.NONE:
+            entered.resolve(error)
+            return
+        reply = retry.attempt(at_ms)
+        if isinstance(reply, Deferred):
+            reply.on_done(entered.resolve)
+        else:
+            entered.resolve(reply)
+
+    shard.wait(transaction, Waiter(retry.until_ms, over))
+    return Result(entered)
 
 
 def end(
@@ -62,8 +121,63 @@ def end(
             return Result(ErrorCode.NONE)
         raise ApiError(code)
     state = TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT
-    result = decided(shard, transaction, current.to(state, now_ms), now_ms)
-    return result.with_response(ErrorCode.NONE)
+    ended = current.to(state, now_ms, client_transaction_version=0)
+    return decided(shard, transaction, ended, now_ms).with_response(ErrorCode.NONE)
+
+
+def end_bumping(
+    shard: TransactionShard,
+    transactional_id: str,
+    producer: Producer,
+    now_ms: int,
+    *,
+    committed: bool,
+) -> Result[Producer | ErrorCode]:
+    """Commit or abort, and give the producer the epoch of its next transaction (KIP-890).
+
+    Nothing that was sent with the epoch before, however late it arrives, can touch that transaction. A producer that
+    repeats its request is told the same. It may abort a transaction of which nobody has heard here: what it sent there
+    may still be on the way.
+
+    Raises:
+        ApiError: There is nothing to end, it has ended the other way, or the producer has been replaced.
+    """
+    transaction = shard.transactions.get(transactional_id)
+    if transaction is not None and _has_ended(transaction.metadata, producer):
+        code = _OUTCOMES.get((transaction.metadata.state, committed), ErrorCode.INVALID_TXN_STATE)
+        if code is not ErrorCode.NONE:
+            raise ApiError(code)
+        return Result(Producer.of(transaction.metadata))
+    transaction = shard.find(transactional_id, *producer)
+    current = transaction.metadata
+    if current.state in PREPARED:
+        raise ApiError(ErrorCode.PRODUCER_FENCED)
+    ongoing = current.state is TransactionState.ONGOING
+    if committed and not ongoing:
+        raise ApiError(ErrorCode.INVALID_TXN_STATE)
+    exhausted = current.producer_epoch >= LAST_EPOCH - 1
+    ended = current.to(
+        TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT,
+        now_ms,
+        producer_epoch=current.producer_epoch + 1,
+        last_epoch=current.producer_epoch,
+        next_producer_id=shard.allocate_producer_id() if exhausted else NO_PRODUCER_ID,
+        partitions=current.partitions if ongoing else frozenset(),
+        start_ms=current.start_ms if ongoing else now_ms,
+        client_transaction_version=EPOCH_BUMP,
+    )
+    following = Producer(ended.next_producer_id, 0) if exhausted else Producer.of(ended)
+    return decided(shard, transaction, ended, now_ms).with_response(following)
+
+
+def _has_ended(current: TransactionMetadata, producer: Producer) -> bool:
+    """Whether the last transaction was ended by this producer's request, so that this is that request again."""
+    over = current.state in PREPARED or current.state in COMPLETE
+    if not (over and current.bumps) or producer.producer_epoch != current.last_epoch:
+        return False
+    if producer.producer_id == current.producer_id:
+        return current.producer_epoch == producer.producer_epoch + 1
+    return producer.producer_id == current.previous_producer_id and current.producer_epoch == 0
 
 
 def time_is_up(shard: TransactionShard, transaction: Transaction, now_ms: int) -> Result[None]:

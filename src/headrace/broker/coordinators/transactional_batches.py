@@ -1,0 +1,134 @@
+"""The transactional batches of one produce request: which may be appended, now, later, or not at all (KIP-890).
+
+Until Produce 11 a partition has to be in the transaction already. From Produce 12 on its first batch adds it. The batch
+is appended only when that cannot be lost any more: else a crash could leave data of which the coordinator knows nothing,
+and nobody would ever end its transaction. The batches of one partition stay in order: what comes after the first one
+waits for the same record of the coordinator's, behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headrace.broker.coordinators.transactions import Told
+from headrace.broker.partition import Partition
+from headrace.core.coordinator.transaction.producers import Producer
+from headrace.core.deferred import Deferred
+from headrace.errors import ApiError, ErrorCode, OutOfOrderSequenceError
+from headrace.records.batch import CONTROL_FLAG, batch_crc, unpack_header
+from headrace.types import Buffer
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+_ADDING_VERSION: Final = 12
+_ABORTABLE_VERSION: Final = 11
+_CLASSIC: Final = Told(
+    ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.INVALID_TXN_STATE
+)
+_ABORTABLE: Final = _CLASSIC._replace(not_added=ErrorCode.TRANSACTION_ABORTABLE)
+_ADDING: Final = _ABORTABLE._replace(concurrent=ErrorCode.CONCURRENT_TRANSACTIONS)
+_NOT_ADDED_YET: Final = frozenset({ErrorCode.INVALID_TXN_STATE, ErrorCode.CONCURRENT_TRANSACTIONS})
+
+
+class Entering(NamedTuple):
+    """A batch whose partition is being added to its transaction."""
+
+    partition: Partition
+    records: bytes
+    append: Callable[[Buffer | ApiError], None]
+    """Takes the batch when it may be appended, or the reason why not."""
+
+
+class TransactionalBatches:
+    """Those of one request."""
+
+    __slots__ = ("_adds", "_broker", "_entering", "_producer", "_told", "_transactional_id")
+
+    def __init__(self, broker: Broker, transactional_id: str | None, version: int) -> None:
+        self._broker = broker
+        self._transactional_id = transactional_id
+        self._adds = version >= _ADDING_VERSION
+        classic = _ABORTABLE if version >= _ABORTABLE_VERSION else _CLASSIC
+        self._told = _ADDING if self._adds else classic
+        self._entering: list[Entering] = []
+        self._producer: Producer | None = None
+
+    def __bool__(self) -> bool:
+        """Whether some of them have to wait."""
+        return bool(self._entering)
+
+    def may_append(self, partition: Partition, records: Buffer) -> bool:
+        """Tell whether a batch may be appended, at once; false if its partition has to be added before.
+
+        Raises:
+            ApiError: It may not at all.
+        """
+        fields = unpack_header(records)
+        if fields[5] & CONTROL_FLAG or fields[4] != batch_crc(records, 0, len(records)):
+            return True  # the log refuses it, and says why
+        if self._transactional_id is None:
+            raise ApiError(
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                "a transactional batch without a transactional id",
+            )
+        if fields[9] < 0:
+            return True  # as above
+        producer, place = Producer(fields[9], fields[10]), partition.topic_partition
+        transactions = self._broker.transactions
+        error = transactions.coordinator.verify(self._transactional_id, producer, place)
+        if self._adds and error in _NOT_ADDED_YET and self._producer in {None, producer}:
+            self._producer = producer
+            return False
+        if error is not ErrorCode.NONE:
+            raise self._told.refusal(error, producer, place)
+        if self._adds and fields[11] and partition.log.producers.get(producer.producer_id) is None:
+            # Its transactions begin at 0 everywhere: what came before this one has been lost on the way.
+            raise OutOfOrderSequenceError(f"{place} has seen nothing of producer {producer}")
+        return True
+
+    def enter(
+        self, partition: Partition, records: Buffer, append: Callable[[Buffer | ApiError], None]
+    ) -> None:
+        """Keep a batch that may not be appended yet."""
+        self._entering.append(Entering(partition, bytes(records), append))
+
+    def add(self, now_ms: int) -> Deferred[None]:
+        """Add the partitions of all that wait, then have it appended."""
+        assert self._transactional_id is not None, "may_append has looked"
+        assert self._producer is not None, "may_append has set it"
+        partitions = {entering.partition.topic_partition for entering in self._entering}
+        reply = self._broker.transactions.coordinator.enter(
+            self._transactional_id, self._producer, partitions, now_ms
+        )
+        if not isinstance(reply, Deferred):
+            added: Deferred[ErrorCode] = Deferred()
+            added.resolve(reply)
+            reply = added
+        return reply.map(self._added)
+
+    def _added(self, error: ErrorCode) -> None:
+        for partition, records, append in self._entering:
+            try:
+                self._require(partition, records, error)
+            except ApiError as refusal:
+                append(refusal)
+            else:
+                append(records)
+
+    def _require(self, partition: Partition, records: bytes, error: ErrorCode) -> None:
+        """Look again, after the wait: the partition may have gone, and the transaction may have ended.
+
+        Raises:
+            ApiError: The batch may not be appended.
+        """
+        assert self._producer is not None, "may_append has set it"
+        if error is not ErrorCode.NONE:
+            raise self._told.refusal(error, self._producer, partition.topic_partition)
+        if partition.gone:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the partition has gone")
+        if not self.may_append(partition, records):
+            raise self._told.refusal(
+                ErrorCode.CONCURRENT_TRANSACTIONS, self._producer, partition.topic_partition
+            )
