@@ -260,10 +260,13 @@ def test_what_spoils_a_transaction_leaves_the_producer_as_good_as_new(
         assert identity(producer) > before, "what was sent and failed must not come later"
 
 
-@pytest.mark.parametrize("api", [ApiKey.INIT_PRODUCER_ID, ApiKey.TXN_OFFSET_COMMIT, ApiKey.END_TXN])
 @pytest.mark.parametrize(
-    "refusal",
-    ["PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"],
+    ("api", "refusal"),
+    [
+        (ApiKey.INIT_PRODUCER_ID, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"),
+        (ApiKey.TXN_OFFSET_COMMIT, "INVALID_PRODUCER_EPOCH"),
+        (ApiKey.END_TXN, "PRODUCER_FENCED"),
+    ],
 )
 def test_what_is_fatal_ends_the_producer(broker, producer, api, refusal) -> None:
     broker.faults.on(api, error(refusal))
