@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.clients.flows.transactions import GroupMember
-from headrace.errors import AbortableTransactionError, ConfigError, HeadraceError
+from headrace.errors import (
+    AbortableTransactionError,
+    ConfigError,
+    FatalTransactionError,
+    HeadraceError,
+)
 from headrace.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -53,20 +57,21 @@ class Transaction:
     ) -> None:
         if not self._producer.in_transaction:
             return  # the program has ended it
-        if kind is not None:
-            self._abort()
+        if error is not None:
+            self._abort(error)
             return
         try:
             self._producer.commit_transaction()
-        except BaseException:
-            self._abort()
+        except BaseException as failure:
+            self._abort(failure)
             raise
 
-    def _abort(self) -> None:
-        with contextlib.suppress(
-            HeadraceError
-        ):  # what went wrong first is what the program is told
+    def _abort(self, cause: BaseException) -> None:
+        try:
             self._producer.abort_transaction()
+        except HeadraceError as failure:
+            if _is_worse(failure, cause):
+                raise
 
     def send_offsets(self, offsets: Offsets, group: GroupMember | GroupConsumer) -> None:
         """Have offsets of a group committed with the transaction.
@@ -104,20 +109,21 @@ class AsyncTransaction:
     ) -> None:
         if not self._producer.in_transaction:
             return  # the program has ended it
-        if kind is not None:
-            await self._abort()
+        if error is not None:
+            await self._abort(error)
             return
         try:
             await self._producer.commit_transaction()
-        except BaseException:
-            await self._abort()
+        except BaseException as failure:
+            await self._abort(failure)
             raise
 
-    async def _abort(self) -> None:
-        with contextlib.suppress(
-            HeadraceError
-        ):  # what went wrong first is what the program is told
+    async def _abort(self, cause: BaseException) -> None:
+        try:
             await self._producer.abort_transaction()
+        except HeadraceError as failure:
+            if _is_worse(failure, cause):
+                raise
 
     async def send_offsets(self, offsets: Offsets, group: GroupMember | GroupConsumer) -> None:
         """Have offsets of a group committed with the transaction.
@@ -131,6 +137,14 @@ class AsyncTransaction:
             FatalTransactionError: The producer is of no more use.
         """
         await self._producer.send_offsets_to_transaction(offsets, group)
+
+
+def _is_worse(error: HeadraceError, cause: BaseException) -> bool:
+    """Whether the program has to be told why the abort failed, and not only why there was one.
+
+    A leader that refuses a record for its old epoch cannot know whether the producer was shut out; the coordinator does.
+    """
+    return isinstance(error, FatalTransactionError) and isinstance(cause, AbortableTransactionError)
 
 
 def member_of(group: GroupMember | GroupConsumer) -> GroupMember:
