@@ -13,7 +13,7 @@ from headrace.clients.consumer.belonging import Belonging
 from headrace.clients.consumer.rebalancing import Rebalancing
 from headrace.core.coordinator.group import offsets as coordinator_offsets
 from headrace.errors import ErrorCode
-from tests.fixtures.group_rounds import Round
+from tests.fixtures.group_rounds import SERVER_SIDE, Round
 
 ROUNDS = int(os.environ.get("HEADRACE_GROUP_ROUNDS", "40"))
 ASSIGNORS = [
@@ -23,6 +23,7 @@ ASSIGNORS = [
     ["sticky"],
     ["cooperative-sticky"],
     ["cooperative-sticky", "range"],
+    [SERVER_SIDE],
 ]
 
 

@@ -86,3 +86,22 @@ def test_bootstrap(text: str, addresses: list[tuple[str, int]]) -> None:
 def test_bad_bootstrap(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_bootstrap(text)
+
+
+@pytest.mark.parametrize(
+    "name", ["session.timeout.ms", "heartbeat.interval.ms", "partition.assignment.strategy"]
+)
+def test_what_the_coordinator_decides_cannot_be_set_under_the_protocol_consumer(name: str) -> None:
+    value = "range" if name.startswith("partition") else "1000"
+    parse_config(ConsumerConfig, {name: value})
+    with pytest.raises(ConfigError, match=f"'{name}' cannot be set with group.protocol=consumer"):
+        parse_config(ConsumerConfig, {name: value, "group.protocol": "Consumer"})
+
+
+def test_an_assignor_of_the_coordinators_cannot_be_named_under_the_protocol_classic() -> None:
+    given = {"group.remote.assignor": "range"}
+    with pytest.raises(ConfigError, match="name assignors by"):
+        parse_config(ConsumerConfig, given)
+    assert parse_config(ConsumerConfig, given | {"group.protocol": "consumer"})
+    with pytest.raises(ConfigError, match="classic, consumer"):
+        parse_config(ConsumerConfig, {"group.protocol": "modern"})

@@ -73,25 +73,25 @@ class ConsumerCore:
         engine: Engine,
         config: ConsumerConfig,
         *,
+        new_member_id: Callable[[], str],
         assignors: Sequence[Assignor] | None = None,
         serde: Deserializer | None = None,
         key_serde: Deserializer | None = None,
         resolve_serde: Resolve | None = None,
         warn: Callable[[str], object] = lambda _: None,
-        new_member_id: Callable[[], str] = lambda: "",
     ) -> None:
         """Prepare a consumer.
 
         Args:
             engine: What runs it.
             config: Its configuration.
+            new_member_id: Returns an id that no other member has, for the protocol `consumer`.
             assignors: How its group may divide partitions, best first; None is what the group
                 is attached with, or else range.
             serde: What makes values of bytes; None asks each topic.
             key_serde: What makes keys of bytes; None asks each topic.
             resolve_serde: Returns the serde of a name in a topic's configuration; None takes bytes.
             warn: Told what the program's operator should know.
-            new_member_id: Returns an id that no other member has, for the protocol `consumer`.
         """
         self._engine = engine
         self._config = config

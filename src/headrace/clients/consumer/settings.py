@@ -48,13 +48,18 @@ def consumer_core(
     return ConsumerCore(
         engine,
         config,
+        new_member_id=new_member_id,
         assignors=given,
         serde=None if serde is None else resolve_serde(serde),
         key_serde=None if key_serde is None else resolve_serde(key_serde),
         resolve_serde=resolve_serde,
         warn=lambda text: _log.warning("%s", text),
-        new_member_id=lambda: str(uuid.uuid4()),
     )
+
+
+def new_member_id() -> str:
+    """Return an id for a member under the protocol `consumer`."""
+    return str(uuid.uuid4())
 
 
 def milliseconds(seconds: float | None, default_ms: int) -> int:

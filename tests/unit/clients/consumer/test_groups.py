@@ -35,6 +35,11 @@ from tests.fixtures.consumer_world import ConsumerWorld, Program, rebalance
 
 EAGER = ["range", "roundrobin", "sticky"]
 COOPERATIVE = ["equal", "cooperative-sticky"]
+SERVER_SIDE = "server-side"
+"""No assignor of a member's: the protocol `consumer` (KIP-848)."""
+ANY_WAY = [*EAGER, *COOPERATIVE, SERVER_SIDE]
+
+BOTH = pytest.mark.parametrize("assignor", ["equal", SERVER_SIDE])
 
 
 class Listener:
@@ -65,6 +70,8 @@ def member(world: ConsumerWorld, assignor: Any = "equal", **options) -> Program:
     listener = options.pop("listener", None)
     topics = options.pop("topics", ["t"])
     defaults = {"group": "g", "auto_offset_reset": "earliest", "assignor": assignor}
+    if assignor == SERVER_SIDE:
+        defaults |= {"assignor": None, "group_protocol": "consumer"}
     program = world.consumer(**defaults | options)
     program.subscribe(topics, listener=listener)
     return program
@@ -74,7 +81,7 @@ def numbers(program: Program) -> list[int]:
     return [number for _, number in program.assignment()]
 
 
-@pytest.mark.parametrize("assignor", EAGER + COOPERATIVE)
+@pytest.mark.parametrize("assignor", ANY_WAY)
 def test_partitions_are_shared_and_given_back(assignor: str) -> None:
     world = make_world()
     first, second = member(world, assignor), member(world, assignor)
@@ -86,7 +93,7 @@ def test_partitions_are_shared_and_given_back(assignor: str) -> None:
     assert numbers(first) == list(range(6))
 
 
-@pytest.mark.parametrize("assignor", EAGER + COOPERATIVE)
+@pytest.mark.parametrize("assignor", ANY_WAY)
 def test_a_killed_members_partitions_go_to_those_alive(assignor: str) -> None:
     world = make_world()
     first, second = member(world, assignor), member(world, assignor)
@@ -96,7 +103,7 @@ def test_a_killed_members_partitions_go_to_those_alive(assignor: str) -> None:
     assert numbers(first) == list(range(6))
 
 
-@pytest.mark.parametrize("assignor", EAGER + COOPERATIVE)
+@pytest.mark.parametrize("assignor", ANY_WAY)
 def test_every_record_is_read_once_through_graceful_rebalances(assignor: str) -> None:
     world = make_world(records=40)
     seen: list[bytes] = []
@@ -150,7 +157,8 @@ def test_a_cooperative_member_reads_on_while_the_group_rebalances() -> None:
     first.commit()
 
 
-def test_a_partition_never_has_two_owners() -> None:
+@BOTH
+def test_a_partition_never_has_two_owners(assignor: str) -> None:
     world = make_world(partitions=8)
     owners: dict[int, str] = {}
 
@@ -170,11 +178,11 @@ def test_a_partition_never_has_two_owners() -> None:
 
     programs: list[Program] = []
     for name in "abcd":
-        programs.append(member(world, listener=Owner(name)))
-        rebalance(*programs, rounds=3)
+        programs.append(member(world, assignor, listener=Owner(name)))
+        rebalance(*programs, rounds=30)
     for _ in range(2):
         programs.pop(0).close()
-        rebalance(*programs, rounds=5)
+        rebalance(*programs, rounds=30)
     rebalance(*programs)
     assert sorted(owners) == list(range(8))
     assert sorted(map(len, map(numbers, programs))) == [4, 4]
@@ -195,11 +203,12 @@ def test_revocation_commits_what_is_finished_and_nothing_else() -> None:
     rebalance(first, second)
 
 
-def test_a_late_member_is_left_out_told_so_and_comes_back() -> None:
+@BOTH
+def test_a_late_member_is_left_out_told_so_and_comes_back(assignor: str) -> None:
     world = make_world(records=3)
     listener = Listener()
-    slow = member(world, listener=listener, max_poll_interval_ms=10_000)
-    other = member(world)
+    slow = member(world, assignor, listener=listener, max_poll_interval_ms=10_000)
+    other = member(world, assignor)
     rebalance(slow, other)
     held = numbers(slow)
     for _ in range(30):  # the program of `slow` does not come back; its heartbeats go on
@@ -215,9 +224,10 @@ def test_a_late_member_is_left_out_told_so_and_comes_back() -> None:
     assert len(numbers(slow)) == len(numbers(other)) == 3
 
 
-def test_a_member_that_works_longer_than_its_session_keeps_its_partitions() -> None:
+@BOTH
+def test_a_member_that_works_longer_than_its_session_keeps_its_partitions(assignor: str) -> None:
     world = make_world()
-    worker, other = member(world), member(world)
+    worker, other = member(world, assignor), member(world, assignor)
     rebalance(worker, other)
     held = numbers(worker)
     for _ in range(60):
@@ -227,14 +237,17 @@ def test_a_member_that_works_longer_than_its_session_keeps_its_partitions() -> N
     assert len(numbers(other)) == 3
 
 
-def test_a_paused_process_finds_its_membership_gone_and_its_late_commit_fenced() -> None:
+@BOTH
+def test_a_paused_process_finds_its_membership_gone_and_its_late_commit_fenced(
+    assignor: str,
+) -> None:
     world = make_world(partitions=2, records=10)
     listener = Listener()
-    paused = member(world, "range", listener=listener, enable_auto_commit=False)
+    paused = member(world, assignor, listener=listener, enable_auto_commit=False)
     records = paused.poll(1000)
     assert records
     world.programs.remove(paused)  # SIGSTOP: not even its heartbeats
-    other = member(world, "range")
+    other = member(world, assignor)
     rebalance(other, rounds=120)
     assert numbers(other) == [0, 1]
     world.programs.append(paused)
@@ -302,7 +315,7 @@ def add_partitions(world: ConsumerWorld, topic: str, count: int) -> None:
     assert world.broker.call(request).results[0].error_code == 0
 
 
-@pytest.mark.parametrize("assignor", ["range", "equal"])
+@pytest.mark.parametrize("assignor", ["range", "equal", SERVER_SIDE])
 def test_new_partitions_are_picked_up(assignor: str) -> None:
     world = make_world()
     first = member(world, assignor, metadata_max_age_ms=5_000)
@@ -313,9 +326,10 @@ def test_new_partitions_are_picked_up(assignor: str) -> None:
     assert sorted(numbers(first) + numbers(second)) == list(range(8))
 
 
-def test_a_member_may_wait_for_a_topic_that_does_not_exist_yet() -> None:
+@BOTH
+def test_a_member_may_wait_for_a_topic_that_does_not_exist_yet(assignor: str) -> None:
     world = make_world()
-    first = member(world, topics=["later"])
+    first = member(world, assignor, topics=["later"])
     rebalance(first, rounds=3)
     assert first.core.joined
     assert first.assignment() == []
@@ -339,7 +353,7 @@ def test_a_pattern_takes_topics_that_appear_later_but_not_what_is_excluded() -> 
     assert first.core.subscription() == {"orders-eu", "orders-us"}
 
 
-@pytest.mark.parametrize("assignor", ["range", "equal"])
+@pytest.mark.parametrize("assignor", ["range", "equal", SERVER_SIDE])
 def test_another_subscription_takes_the_place_of_the_first(assignor: str) -> None:
     world = make_world(partitions=2)
     world.broker.create_topic("u", partitions=2)
@@ -401,9 +415,10 @@ def test_a_group_converges_when_requests_or_answers_are_lost(
     assert len(numbers(first)) == len(numbers(second)) == 3
 
 
-def test_a_broker_that_restarts_keeps_the_group_as_it_was() -> None:
+@BOTH
+def test_a_broker_that_restarts_keeps_the_group_as_it_was(assignor: str) -> None:
     world = make_world()
-    first, second = member(world), member(world)
+    first, second = member(world, assignor), member(world, assignor)
     rebalance(first, second)
     before = numbers(first), numbers(second)
     joins = len(first.requests(JoinGroupRequest))
@@ -481,7 +496,8 @@ def test_an_unknown_member_joins_anew() -> None:
 # The program's own code
 
 
-def test_a_listener_may_commit_seek_and_ask_for_its_assignment() -> None:
+@BOTH
+def test_a_listener_may_commit_seek_and_ask_for_its_assignment(assignor: str) -> None:
     world = make_world(partitions=2, records=10)
     t0 = TopicPartition("t", 0)
     seen: dict = {}
@@ -496,7 +512,7 @@ def test_a_listener_may_commit_seek_and_ask_for_its_assignment() -> None:
             program.commit({t0: 8})
             seen["revoked"] = partitions
 
-    program = member(world, "range", listener=Own(), enable_auto_commit=False)
+    program = member(world, assignor, listener=Own(), enable_auto_commit=False)
     records = program.poll(1000)
     assert {record.offset for record in records} == {7, 8, 9}
     assert [number for _, number in seen["assigned"]] == [0, 1]
@@ -506,7 +522,7 @@ def test_a_listener_may_commit_seek_and_ask_for_its_assignment() -> None:
     assert other.committed(t0) == {t0: 8}
 
 
-@pytest.mark.parametrize("assignor", ["range", "equal"])
+@pytest.mark.parametrize("assignor", ["range", "equal", SERVER_SIDE])
 def test_a_listener_that_fails_is_heard_and_stops_nothing(assignor: str) -> None:
     world = make_world()
 
