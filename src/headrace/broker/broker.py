@@ -22,7 +22,7 @@ from headrace.broker.access.authorizer import Authorizer
 from headrace.broker.access.credentials import ScramCredentials
 from headrace.broker.configs.broker_settings import BrokerSettings
 from headrace.broker.context import CloseConnection, Endpoint, RequestContext, VersionRange
-from headrace.broker.coordinators.group_settings import GroupSettings
+from headrace.broker.coordinators.group_settings import GroupSettings, consumer_times
 from headrace.broker.coordinators.group_topics import GroupTopics, load_assignors
 from headrace.broker.coordinators.internal_log import InternalLog
 from headrace.broker.coordinators.producer_ids import ProducerIds
@@ -195,6 +195,7 @@ class Broker:
             journal=self.journal,
             topics=GroupTopics(self.topics),
             assignors=load_assignors(self.config.group_consumer_assignors),
+            times=lambda group: consumer_times(self.group_settings.get(group), self.config),
         )
         self.transactions = Transactions(
             self.config,

@@ -1,4 +1,7 @@
-"""A consumer group's configuration: what an administrator attaches it to. Headrace's own, under names of its own."""
+"""A group's configuration: Kafka's times of consumer groups, and what an administrator attaches the group to.
+
+The latter is Headrace's own, under names of its own.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,30 @@ def _check_assignor(text: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupAttachments:
-    """What the members of a group read that subscribe to nothing themselves."""
+    """What the members of a group read that subscribe to nothing themselves, and times where they are not the broker's."""
 
+    consumer_assignment_interval_ms: int = option(
+        0,
+        "How long the group keeps a target assignment at least; see the broker's option. For groups of KIP-848.",
+        type=OptionType.INT,
+        minimum=0,
+        broker_name="group.consumer.assignment.interval.ms",
+    )
+    consumer_heartbeat_interval_ms: int = option(
+        5000,
+        "How often a member is told to send a heartbeat. For groups of KIP-848.",
+        type=OptionType.INT,
+        minimum=1,
+        broker_name="group.consumer.heartbeat.interval.ms",
+    )
+    consumer_session_timeout_ms: int = option(
+        45_000,
+        "How long a member may be silent before it is removed. For groups of KIP-848; members of the classic protocol "
+        "choose for themselves.",
+        type=OptionType.INT,
+        minimum=1,
+        broker_name="group.consumer.session.timeout.ms",
+    )
     headrace_assignor: str = option(
         "",
         "The name of the assignor that divides the partitions: range (if it is empty), roundrobin, sticky, "
@@ -58,7 +83,13 @@ class GroupAttachments:
 
 GROUP_OPTIONS: Final[Mapping[str, Option]] = options_of(GroupAttachments)
 
-_NEWER_PROTOCOLS: Final = ("consumer.", "share.", "streams.")
+ATTACHMENTS_PREFIX: Final = "headrace."
+"""Of the options that say what a group reads."""
+_UNSUPPORTED: Final = {
+    "consumer.": "assignments are computed when they are needed, at once",
+    "share.": "there are no share groups",
+    "streams.": "there are no streams groups",
+}
 
 
 def group_option(name: str) -> Option:
@@ -70,12 +101,11 @@ def group_option(name: str) -> Option:
     described = GROUP_OPTIONS.get(name)
     if described is not None:
         return described
-    if name.startswith(_NEWER_PROTOCOLS):
-        raise ConfigError(
-            f"{name[:200]}: not supported: groups have the classic protocol, whose members choose their timeouts "
-            "themselves (session.timeout.ms, heartbeat.interval.ms)"
-        )
-    raise unknown_key(name, GROUP_OPTIONS)
+    unknown = unknown_key(name, GROUP_OPTIONS)
+    for prefix, reason in _UNSUPPORTED.items():
+        if name.startswith(prefix):
+            raise ConfigError(f"{unknown}; not supported: {reason}")
+    raise unknown
 
 
 def parse_group_settings(settings: Mapping[str, str]) -> GroupAttachments:

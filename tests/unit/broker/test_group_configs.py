@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from headrace.errors import ErrorCode, StorageError
@@ -10,6 +12,7 @@ from headrace.protocol.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
 )
+from headrace.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from headrace.protocol.messages.delete_groups import DeleteGroupsRequest
 from headrace.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -135,6 +138,9 @@ class Member:
 def test_a_group_that_nobody_configured_has_defaults(harness) -> None:
     told = described(harness)
     assert {c.name: (c.value, c.config_source) for c in told.configs} == {
+        "consumer.assignment.interval.ms": ("0", SOURCE_DEFAULT),
+        "consumer.heartbeat.interval.ms": ("5000", SOURCE_DEFAULT),
+        "consumer.session.timeout.ms": ("45000", SOURCE_DEFAULT),
         "headrace.assignor": ("", SOURCE_DEFAULT),
         "headrace.pattern": ("", SOURCE_DEFAULT),
         "headrace.topics": ("", SOURCE_DEFAULT),
@@ -196,8 +202,14 @@ def test_validating_changes_nothing(harness) -> None:
         ([("headrace.assignor", "equal,range")], "a group has one"),
         ([("headrace.topic", "a")], "did you mean headrace.topics"),
         ([("headrace.assignor", "a", APPEND)], "is not a list"),
-        ([("consumer.session.timeout.ms", "45000")], "classic protocol"),
-        ([("share.auto.offset.reset", "latest")], "classic protocol"),
+        ([("consumer.session.timeout.ms", "44999")], "must be from 45000 to 60000"),
+        ([("consumer.session.timeout.ms", "60001")], "group.consumer.max.session.timeout.ms"),
+        ([("consumer.session.timeout.ms", "soon")], "expected"),
+        ([("consumer.heartbeat.interval.ms", "4999")], "must be from 5000 to 15000"),
+        ([("consumer.assignment.interval.ms", "15001")], "must be from 0 to 15000"),
+        ([("consumer.session.timeout", "45000")], "did you mean consumer.session.timeout.ms"),
+        ([("consumer.assignor.offload.enable", "true")], "at once"),
+        ([("share.auto.offset.reset", "latest")], "no share groups"),
     ],
 )
 def test_what_cannot_be_configured(harness, changes, message) -> None:
@@ -306,3 +318,63 @@ def test_the_assignor_changes_only_to_one_that_all_members_know(harness) -> None
     assert change(harness, ("headrace.assignor", "range")) == (ErrorCode.NONE, None)
     assert change(harness, ("headrace.assignor", "equal")) == (ErrorCode.NONE, None)
     assert member.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
+
+
+# Times of consumer groups
+
+
+def beat(harness, epoch: int, **fields):
+    request = ConsumerGroupHeartbeatRequest(
+        group_id="g", member_id="m", member_epoch=epoch, **fields
+    )
+    return harness.call(request, version=1)
+
+
+def joined(harness):
+    return beat(
+        harness, 0, rebalance_timeout_ms=1000, subscribed_topic_names=["t"], topic_partitions=[]
+    )
+
+
+def test_a_group_has_times_of_its_own(harness) -> None:
+    told = joined(harness)
+    assert told.heartbeat_interval_ms == 5000
+    wanted = [("consumer.heartbeat.interval.ms", "9000"), ("consumer.session.timeout.ms", "50000")]
+    assert change(harness, *wanted) == (ErrorCode.NONE, None)
+    assert beat(harness, told.member_epoch).heartbeat_interval_ms == 9000
+    harness.crash()
+    assert beat(harness, told.member_epoch).heartbeat_interval_ms == 9000
+    harness.advance(49_999)
+    assert beat(harness, told.member_epoch).error_code == 0
+    harness.advance(50_001)
+    assert beat(harness, told.member_epoch).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_times_alone_make_no_group(harness) -> None:
+    assert change(harness, ("consumer.session.timeout.ms", "50000"))[0] == 0
+    assert listed(harness) == {}
+    (deleted,) = harness.call(DeleteGroupsRequest(groups_names=["g"])).results
+    assert deleted.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert values(harness) == {"consumer.session.timeout.ms": "50000"}
+
+
+def test_times_do_not_make_members_join_again(harness) -> None:
+    member = Member(harness)
+    change(harness, ("consumer.session.timeout.ms", "50000"))
+    assert member.heartbeat() is ErrorCode.NONE
+
+
+def test_times_beyond_what_the_broker_allows_now_are_cut(harness) -> None:
+    assert change(harness, ("consumer.heartbeat.interval.ms", "15000"))[0] == 0
+    harness.config = replace(harness.config, group_consumer_max_heartbeat_interval_ms=7000)
+    harness.restart()
+    assert joined(harness).heartbeat_interval_ms == 7000
+
+
+def test_a_session_is_longer_than_an_interval() -> None:
+    harness = BrokerHarness(
+        group_consumer_min_session_timeout_ms=10, group_consumer_session_timeout_ms=9000
+    )
+    code, told = change(harness, ("consumer.heartbeat.interval.ms", "9000"))
+    assert code == ErrorCode.INVALID_CONFIG
+    assert "must be greater than" in told

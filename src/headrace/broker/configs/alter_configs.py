@@ -14,11 +14,15 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from headrace.broker.access.authorizer import authorize_configs
 from headrace.broker.context import RequestContext
-from headrace.broker.coordinators.group_settings import check_group_name, parse_settings
+from headrace.broker.coordinators.group_settings import (
+    check_group_name,
+    check_times,
+    parse_settings,
+)
 from headrace.broker.resources import ResourceType
 from headrace.broker.topic_names import check_topic_name
 from headrace.config.broker import dynamic_option
-from headrace.config.group import DEFAULT_ASSIGNOR, group_option
+from headrace.config.group import ATTACHMENTS_PREFIX, DEFAULT_ASSIGNOR, group_option
 from headrace.config.options import Option, OptionType, render_value, unknown_key
 from headrace.config.topic import TOPIC_OPTIONS, UNSUPPORTED_TOPIC_OPTIONS
 from headrace.errors import (
@@ -167,6 +171,7 @@ def _alter_group(broker: Broker, resource: Resource, *, validate_only: bool, now
     before: Mapping[str, str] = {} if resource.replaces else present
     settings = _changed(before, resource.changes, group_option, lambda _: "")
     attachments = parse_settings(settings)
+    check_times(settings, broker.config)
     assignor = attachments.headrace_assignor or DEFAULT_ASSIGNOR
     former = parse_settings(present).headrace_assignor or DEFAULT_ASSIGNOR
     if assignor != former and not broker.groups.supports(resource.name, assignor):
@@ -176,7 +181,12 @@ def _alter_group(broker: Broker, resource: Resource, *, validate_only: bool, now
         )
     if not validate_only and settings != present:
         broker.group_settings.change(resource.name, settings)
-        broker.groups.rebalance(resource.name, "what the group is attached to changed", now_ms)
+        if any(
+            settings.get(name) != present.get(name)
+            for name in {*settings, *present}
+            if name.startswith(ATTACHMENTS_PREFIX)
+        ):
+            broker.groups.rebalance(resource.name, "what the group is attached to changed", now_ms)
 
 
 def _changed(

@@ -51,15 +51,18 @@ def topic_entries(
         yield ConfigEntry(name, value, option, (*own, *inherited), is_read_only=False)
 
 
-def group_entries(settings: Mapping[str, str]) -> Iterator[ConfigEntry]:
+def group_entries(settings: Mapping[str, str], layers: ConfigLayers) -> Iterator[ConfigEntry]:
     """Yield all configurations of a group."""
     for name, option in GROUP_OPTIONS.items():
-        default = render_value(getattr(_GROUP_DEFAULTS, _attribute(name)))
-        synonyms = [Synonym(name, default, Source.DEFAULT)]
+        if option.broker_name is None:
+            default = render_value(getattr(_GROUP_DEFAULTS, _attribute(name)))
+            synonyms: tuple[Synonym, ...] = (Synonym(name, default, Source.DEFAULT),)
+        else:
+            synonyms = _broker_synonyms(option.broker_name, layers)
         if name in settings:
             value = render_value(parse_value(name, option, settings[name]))
-            synonyms.insert(0, Synonym(name, value, Source.GROUP))
-        yield ConfigEntry(name, synonyms[0].value, option, tuple(synonyms), is_read_only=False)
+            synonyms = (Synonym(name, value, Source.GROUP), *synonyms)
+        yield ConfigEntry(name, synonyms[0].value, option, synonyms, is_read_only=False)
 
 
 def broker_entries(layers: ConfigLayers) -> Iterator[ConfigEntry]:

@@ -14,7 +14,9 @@ from headrace.broker.metadata.metadata_records import (
 )
 from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.broker.topic_names import check_topic_name
-from headrace.config.group import GroupAttachments, parse_group_settings
+from headrace.config.broker import BrokerConfig
+from headrace.config.group import ATTACHMENTS_PREFIX, GroupAttachments, parse_group_settings
+from headrace.core.coordinator.group.config import ConsumerTimes
 from headrace.errors import (
     ApiError,
     ConfigError,
@@ -27,6 +29,7 @@ from headrace.ports import Delete, Journal, Put
 
 GROUPS_LIMIT: Final = 10_000
 """How many groups may have a configuration."""
+_TIMES_PREFIX: Final = "consumer."
 NAME_CHARACTERS_LIMIT: Final = 900
 """Of a group that has a configuration, counted as the store's key spells it."""
 
@@ -62,6 +65,62 @@ def parse_settings(settings: Mapping[str, str]) -> GroupAttachments:
     return attachments
 
 
+def check_times(settings: Mapping[str, str], config: BrokerConfig) -> None:
+    """Refuse times of a group that the broker's configuration does not let it have.
+
+    Raises:
+        InvalidConfigError: With the reason.
+    """
+    parsed = parse_settings(settings)
+    for name in settings:
+        if name.startswith(_TIMES_PREFIX):
+            low, high = _bounds(name, config)
+            value = getattr(parsed, _attribute(name))
+            if not low <= value <= high:
+                raise InvalidConfigError(
+                    f"{name}: must be from {low} to {high}, got {value}: the broker's "
+                    f"{_bound(name, 'min')} and {_bound(name, 'max')}"
+                )
+    times = consumer_times(settings, config)
+    if times.session_timeout_ms <= times.heartbeat_interval_ms:
+        raise InvalidConfigError(
+            f"consumer.session.timeout.ms ({times.session_timeout_ms}) must be greater than "
+            f"consumer.heartbeat.interval.ms ({times.heartbeat_interval_ms})"
+        )
+
+
+def consumer_times(settings: Mapping[str, str], config: BrokerConfig) -> ConsumerTimes:
+    """Return the times in force of a group: its own within the broker's present bounds, else the broker's."""
+
+    def effective(name: str) -> int:
+        text = settings.get(name)
+        if text is None:
+            value: int = getattr(config, _attribute(f"group.{name}"))
+            return value
+        low, high = _bounds(name, config)
+        return min(max(int(text), low), high)
+
+    return ConsumerTimes(
+        effective("consumer.session.timeout.ms"),
+        effective("consumer.heartbeat.interval.ms"),
+        effective("consumer.assignment.interval.ms"),
+    )
+
+
+def _bounds(name: str, config: BrokerConfig) -> tuple[int, int]:
+    low, high = (getattr(config, _attribute(_bound(name, word))) for word in ("min", "max"))
+    return low, high
+
+
+def _bound(name: str, word: str) -> str:
+    """Return the broker's option that bounds a group's."""
+    return f"group.{_TIMES_PREFIX}{word}.{name.removeprefix(_TIMES_PREFIX)}"
+
+
+def _attribute(name: str) -> str:
+    return name.replace(".", "_")
+
+
 class GroupSettings:
     """The settings of all groups that have any; by name a mapping from Kafka-style names to text."""
 
@@ -91,6 +150,15 @@ class GroupSettings:
 
     def __contains__(self, group: str) -> bool:
         return group in self._groups
+
+    @property
+    def attached(self) -> Iterator[str]:
+        """The groups that an administrator has attached to something: they are there before they have members."""
+        return (group for group in self if self.is_attached(group))
+
+    def is_attached(self, group: str) -> bool:
+        """Whether a group is attached to something."""
+        return any(name.startswith(ATTACHMENTS_PREFIX) for name in self.get(group))
 
     def get(self, group: str) -> Mapping[str, str]:
         """Return the settings of one group."""

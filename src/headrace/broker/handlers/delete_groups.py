@@ -54,8 +54,11 @@ def handle(
 
 
 def _forget_settings(broker: Broker, result: DeletableGroupResult) -> int:
-    gone = result.error_code in {ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND}
-    if not gone or result.group_id not in broker.group_settings:
+    settings = broker.group_settings
+    gone = result.error_code == ErrorCode.NONE or (
+        result.error_code == ErrorCode.GROUP_ID_NOT_FOUND and settings.is_attached(result.group_id)
+    )
+    if not gone or result.group_id not in settings:
         return result.error_code
     try:
         broker.group_settings.change(result.group_id, {})

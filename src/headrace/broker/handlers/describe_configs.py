@@ -86,7 +86,7 @@ def _entries(
         return topic_entries(topic.config, topic.settings, broker.settings.layers)
     if resource.resource_type == ResourceType.GROUP:
         check_group_name(name)
-        return group_entries(broker.group_settings.get(name))
+        return group_entries(broker.group_settings.get(name), broker.settings.layers)
     if resource.resource_type != ResourceType.BROKER:
         raise InvalidRequestError(
             f"resources of type {resource.resource_type} have no configuration here"

@@ -50,7 +50,7 @@ def handle(
         for group in groups:
             if (
                 group.group_state == GroupState.DEAD.value
-                and group.group_id in broker.group_settings
+                and broker.group_settings.is_attached(group.group_id)
             ):
                 group.group_state = GroupState.EMPTY.value
                 group.protocol_type = CONSUMER_PROTOCOL_TYPE

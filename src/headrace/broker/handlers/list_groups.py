@@ -64,7 +64,7 @@ def _configured(broker: Broker, request: ListGroupsRequest) -> Iterator[ListedGr
     for fact, wanted in facts:
         if wanted and fact.lower() not in {word.lower() for word in wanted}:
             return
-    for group in broker.group_settings:
+    for group in broker.group_settings.attached:
         if not broker.groups.exists(group):
             yield ListedGroup(
                 group_id=group,

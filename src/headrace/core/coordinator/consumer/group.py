@@ -57,6 +57,7 @@ class ConsumerGroup:
         epoch: The group epoch.
         metadata_hash: Of the topics that members want, as of `epoch`.
         assignment_epoch: The group epoch that `targets` was computed for.
+        assigned_at_ms: When that was.
         members: What each member said about itself.
         targets: What the target gives each member.
         current: What each member holds.
@@ -72,6 +73,7 @@ class ConsumerGroup:
 
     __slots__ = (
         "_stored",
+        "assigned_at_ms",
         "assignment_epoch",
         "checked",
         "classic_members",
@@ -94,6 +96,7 @@ class ConsumerGroup:
         self.epoch = FIRST_EPOCH
         self.metadata_hash = 0
         self.assignment_epoch = 0
+        self.assigned_at_ms = 0
         self.members: dict[str, MemberMetadata] = {}
         self.targets: dict[str, Partitions] = {}
         self.current: dict[str, Current] = {}
@@ -115,7 +118,7 @@ class ConsumerGroup:
             self.epoch, self.metadata_hash = record.epoch or 0, record.metadata_hash
             self._note(GroupEpoch, stored=record.epoch is not None)
         elif isinstance(record, TargetEpoch):
-            self.assignment_epoch = record.epoch or 0
+            self.assignment_epoch, self.assigned_at_ms = record.epoch or 0, record.timestamp_ms
             self._note(TargetEpoch, stored=record.epoch is not None)
         elif isinstance(record, MemberRecord):
             self._replay_member(record.member_id, record.member)

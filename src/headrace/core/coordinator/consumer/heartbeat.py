@@ -64,6 +64,9 @@ def _stay(
         done(error)
 
     interval_ms = shard.times(group.group_id).heartbeat_interval_ms
+    if turn.wait_ms is not None:
+        # It is looked at then, and need not wait for its next heartbeat.
+        interval_ms = min(interval_ms, turn.wait_ms)
     response = _response(request, turn, current, interval_ms)
     return Result(response, [*upgraded.records, *turn.records], after)
 

@@ -43,6 +43,9 @@ from headrace.errors import ErrorCode
 Visible = Callable[[str], bool]
 """Whether the client that sent a request may see a topic."""
 
+LARGE_GROUP: Final = 100
+"""From so many members on a target is kept for a millisecond for each of them: an assignment costs time in proportion
+to them, and where a thousand come at once there are to be a handful of assignments, not a thousand."""
 _WANTS: Final = ("topics", "regex", "assignor", "rack_id")
 """What of a member the assignment depends on."""
 
@@ -55,6 +58,7 @@ class Turn:
         member_id: Whose turn it is.
         before: What it held.
         records: What is written; complete after `run`.
+        wait_ms: After how long a newcomer is looked at, None if it has been; known after `run`.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class Turn:
         self.member_id = identity.member_id
         self.before = identity.current
         self.records: list[GroupRecord] = []
+        self.wait_ms: int | None = None
         self._shard = shard
         self._identity = identity
         self._member = member
@@ -159,7 +164,8 @@ class Turn:
         """Return the member's target from now on, and the target's epoch."""
         group, replaced = self.group, self._identity.replaces
         mine = group.target(replaced or self.member_id)
-        if epoch <= group.assignment_epoch:
+        if epoch <= group.assignment_epoch or self._is_early():
+            # What has changed is looked at later, with all that changes until then.
             if replaced is not None:
                 self.records.append(TargetMember(group.group_id, self.member_id, mine))
             return mine, group.assignment_epoch
@@ -178,6 +184,18 @@ class Turn:
         )
         self.records += target_records(group, computed, epoch, self._now_ms)
         return computed.get(self.member_id, NOTHING_ASSIGNED), epoch
+
+    def _is_early(self) -> bool:
+        group = self.group
+        size = len(group.members)
+        interval_ms = self._shard.times(group.group_id).assignment_interval_ms
+        interval_ms = max(interval_ms, size if size >= LARGE_GROUP else 0)
+        wait_ms = group.assigned_at_ms + interval_ms - self._now_ms
+        if not 0 < wait_ms <= interval_ms:
+            return False
+        if self._identity.is_new:
+            self.wait_ms = wait_ms
+        return True
 
     def _is_free(self, partition: Partition) -> bool:
         owner = self.group.owners.get(partition)
