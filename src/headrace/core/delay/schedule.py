@@ -70,6 +70,8 @@ class _Release(NamedTuple):
     offset: int
     end_offset: int
     cursor: Cursor
+    chunks: Counter[int]
+    """Where in the schedule its records lie, which are needed until then: a start looks for the last of them."""
 
 
 class Schedule:
@@ -113,8 +115,8 @@ class Schedule:
         self._unsynced: deque[tuple[int, int]] = deque()
         """Marks that are not synced: their offset, and the target offset that they speak of."""
         self._synced_mark = log.log_start_offset
-        self._waiting: Counter[int] = Counter()
-        """How many records wait in each stretch of the schedule."""
+        self._needed: Counter[int] = Counter()
+        """How many records in each stretch of the schedule wait, or belong to a release that is not marked."""
         self._loading: tuple[int, int] | None = None
         """From where to where the schedule has yet to be read."""
         self._ready_offset = 0
@@ -187,7 +189,9 @@ class Schedule:
         if first is not None and last is not None:
             cursor = Cursor(self._due_of(last), last)
             self._mark = self._mark._replace(cursor=cursor)
-            self._releases.append(_Release(first, target.log_end_offset, cursor))
+            release = _Release(first, target.log_end_offset, cursor, Counter([last >> _CHUNK_BITS]))
+            self._releases.append(release)
+            self._needed += release.chunks
             target.keep_from = first
 
     def _due_of(self, offset: int) -> int:
@@ -225,14 +229,14 @@ class Schedule:
         self._loading = (next_offset, end) if next_offset > offset else None
 
     def _add(self, batch: Buffer, base_offset: int, position: int) -> None:
-        mark, add, waiting = self._mark, self._queue.add, self._waiting
+        mark, add, needed = self._mark, self._queue.add, self._needed
         cursor = b"" if mark.cursor == NOTHING else ENTRY.pack(*mark.cursor, 0, 0, 0)[:16]
         for offset, entry in enumerate(entries_of(batch, base_offset, position), base_offset):
             if entry[:16] > cursor and (
                 not mark.earlier or not mark.covers(ENTRY.unpack(entry)[0], offset)
             ):
                 add(entry)
-                waiting[offset >> _CHUNK_BITS] += 1
+                needed[offset >> _CHUNK_BITS] += 1
 
     # Scheduling
 
@@ -261,7 +265,7 @@ class Schedule:
             entries_of(later, info.base_offset, position), info.base_offset
         ):
             self._queue.add(key)
-            self._waiting[offset >> _CHUNK_BITS] += 1
+            self._needed[offset >> _CHUNK_BITS] += 1
         return info.last_offset + 1
 
     # Releasing
@@ -304,7 +308,7 @@ class Schedule:
         while self._unsynced and self._unsynced[0][0] < self.log.high_watermark:
             self._synced_mark, target_offset = self._unsynced.popleft()
             while self._releases and self._releases[0].end_offset <= target_offset:
-                self._releases.popleft()
+                self._needed -= self._releases.popleft().chunks
             self.target.keep_from = self._releases[0].offset if self._releases else NEVER
         synced = self._target_synced
         newest: _Release | None = None
@@ -327,7 +331,7 @@ class Schedule:
             earlier = self._earlier(self._reached)
             self._write_mark(Mark(self._target_synced, self._reached, earlier), now_ms)
         if self._loading is None:
-            first = min(self._waiting, default=NEVER) << _CHUNK_BITS
+            first = min(self._needed, default=NEVER) << _CHUNK_BITS
             start = min(first, self._synced_mark, self.log.high_watermark)
             if start > self.log.log_start_offset:
                 self.log.advance_log_start_offset(start)
@@ -354,15 +358,12 @@ class Schedule:
             waiting = list(self._read(entries))
             if waiting:
                 self._append_release(waiting, entries, now_ms)
+            else:
+                self._needed -= _chunks(entries)
         except BaseException:
             for entry in entries:
                 self._queue.add(entry)
             raise
-        for entry in entries:
-            chunk = ENTRY.unpack(entry)[1] >> _CHUNK_BITS
-            self._waiting[chunk] -= 1
-            if not self._waiting[chunk]:
-                del self._waiting[chunk]
         return True
 
     def _append_release(self, waiting: list[Waiting], entries: list[bytes], now_ms: int) -> None:
@@ -370,7 +371,10 @@ class Schedule:
         batch = build_release(waiting, offset, self.target.config.max_message_bytes)
         info = self._append_target(batch, now_ms)
         self._reached = Cursor(due_ms, offset)
-        self._releases.append(_Release(info.base_offset, info.last_offset + 1, self._reached))
+        end_offset = info.last_offset + 1
+        self._releases.append(
+            _Release(info.base_offset, end_offset, self._reached, _chunks(entries))
+        )
         self.target.keep_from = self._releases[0].offset
 
     def _take_due(self, now_ms: int) -> list[bytes]:
@@ -404,6 +408,10 @@ class Schedule:
                     schedule_offset=offset,
                     due_ms=due_ms,
                 )
+
+
+def _chunks(entries: list[bytes]) -> Counter[int]:
+    return Counter(ENTRY.unpack(entry)[1] >> _CHUNK_BITS for entry in entries)
 
 
 def _last_mark(segment: Segment) -> tuple[int, Mark] | None:
