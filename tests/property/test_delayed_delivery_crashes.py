@@ -42,7 +42,7 @@ class Sent:
 
     entries: list[tuple[bytes, tuple[tuple[str, bytes], ...]]]
     due_ms: dict[bytes, int]
-    identity: dict[str, int]
+    identity: dict[str, Any]
     attempts: int = 0
     answered: bool = False
 
@@ -108,7 +108,7 @@ class World:
                 else ("headrace.deliver-at-ms", self.now_ms + delay_ms)
             )
             entries.append((value, ((name, b"%d" % number_ms),) if kind else ()))
-        identity = {}
+        identity: dict[str, Any] = {}
         if not self.deletes and self.chance.random() < 0.7:
             identity = {"producer_id": 5, "producer_epoch": 0, "base_sequence": self.sequence}
             self.sequence += len(entries)
