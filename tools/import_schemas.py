@@ -139,6 +139,13 @@ def message_text(message: Definition) -> str:
     return "\n".join(lines) + "\n"
 
 
+OWN_FIELDS = {
+    "FetchRequest": "  headrace_filter: bytes 12+ #26738\n",
+    "ApiVersionsResponse": "  headrace_extensions: []string 3+ #26738\n",
+}
+"""What Headrace's clients and brokers say to each other besides; all others skip a tag that they do not know."""
+
+
 def main(jars: list[str]) -> None:
     """Read every definition in the jars and write the schemas of `APIS` and `RECORDS`."""
     definitions: dict[str, Definition] = {}
@@ -150,7 +157,7 @@ def main(jars: list[str]) -> None:
                     definitions[Path(path).stem] = json.loads(text)
     modules = {snake_case(api): [f"{api}Request", f"{api}Response"] for api in APIS} | RECORDS
     for module, names in modules.items():
-        texts = [message_text(definitions[name]) for name in names]
+        texts = [message_text(definitions[name]) + OWN_FIELDS.get(name, "") for name in names]
         SCHEMAS.joinpath(f"{module}.txt").write_text("\n".join([HEADER, *texts]))
     print(f"{len(modules)} schemas in {SCHEMAS}")
 

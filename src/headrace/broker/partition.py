@@ -15,14 +15,17 @@ from headrace.core.log.aborted_lookup import aborted_within
 from headrace.core.log.partition_log import PartitionLog
 from headrace.core.log.transactions import AbortedTransaction
 from headrace.errors import ApiError, ErrorCode
-from headrace.types import FileRange, TopicPartition
+from headrace.types import FileRange, Payload, TopicPartition
 
 if TYPE_CHECKING:
     from headrace.broker.delayed import DelayedFetch
     from headrace.broker.log_dirs.log_dir import LogDir
+    from headrace.core.log.selective_read import SelectiveReading
 
 Waiter = Callable[[ErrorCode], None]
 READ_COMMITTED: Final = 1
+Found = tuple[Payload | None, Sequence[AbortedTransaction] | None]
+"""Batches, and which aborted transactions have something in them: None for who reads everything."""
 
 
 class Partition:
@@ -101,6 +104,33 @@ class Partition:
     ) -> FileRange | None:
         """Return whole batches from the one that holds `offset` on; see `PartitionLog.read`."""
         return self.log.read(offset, max_bytes=max_bytes, up_to=up_to, minimum_one=minimum_one)
+
+    def select(
+        self,
+        offset: int,
+        reading: SelectiveReading,
+        *,
+        max_bytes: int,
+        isolation_level: int,
+        minimum_one: bool,
+    ) -> Found:
+        """Return what there is for a reader of some records, and which aborted transactions have something in it."""
+        found = reading.select(
+            self.log,
+            offset,
+            max_bytes=max_bytes,
+            up_to=self.visible_end(isolation_level),
+            minimum_one=minimum_one,
+        )
+        if found is None:
+            return None, self.aborted_transactions(offset, None, isolation_level)
+        if isinstance(found.records, FileRange):
+            start, records = found.start_offset, found.records
+            return records, self.aborted_transactions(start, records, isolation_level)
+        if isolation_level != READ_COMMITTED:
+            return found.records, None
+        transactions = self.log.producers.transactions
+        return found.records, transactions.aborted_between(found.start_offset, found.end_offset)
 
     def aborted_transactions(
         self, offset: int, found: FileRange | None, isolation_level: int

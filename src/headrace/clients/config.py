@@ -19,6 +19,7 @@ from headrace.clients.security import (
     translate_java,
 )
 from headrace.errors import ConfigError
+from headrace.records.tags import TagFilter
 
 C = TypeVar("C", bound="ClientConfig")
 
@@ -119,6 +120,8 @@ class ConsumerConfig(ClientConfig):
     fetch_max_wait_ms: int = 500
     isolation_level: str = "read_uncommitted"
     """read_committed leaves out records of aborted transactions."""
+    tags: TagFilter | None = None
+    """Only records with any of these tags; None is all."""
     check_crcs: bool = True
     allow_auto_create_topics: bool = False
     partition_assignment_strategy: str = ""
@@ -217,6 +220,12 @@ def parse_acks(name: str, value: Any) -> int:
     return acks
 
 
+def _tags(_name: str, value: Any) -> TagFilter | None:
+    if value is None or isinstance(value, TagFilter):
+        return value
+    return TagFilter.of(value)
+
+
 def _one_of(choices: Mapping[str, str]) -> Callable[[str, Any], str]:
     def parse(name: str, value: Any) -> str:
         chosen = choices.get(str(value).lower())
@@ -233,6 +242,7 @@ _SPECIAL: Final[dict[str, Callable[[str, Any], Any]]] = {
     "auto_offset_reset": _one_of(OFFSET_RESETS),
     "group_protocol": _one_of({name: name for name in ("classic", "consumer")}),
     "isolation_level": _one_of({name: name for name in ("read_uncommitted", "read_committed")}),
+    "tags": _tags,
     "security_protocol": parse_protocol,
     "sasl_mechanism": parse_mechanism,
     "ssl_endpoint_identification_algorithm": parse_identification,

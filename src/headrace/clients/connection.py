@@ -15,6 +15,7 @@ session ends (KIP-368). While the exchange is under way, requests wait as they d
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from headrace import __version__
@@ -23,6 +24,7 @@ from headrace.clients.versions import (
     CLIENT_MAX_VERSIONS,
     VersionRange,
     choose_version,
+    leave_out_unknown,
     our_range,
     version_table,
 )
@@ -95,6 +97,8 @@ class Connection(Generic[K]):
         self.peer = peer
         self.versions: dict[int, VersionRange] | None = None
         """What the broker speaks, by API key; None until it has said so."""
+        self._extensions: Sequence[str] = ()
+        """What it understands besides Kafka's protocol."""
         self.ready = False
         """Whether the handshake is done."""
         self.logins = 0
@@ -168,6 +172,7 @@ class Connection(Generic[K]):
                 self.versions.get(api_key),
                 peer=self.peer,
             )
+            leave_out_unknown(request, self._extensions)
             self._encode(request, version, token if answered else None, answered=answered)
         except (ApiError, ProtocolError) as error:
             self._completed.append(Completed(token, error))
@@ -371,6 +376,7 @@ class Connection(Generic[K]):
                 f"{self.peer} refuses the handshake: {ErrorCode(response.error_code).name}"
             )
         self.versions = table
+        self._extensions = response.headrace_extensions
         if not self._authenticates:
             self._release()
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.codec import Message
+from headrace.protocol.messages.fetch import FetchRequest
 
 CLIENT_MAX_VERSIONS: Final[dict[int, int]] = {
     # Fetch 13, Produce 13, OffsetCommit 10 and OffsetFetch 10 speak of topics by id only; the flows speak of names.
@@ -26,6 +27,10 @@ CLIENT_MAX_VERSIONS: Final[dict[int, int]] = {
     ApiKey.DESCRIBE_CLUSTER: 1,
 }
 """Caps below the newest version that the codec knows, where a newer one changes what a request means."""
+
+
+FILTER_EXTENSION: Final = "filter"
+"""By this word brokers say that a fetch may name tags, see docs/beyond-kafka.md."""
 
 
 class VersionRange(NamedTuple):
@@ -60,6 +65,12 @@ def our_range(request: Message, max_version: int | None = None) -> VersionRange:
     """Return the versions in which a request can be sent, none above `max_version` if there is such a bound."""
     newest = request.MAX_VERSION if max_version is None else min(request.MAX_VERSION, max_version)
     return VersionRange(request.MIN_VERSION, newest)
+
+
+def leave_out_unknown(request: Message, extensions: Sequence[str]) -> None:
+    """Take out of a request what only Headrace's brokers understand, unless this one says that it does."""
+    if isinstance(request, FetchRequest) and FILTER_EXTENSION not in extensions:
+        request.headrace_filter = b""
 
 
 def version_table(entries: Iterable[tuple[int, int, int]]) -> dict[int, VersionRange]:

@@ -50,21 +50,23 @@ def directives(
     )
 
 
-def _encode_ms(name: str, milliseconds: int) -> tuple[str, bytes]:
-    if not 0 <= milliseconds <= MAX_TIME_MS:
-        raise ConfigError(f"{name}: {milliseconds} is not between 0 and {MAX_TIME_MS} ms")
+def _encode_ms(name: str, milliseconds: object) -> tuple[str, bytes]:
+    if not isinstance(milliseconds, int) or not 0 <= milliseconds <= MAX_TIME_MS:
+        raise ConfigError(
+            f"{name} is a whole number of milliseconds from 0 to {MAX_TIME_MS}, not {milliseconds!r}"
+        )
     return name, b"%d" % milliseconds
 
 
-def encode_tag(tag: str) -> tuple[str, bytes]:
+def encode_tag(tag: object) -> tuple[str, bytes]:
     """Return the header that gives a record a tag.
 
     Raises:
         ConfigError: The tag is empty or too long.
     """
-    content = tag.encode()
+    content = tag.encode() if isinstance(tag, str) else b""
     if not 0 < len(content) <= MAX_TAG_BYTES:
-        raise ConfigError(f"a tag has 1 to {MAX_TAG_BYTES} bytes, not {len(content)}: {tag!r:.40}")
+        raise ConfigError(f"a tag is a text of 1 to {MAX_TAG_BYTES} bytes, not {tag!r:.40}")
     return TAG, content
 
 

@@ -33,6 +33,7 @@ VERSIONS: Final = VersionRange(0, 4)
 
 _FEATURES: Final = {"group.version": 1, "transaction.version": 2}
 _LEVEL_ZERO_VERSION: Final = 4
+_EXTENSIONS: Final = ("filter",)
 
 
 def handle(
@@ -69,4 +70,5 @@ def _response(broker: Broker, error: ErrorCode, version: int) -> ApiVersionsResp
             FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
             for name, level in _FEATURES.items()
         ],
+        headrace_extensions=list(_EXTENSIONS),
     )

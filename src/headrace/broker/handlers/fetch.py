@@ -11,6 +11,9 @@ with NOT_LEADER_OR_FOLLOWER, whoever may not CLUSTER_ACTION with TOPIC_AUTHORIZA
 gets nothing, and the time for which it is to pause. With read_committed the records end at the last stable offset, and
 the aborted transactions that have something in them are told, in the order of their first offsets; without it the list
 is null. A long poll goes on until the last stable offset moves.
+On a topic with headrace.ttl.enable what has expired is left out, on one with headrace.filter.enable what has no tag of
+the request's filter, tagged field 26738: offsets stay, and a batch without records covers what is left out at the end. A
+request with a filter is in no session; else, or if the filter is none, it gets INVALID_REQUEST.
 Not implemented: racks.
 Versions: v5 log start offset; v7 sessions; v9 leader epochs; v10 zstd; v11 rack; v12 flexible, last fetched epoch.
 """
@@ -24,11 +27,12 @@ from typing import TYPE_CHECKING, Final
 from headrace.broker.access.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.delayed import DelayedFetch
-from headrace.broker.fetch_sessions import Fetch, WithoutSession
+from headrace.broker.fetch_sessions import FINAL_EPOCH, Fetch, WithoutSession
 from headrace.broker.lookup import find_partition
-from headrace.broker.partition import Partition
+from headrace.broker.partition import Found, Partition
 from headrace.core.deferred import Deferred
-from headrace.errors import ApiError, ErrorCode, StorageError
+from headrace.core.log.selective_read import SelectiveReading
+from headrace.errors import ApiError, ErrorCode, InvalidRequestError, StorageError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.fetch import (
     AbortedTransaction,
@@ -40,6 +44,7 @@ from headrace.protocol.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
+from headrace.records.tags import TagFilter
 from headrace.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
@@ -58,20 +63,31 @@ def handle(
 ) -> FetchResponse | Deferred[FetchResponse]:
     """Read from every partition, and wait if there is too little."""
     fetch: Fetch
+    tags: TagFilter | None = None
     if request.replica_id >= 0:
         fetch = WithoutSession(request.topics)  # it is refused partition by partition
     else:
         try:
+            if request.headrace_filter:
+                tags = _filter_of(request)
             fetch = broker.fetch_sessions.begin(request, context.now_ms)
         except ApiError as error:
             return FetchResponse(error_code=error.code)
         if broker.quotas.active:
             fetch = broker.throttling.limit_fetch(context, request, fetch)
-    read = _Read(broker, context, request, fetch)
+    read = _Read(broker, context, request, fetch, tags)
     response = read.run()
     if read.failed or read.size >= request.min_bytes or request.max_wait_ms <= 0:
         return fetch.finish(response)
     return _wait(broker, context, read, response)
+
+
+def _filter_of(request: FetchRequest) -> TagFilter:
+    if request.session_epoch != FINAL_EPOCH:
+        raise InvalidRequestError(
+            "a fetch with a filter is in no session, so that each says what it wants"
+        )
+    return TagFilter.decode(bytes(request.headrace_filter))
 
 
 class _Read:
@@ -80,19 +96,28 @@ class _Read:
     __slots__ = (
         "_broker",
         "_context",
+        "_reading",
         "_remaining",
         "failed",
         "fetch",
         "request",
         "size",
         "sizes",
+        "tags",
     )
 
     def __init__(
-        self, broker: Broker, context: RequestContext, request: FetchRequest, fetch: Fetch
+        self,
+        broker: Broker,
+        context: RequestContext,
+        request: FetchRequest,
+        fetch: Fetch,
+        tags: TagFilter | None,
     ) -> None:
         self._broker = broker
         self._context = context
+        self._reading = SelectiveReading(broker.now_ms, tags)
+        self.tags = tags
         self.request = request
         self.fetch = fetch
         self._remaining = min(max(0, request.max_bytes), broker.config.fetch_max_bytes)
@@ -152,17 +177,7 @@ class _Read:
 
     def _read(self, partition: Partition, wanted: FetchPartition) -> PartitionData:
         diverging = _diverging_epoch(partition, wanted)
-        records = None
-        if diverging is None:
-            records = partition.read(
-                wanted.fetch_offset,
-                max_bytes=min(max(0, wanted.partition_max_bytes), self._remaining),
-                up_to=partition.visible_end(self.request.isolation_level),
-                minimum_one=self.size == 0,
-            )
-        aborted = partition.aborted_transactions(
-            wanted.fetch_offset, records, self.request.isolation_level
-        )
+        records, aborted = self._records(partition, wanted, nothing=diverging is not None)
         size = 0 if records is None else len(records)
         self._remaining = max(0, self._remaining - size)
         self.size += size
@@ -183,6 +198,27 @@ class _Read:
             ],
             records=NO_RECORDS if records is None else records,
         )
+
+    def _records(self, partition: Partition, wanted: FetchPartition, *, nothing: bool) -> Found:
+        offset, isolation_level = wanted.fetch_offset, self.request.isolation_level
+        if nothing:
+            return None, partition.aborted_transactions(offset, None, isolation_level)
+        max_bytes = min(max(0, wanted.partition_max_bytes), self._remaining)
+        if self._reading.concerns(partition.log.config):
+            return partition.select(
+                offset,
+                self._reading,
+                max_bytes=max_bytes,
+                isolation_level=isolation_level,
+                minimum_one=self.size == 0,
+            )
+        records = partition.read(
+            offset,
+            max_bytes=max_bytes,
+            up_to=partition.visible_end(isolation_level),
+            minimum_one=self.size == 0,
+        )
+        return records, partition.aborted_transactions(offset, records, isolation_level)
 
     def _failed(self, wanted: FetchPartition, error: ErrorCode) -> PartitionData:
         self.failed = True
@@ -211,7 +247,7 @@ def _wait(
 ) -> FetchResponse | Deferred[FetchResponse]:
     request, fetch = first.request, first.fetch
     delayed = DelayedFetch(
-        lambda: fetch.finish(_Read(broker, context, request, fetch).run()),
+        lambda: fetch.finish(_Read(broker, context, request, fetch, first.tags).run()),
         request.min_bytes,
         broker.purgatory,
     )

@@ -45,6 +45,7 @@ class Consumer:
         assignor: AssignorChoice | Sequence[AssignorChoice] | None = None,
         serde: str | Serde | None = None,
         key_serde: str | Serde | None = None,
+        tags: Iterable[str] | None = None,
         group_instance_id: str | None = None,
         client_id: str = "headrace",
         **properties: Any,
@@ -61,12 +62,14 @@ class Consumer:
             serde: How bytes become values: bytes, str, json, ..., or a serde. None is what the topic's metadata says
                 (`headrace.serde`), else bytes.
             key_serde: How bytes become keys, likewise.
+            tags: Only records with any of these tags; the others are passed over, by the broker where the topic has
+                `headrace.filter.enable`. None is all records.
             group_instance_id: Makes a static member, which may restart without a rebalance.
             client_id: The name by which brokers know the consumer.
             properties: More properties, `max_poll_records=100` or `**{"max.poll.records": 100}`.
 
         Raises:
-            ConfigError: A property is unknown or malformed.
+            ConfigError: A property or a tag is unknown or malformed.
             UnknownAssignorError: There is no such assignor.
         """
         self.config: ConsumerConfig = consumer_config(
@@ -75,6 +78,7 @@ class Consumer:
             group_id=group,
             auto_offset_reset=auto_offset_reset,
             enable_auto_commit=enable_auto_commit,
+            tags=tags,
             group_instance_id=group_instance_id,
             client_id=client_id,
         )

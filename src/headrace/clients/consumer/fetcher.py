@@ -58,6 +58,7 @@ class Fetcher:
             config.fetch_min_bytes,
             config.fetch_max_bytes,
             self.isolation_level,
+            None if config.tags is None else config.tags.encode(),
         )
         self._limits_at_hand = replace(self._limits, max_wait_ms=0)
 
@@ -145,7 +146,9 @@ class Fetcher:
             cursor.high_watermark = data.high_watermark
             if len(data.records):
                 checked = self._config.check_crcs
-                cursor.fetched = FetchedBatches(cursor.name, data, check_crcs=checked)
+                cursor.fetched = FetchedBatches(
+                    cursor.name, data, check_crcs=checked, tags=self._config.tags
+                )
             else:
                 cursor.quiet_until_ms = self._engine.now_ms + ASK_AGAIN_MS
 

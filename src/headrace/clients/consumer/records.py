@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 from headrace.clients.flows.fetch import FetchedPartition
 from headrace.records.batch import HEADER_SIZE, BatchHeader, check_batch
 from headrace.records.reader import decode_batch, decode_batch_as
+from headrace.records.tags import TagFilter
 from headrace.types import Buffer, TopicPartition
 
 ABORT_MARKER: Final = 0
@@ -32,13 +33,30 @@ class ConsumerRecord(NamedTuple):
 class FetchedBatches:
     """One partition's part of an answer, decoded batch by batch."""
 
-    __slots__ = ("_aborted", "_active_aborts", "_buffer", "_check_crcs", "_name", "_position")
+    __slots__ = (
+        "_aborted",
+        "_active_aborts",
+        "_buffer",
+        "_check_crcs",
+        "_name",
+        "_position",
+        "_tags",
+    )
 
-    def __init__(self, name: TopicPartition, data: FetchedPartition, *, check_crcs: bool) -> None:
+    def __init__(
+        self,
+        name: TopicPartition,
+        data: FetchedPartition,
+        *,
+        check_crcs: bool,
+        tags: TagFilter | None = None,
+    ) -> None:
+        """Decode what a partition gave; of the records only those with any of the tags, if some are given."""
         self._name = tuple(name)
         self._buffer: Buffer = data.records
         self._position = 0
         self._check_crcs = check_crcs
+        self._tags = tags
         self._aborted = deque(sorted(data.aborted_transactions, key=lambda entry: entry[1]))
         self._active_aborts: set[int] = set()
 
@@ -72,6 +90,9 @@ class FetchedBatches:
             records = decode_batch_as(
                 ConsumerRecord, header, self._buffer, start, before=self._name, after=epoch
             )
+            if self._tags is not None:  # the broker may not have done it
+                accepts = self._tags.accepts
+                records = [record for record in records if accepts(record.headers)]
         self._position = start + header.size
         return header, records
 

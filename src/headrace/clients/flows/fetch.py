@@ -57,6 +57,8 @@ class FetchLimits:
     min_bytes: int = 1
     max_bytes: int = DEFAULT_FETCH_MAX_BYTES
     isolation_level: int = READ_UNCOMMITTED
+    tags: bytes | None = None
+    """An encoded `TagFilter`, for brokers that can filter; the others answer everything."""
 
 
 def fetch_request(
@@ -71,6 +73,7 @@ def fetch_request(
         isolation_level=limits.isolation_level,
         session_id=0,
         session_epoch=-1,
+        headrace_filter=limits.tags or b"",
         topics=[
             FetchTopic(
                 topic=name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -28,6 +28,7 @@ from headrace.clients.producer.scopes import (
 from headrace.clients.producer.settings import producer_config, warn
 from headrace.errors import HeadraceError
 from headrace.records.builder import Headers
+from headrace.records.directives import directives
 from headrace.serdes.serde import Serde
 
 
@@ -167,6 +168,8 @@ class Producer:
         headers: Headers = (),
         timestamp_ms: int | None = None,
         partition: int | None = None,
+        ttl_ms: int | None = None,
+        tags: Collection[str] = (),
         on_delivery: Callable[[DeliveryFuture], object] | None = None,
     ) -> DeliveryFuture:
         """Add a record to its partition's batch.
@@ -180,6 +183,8 @@ class Producer:
             headers: Name and value pairs.
             timestamp_ms: The record's time, milliseconds since 1970; None is now.
             partition: The partition, instead of the partitioner's.
+            ttl_ms: How long after its time the record expires, on topics with `headrace.ttl.enable`; others keep it.
+            tags: What consumers with `tags=` choose by.
             on_delivery: Called with what this method returns when the record's fate is known, in the order of
                 fates: from within another call, from the client's own thread, or with asyncio from the event loop.
 
@@ -188,10 +193,13 @@ class Producer:
 
         Raises:
             ClosedError: The producer is closed.
+            ConfigError: `ttl_ms` or a tag is out of range.
             SerializationError: Key or value cannot be turned into bytes.
             ApiError: The topic may not be written or has no such partition, or the record exceeds `max.request.size`.
             TransportError: No broker answered, or no room appeared in the buffer, within `max.block.ms`.
         """
+        if ttl_ms is not None or tags:
+            headers = directives(headers, ttl_ms=ttl_ms, tags=tags)
         while True:
             with self._driver.enter():
                 delivery = self._core.send(
@@ -217,6 +225,8 @@ class Producer:
         headers: Headers = (),
         timestamp_ms: int | None = None,
         partition: int | None = None,
+        ttl_ms: int | None = None,
+        tags: Collection[str] = (),
         on_delivery: Callable[[DeliveryFuture], object] | None = None,
     ) -> list[DeliveryFuture]:
         """Add many records to their partitions' batches: as `send` for each, at a fraction of the cost.
@@ -230,6 +240,8 @@ class Producer:
             headers: Name and value pairs that each record gets.
             timestamp_ms: The time of all, milliseconds since 1970; None is now.
             partition: The partition of all, instead of the partitioner's.
+            ttl_ms: How long after their time the records expire, as for `send`.
+            tags: The tags of all.
             on_delivery: Called for each record, as `send` does.
 
         Returns:
@@ -237,11 +249,13 @@ class Producer:
 
         Raises:
             ClosedError: The producer is closed.
-            ConfigError: There are not as many keys as values.
+            ConfigError: There are not as many keys as values, or `ttl_ms` or a tag is out of range.
             SerializationError: A key or value cannot be turned into bytes; none was added.
             ApiError: As for `send`; the records before the one that is refused are on their way.
             TransportError: As for `send`; likewise.
         """
+        if ttl_ms is not None or tags:
+            headers = directives(headers, ttl_ms=ttl_ms, tags=tags)
         many: Many[DeliveryFuture] = Many(
             topic,
             values,

@@ -183,6 +183,7 @@ class LogFiles:
         """Write what spares the next opening from reading up to the log's end, which is that of `segment`."""
         end_offset = segment.end_offset
         segment.write_index()
+        segment.write_expiries()
         self.write_aborted(segment)
         self._snapshots.write(self._producers, end_offset)
         write_cache(self.files, f"{self.directory}/{EPOCHS_FILE}", self._epochs.encode(end_offset))

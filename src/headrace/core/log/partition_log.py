@@ -35,6 +35,7 @@ from headrace.core.log.validation import (
 from headrace.errors import ApiError, ErrorCode, OffsetOutOfRangeError
 from headrace.ports import FileSystem, Journal
 from headrace.records.batch import LOG_OVERHEAD, TRANSACTIONAL_FLAG, TimestampType, unpack_header
+from headrace.records.expiry import NO_RECORDS, Expiry, check_expiry
 from headrace.types import NO_TIMESTAMP, Buffer, FileRange, TopicPartition
 
 _HEAD: Final = struct.Struct(">qii")
@@ -265,7 +266,10 @@ class PartitionLog:
         if config.message_timestamp_type == TimestampType.LOG_APPEND_TIME:
             records = with_log_append_time(records, now_ms)
             append_time_ms = max_timestamp = now_ms
+        expiry = check_expiry(records) if config.expires else NO_RECORDS
         offset = self._write(records, fields, max_timestamp, leader_epoch, now_ms)
+        if config.expires:
+            self._note_expiry(fields[1] + LOG_OVERHEAD, expiry)
         last_offset = offset + delta
         if tracked:
             sequence = fields[11]
@@ -292,6 +296,8 @@ class PartitionLog:
         if self.config.message_timestamp_type == TimestampType.LOG_APPEND_TIME:
             records, append_time_ms = with_log_append_time(records, now_ms), now_ms
         offset = self._write(records, unpack_header(records), now_ms, leader_epoch, now_ms)
+        if self.config.expires:
+            self._note_expiry(len(records), NO_RECORDS)
         self.producers.end_transaction(marker, offset, now_ms)
         return AppendInfo(offset, offset, append_time_ms, duplicate=False)
 
@@ -325,6 +331,11 @@ class PartitionLog:
         if not self._dirty:
             self._mark_dirty()
         return offset
+
+    def _note_expiry(self, size: int, expiry: Expiry) -> None:
+        """Note when the records expire of the batch that was written last, which has `size` bytes."""
+        segment = self.segments.active
+        segment.expiries.note(segment.size - size, segment.size, expiry)
 
     def _mark_dirty(self) -> None:
         self._dirty = True

@@ -43,7 +43,7 @@ from headrace.records.batch import HEADER_SIZE, BatchHeader
 CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
 
-_SEGMENT_FILE: Final = re.compile(r"(\d{20})\.(log|index|txnindex)")
+_SEGMENT_FILE: Final = re.compile(r"(\d{20})\.(log|index|txnindex|ttlindex)")
 _SWAP_FILE: Final = re.compile(r"(\d{20})\.log\.swap")
 
 

@@ -1,4 +1,4 @@
-"""Which segments of a log may go: by age, by size, and below the log start offset."""
+"""Which segments of a log may go: by age, by size, by the records' times to live, and below the log start offset."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ def count_deletable(
             segment.end_offset <= log_start_offset
             or (by_size and segment is not segments[-1])
             or _expired(segment, config, now_ms)
+            or (config.expires and segment.expiry.latest <= now_ms)
         ):
             break
         total -= segment.size

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from headrace.core.log.aborted_index import TXNINDEX_SUFFIX
+from headrace.core.log.expiry_index import TTLINDEX_SUFFIX, ExpiryIndex
 from headrace.core.log.index import IndexedPart, SparseIndex
 from headrace.core.log.open_segments import OpenSegments
 from headrace.errors import CorruptRecordError
@@ -21,6 +22,7 @@ from headrace.records.batch import (
     MIN_BATCH_LENGTH,
     BatchHeader,
 )
+from headrace.records.expiry import UNKNOWN, Expiry
 from headrace.types import NO_TIMESTAMP, Buffer, FileRange
 
 LOG_SUFFIX: Final = ".log"
@@ -52,6 +54,8 @@ class Segment:
     """A segment; `end_offset` is the base offset of what follows it."""
 
     __slots__ = (
+        "_expiries",
+        "_expiry",
         "_files",
         "_hints",
         "_index",
@@ -73,6 +77,9 @@ class Segment:
     def __init__(
         self, files: FileSystem, directory: str, base_offset: int, *, interval: int, created_ms: int
     ) -> None:
+        self._expiries: ExpiryIndex | None = None
+        self._expiry = -1, UNKNOWN
+        """What is known of all records while the segment had a size."""
         self._files = files
         self._index: SparseIndex | None = None
         self._hints: dict[int, int] = {}
@@ -112,6 +119,11 @@ class Segment:
         return segment_path(self.directory, self.base_offset, TXNINDEX_SUFFIX)
 
     @property
+    def ttlindex_path(self) -> str:
+        """The path of the cache of when records expire, see `expiry_index`."""
+        return segment_path(self.directory, self.base_offset, TTLINDEX_SUFFIX)
+
+    @property
     def loaded(self) -> bool:
         """Whether the index is at hand; the file of an active segment may be closed all the same."""
         return self._index is not None
@@ -136,6 +148,29 @@ class Segment:
             self.unload()
         assert self._max_timestamp is not None
         return self._max_timestamp
+
+    @property
+    def expiries(self) -> ExpiryIndex:
+        """When its records expire, as far as that is known; of a topic whose records do."""
+        if self._expiries is None:
+            self._expiries = ExpiryIndex.decode(
+                self._files.read_file(self.ttlindex_path),
+                base_offset=self.base_offset,
+                size=self.size,
+            )
+        return self._expiries
+
+    @property
+    def expiry(self) -> Expiry:
+        """When the first and the last of its records expire, as far as that is known."""
+        if self._expiries is None:
+            size, expiry = self._expiry
+            if size == self.size:
+                return expiry
+            self._expiry = self.size, self.expiries.summary(self.size)
+            self._expiries = None  # the segment need not be in use
+            return self._expiry[1]
+        return self._expiries.summary(self.size)
 
     def create(self) -> None:
         """Create the file of a new segment; its directory is to be synced by the caller."""
@@ -230,6 +265,9 @@ class Segment:
         """Drop file and index of a sealed segment; ranges that were handed out keep the file."""
         if self._index is not None:
             self._max_timestamp = self._index.max_timestamp
+        if self._expiries is not None:
+            self._expiry = self.size, self._expiries.summary(self.size)
+            self._expiries = None
         self._close_file()
         self._index = None
         self._hints.clear()
@@ -251,6 +289,19 @@ class Segment:
         )
         write_cache(self._files, self.index_path, content)
         self.indexed_size = self.size
+
+    def write_expiries(self) -> None:
+        """Write down when records expire, if something is known. It may fail or get lost, as the index may."""
+        if self._expiries is not None and self._expiries.end:
+            write_cache(self._files, self.ttlindex_path, self._expiries.encode(self.base_offset))
+
+    def cut_expiries(self, size: int) -> None:
+        """Forget when records expire that lie beyond a size: others may lie there now."""
+        content = self._files.read_file(self.ttlindex_path)
+        if content is not None:
+            known = ExpiryIndex.decode(content, base_offset=self.base_offset, size=2**63 - 1)
+            known.cut(size)
+            self._files.write_file(self.ttlindex_path, known.encode(self.base_offset))
 
     def adopt(self, file: File, index: SparseIndex, size: int, end_offset: int, first: int) -> None:
         """Take over what a recovery scan found out."""
@@ -304,6 +355,7 @@ class Segment:
         self._files.remove(self.path)
         self._files.remove(self.index_path)
         self._files.remove(self.txnindex_path)
+        self._files.remove(self.ttlindex_path)
 
     # Reading
 

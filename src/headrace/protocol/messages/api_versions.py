@@ -188,6 +188,7 @@ class ApiVersionsResponse(Message):
         "finalized_features_epoch",
         "finalized_features",
         "zk_migration_ready",
+        "headrace_extensions",
     )
 
     API_KEY = 18
@@ -202,6 +203,7 @@ class ApiVersionsResponse(Message):
     finalized_features_epoch: int
     finalized_features: list[FinalizedFeatureKey]
     zk_migration_ready: bool
+    headrace_extensions: list[str]
 
     def __init__(
         self,
@@ -213,6 +215,7 @@ class ApiVersionsResponse(Message):
         finalized_features_epoch: int = -1,
         finalized_features: list[FinalizedFeatureKey] = UNSET,
         zk_migration_ready: bool = False,
+        headrace_extensions: list[str] = UNSET,
     ) -> None:
         self.error_code = error_code
         self.api_keys = [] if api_keys is UNSET else api_keys
@@ -221,6 +224,7 @@ class ApiVersionsResponse(Message):
         self.finalized_features_epoch = finalized_features_epoch
         self.finalized_features = [] if finalized_features is UNSET else finalized_features
         self.zk_migration_ready = zk_migration_ready
+        self.headrace_extensions = [] if headrace_extensions is UNSET else headrace_extensions
 
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_h(self.error_code)
@@ -240,6 +244,8 @@ class ApiVersionsResponse(Message):
         if self.finalized_features:
             tags += 1
         if self.zk_migration_ready:
+            tags += 1
+        if self.headrace_extensions:
             tags += 1
         out.append(tags)
         if tags:
@@ -291,6 +297,22 @@ class ApiVersionsResponse(Message):
                 tagged_4 = bytearray()
                 tagged_4 += _pack_o(self.zk_migration_ready)
                 write_tag(out, 3, tagged_4)
+            if self.headrace_extensions:
+                tagged_5 = bytearray()
+                n = len(self.headrace_extensions) + 1
+                if n < 128:
+                    tagged_5.append(n)
+                else:
+                    write_varint(tagged_5, n)
+                for headrace_extensions_item in self.headrace_extensions:
+                    headrace_extensions_bytes = headrace_extensions_item.encode()
+                    n = len(headrace_extensions_bytes) + 1
+                    if n < 128:
+                        tagged_5.append(n)
+                    else:
+                        write_varint(tagged_5, n)
+                    tagged_5 += headrace_extensions_bytes
+                write_tag(out, 26738, tagged_5)
         return out
 
     def _encode_plain(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
@@ -332,6 +354,7 @@ class ApiVersionsResponse(Message):
         message.finalized_features_epoch = -1
         message.finalized_features = []
         message.zk_migration_ready = False
+        message.headrace_extensions = []
         if n:
             if n > 127:
                 n, position = varint_tail(view, position, n)
@@ -399,6 +422,24 @@ class ApiVersionsResponse(Message):
                 elif tag == 3:
                     (message.zk_migration_ready,) = _unpack_o(view, position)
                     position += 1
+                elif tag == 26738:
+                    n = view[position]
+                    position += 1
+                    if not 0 < n < 128:
+                        n, position = length_tail(view, position, n, "headrace_extensions")
+                    n -= 1
+                    if n > end - position:
+                        fail_count(n, "headrace_extensions")
+                    headrace_extensions_items: list[str] = []
+                    for _ in range(n):
+                        n = view[position]
+                        position += 1
+                        if not 0 < n < 128:
+                            n, position = length_tail(view, position, n, "headrace_extensions")
+                        stop = position + n - 1
+                        headrace_extensions_items.append(str(view[position:stop], "utf-8"))
+                        position = stop
+                    message.headrace_extensions = headrace_extensions_items
                 else:
                     position = tag_end
                 check_tag(position, tag_end, tag)
@@ -412,6 +453,7 @@ class ApiVersionsResponse(Message):
         message.finalized_features_epoch = -1
         message.finalized_features = []
         message.zk_migration_ready = False
+        message.headrace_extensions = []
         message.error_code, n = _unpack_hi(view, position)
         position += 6
         if not 0 <= n * 6 <= end - position:

@@ -28,6 +28,7 @@ from headrace.protocol.codec import (
     write_varint,
 )
 from headrace.types import (
+    Buffer,
     Payload,
 )
 
@@ -212,6 +213,7 @@ class FetchRequest(Message):
         "topics",
         "forgotten_topics_data",
         "rack_id",
+        "headrace_filter",
     )
 
     API_KEY = 1
@@ -231,6 +233,7 @@ class FetchRequest(Message):
     topics: list[FetchTopic]
     forgotten_topics_data: list[ForgottenTopic]
     rack_id: str
+    headrace_filter: Buffer
 
     def __init__(
         self,
@@ -247,6 +250,7 @@ class FetchRequest(Message):
         topics: list[FetchTopic] = UNSET,
         forgotten_topics_data: list[ForgottenTopic] = UNSET,
         rack_id: str = "",
+        headrace_filter: Buffer = b"",
     ) -> None:
         self.cluster_id = cluster_id
         self.replica_id = replica_id
@@ -260,6 +264,7 @@ class FetchRequest(Message):
         self.topics = [] if topics is UNSET else topics
         self.forgotten_topics_data = [] if forgotten_topics_data is UNSET else forgotten_topics_data
         self.rack_id = rack_id
+        self.headrace_filter = headrace_filter
 
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         if version >= 15:
@@ -357,6 +362,8 @@ class FetchRequest(Message):
             tags += 1
         if version >= 15 and self.replica_state is not None:
             tags += 1
+        if self.headrace_filter != b"":
+            tags += 1
         out.append(tags)
         if tags:
             if self.cluster_id is not None:
@@ -374,6 +381,15 @@ class FetchRequest(Message):
                 replica_state = self.replica_state
                 tagged_4 += _pack_iqx(replica_state.replica_id, replica_state.replica_epoch)
                 write_tag(out, 1, tagged_4)
+            if self.headrace_filter != b"":
+                tagged_5 = bytearray()
+                n = len(self.headrace_filter) + 1
+                if n < 128:
+                    tagged_5.append(n)
+                else:
+                    write_varint(tagged_5, n)
+                tagged_5 += self.headrace_filter
+                write_tag(out, 26738, tagged_5)
         return out
 
     def _encode_plain(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
@@ -583,6 +599,7 @@ class FetchRequest(Message):
         position += 1
         message.cluster_id = None
         message.replica_state = None
+        message.headrace_filter = b""
         if n:
             if n > 127:
                 n, position = varint_tail(view, position, n)
@@ -610,6 +627,14 @@ class FetchRequest(Message):
                     if n:
                         position = skip_tags(view, position, n)
                     message.replica_state = replica_state
+                elif tag_2 == 26738:
+                    n = view[position]
+                    position += 1
+                    if not 0 < n < 128:
+                        n, position = length_tail(view, position, n, "headrace_filter")
+                    stop = position + n - 1
+                    message.headrace_filter = bytes(view[position:stop])
+                    position = stop
                 else:
                     position = tag_end_2
                 check_tag(position, tag_end_2, tag_2)
@@ -621,6 +646,7 @@ class FetchRequest(Message):
         message = cls.__new__(cls)
         message.cluster_id = None
         message.replica_state = None
+        message.headrace_filter = b""
         if version >= 7:
             (
                 message.replica_id,

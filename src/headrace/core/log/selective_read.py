@@ -1,0 +1,238 @@
+"""Reading only some records: those that have not expired, and those with the tags that a reader wants.
+
+What has nothing to leave out is answered as ranges of the segment files, like any other read. Else batches are looked
+into, and those that lose records are written anew for this answer: offsets stay, as after compaction. Control batches
+always stay. What is left out at the end of an answer is covered by a batch without records, so that every reader comes
+past it.
+
+All records of a block whose records have all expired are passed over unread. How much one request reads and inflates
+besides is bounded by the `effort` of its `SelectiveReading`; when that is used up the answer ends, and the next request goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from headrace.core.log.config import LogConfig
+from headrace.core.log.partition_log import PartitionLog
+from headrace.core.log.segment import Segment
+from headrace.errors import CorruptRecordError
+from headrace.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC, BatchHeader, iterate_headers
+from headrace.records.expiry import expiries, expiry_of_batch
+from headrace.records.raw import records_of
+from headrace.records.rewriting import with_records, without_records
+from headrace.records.tags import TagFilter
+from headrace.types import NO_PRODUCER_ID, NO_TIMESTAMP, FileRange, Payload
+
+EFFORT_BYTES: Final = 4 << 20
+"""How much one request looks into, as bytes of decompressed records: some ten milliseconds, more if many records stay."""
+_WORTH_SENDING: Final = 64 << 10
+"""A range without expired records is answered by itself from this size on, to be sent from its file."""
+_MAX_SPAN: Final = 2**31 - 1
+
+
+class Selected(NamedTuple):
+    """What a reader gets: batches from `start_offset` on, and the offset behind them (-1 of a range of a file)."""
+
+    records: Payload
+    start_offset: int
+    end_offset: int
+
+
+class SelectiveReading:
+    """What a request wants of the logs that it names, and how much it may still look into."""
+
+    __slots__ = ("effort", "now_ms", "tags")
+
+    def __init__(
+        self, now_ms: int, tags: TagFilter | None = None, effort: int = EFFORT_BYTES
+    ) -> None:
+        """Prepare to read.
+
+        Args:
+            now_ms: The time; what expires at it has expired.
+            tags: The tags that are wanted; None for all records.
+            effort: How many bytes of decompressed records may be looked into; a batch is looked into as a whole.
+        """
+        self.now_ms = now_ms
+        self.tags = tags
+        self.effort = effort
+
+    def concerns(self, config: LogConfig) -> bool:
+        """Whether records of a log may have to be left out."""
+        return config.expires or (config.filters and self.tags is not None)
+
+    def select(
+        self, log: PartitionLog, offset: int, *, max_bytes: int, up_to: int, minimum_one: bool
+    ) -> Selected | None:
+        """Return what there is from an offset on, None when there is nothing; see `PartitionLog.read`.
+
+        Raises:
+            OffsetOutOfRangeError: `offset` lies before the log start or after the log end.
+        """
+        read = _Read(self, log)
+        return read.run(offset, max_bytes=max_bytes, up_to=up_to, minimum_one=minimum_one)
+
+
+class _Read:
+    """One read of one log."""
+
+    def __init__(self, reading: SelectiveReading, log: PartitionLog) -> None:
+        self._reading = reading
+        self._log = log
+        self._expires = log.config.expires
+        self._now_ms = reading.now_ms
+        self._tags = reading.tags if log.config.filters else None
+        self._parts: list[bytes | bytearray | memoryview] = []
+        self._size = 0
+        self._end_offset = 0
+        """Behind the last batch of the answer."""
+
+    def run(self, offset: int, *, max_bytes: int, up_to: int, minimum_one: bool) -> Selected | None:
+        start = position = offset
+        while position == offset or (self._reading.effort > 0 and not self._is_enough(max_bytes)):
+            found = self._log.read(
+                position,
+                max_bytes=max_bytes - self._size,
+                up_to=up_to,
+                minimum_one=minimum_one and not self._size,
+            )
+            if found is None:
+                break
+            segment = self._segment_of(found, position)
+            if self._expires and not self._parts:
+                # Not behind a batch of this answer: markers are passed over, too, and it may be of a transaction.
+                passed = self._pass_expired(segment, found.position, up_to)
+                if passed is not None:
+                    start = position = passed
+                    continue
+                whole = self._unexpired_start(segment, found)
+                if whole is not None:
+                    return Selected(whole, start, -1)
+            if self._reading.effort <= 0:
+                break
+            position = self._look_into(segment, found)
+        if position == offset:
+            return None
+        if self._end_offset < position:
+            self._add(self._hole(max(offset, self._end_offset), position), position)
+        return Selected(b"".join(self._parts), start, position)
+
+    def _is_enough(self, max_bytes: int) -> bool:
+        # A reader of everything that has not expired gets what there is; one of rare tags wants more than a few.
+        return self._size >= max_bytes >> 1 or (self._size > 0 and self._tags is None)
+
+    def _segment_of(self, found: FileRange, offset: int) -> Segment:
+        for segment in self._log.segments.since(offset):
+            if segment.file is found.file:
+                return segment
+        raise AssertionError("a range lies in a segment that is open")
+
+    def _pass_expired(self, segment: Segment, position: int, up_to: int) -> int | None:
+        """Return the offset behind what has expired as a whole, None if the first block has not."""
+        end = segment.expiries.end_of_expired(position, self._now_ms)
+        if end == position:
+            return None
+        if end >= segment.size:
+            return min(segment.end_offset, up_to)
+        return min(segment.header_at(end).base_offset, up_to)
+
+    def _unexpired_start(self, segment: Segment, found: FileRange) -> FileRange | None:
+        """Return the beginning of a range in which nothing has expired, if it is large enough; None if it is not."""
+        if self._tags is not None:
+            return None
+        end = found.position + found.size
+        first = segment.expiries.first_expired(found.position, end, self._now_ms)
+        if first is None:
+            return found
+        size = first - found.position
+        return FileRange(found.file, found.position, size) if size >= _WORTH_SENDING else None
+
+    def _look_into(self, segment: Segment, found: FileRange) -> int:
+        """Add what stays of a range's batches to the answer; return the offset behind the last that was looked into."""
+        first = BatchHeader.parse(b"".join(found.file.buffers(found.position, HEADER_SIZE)))
+        size = min(found.size, max(first.size, self._reading.effort))
+        data = memoryview(FileRange(found.file, found.position, size).read())
+        offset = 0
+        for at, header in iterate_headers(data):
+            batch, position = data[at : at + header.size], found.position + at
+            kept: memoryview | bytearray | None = batch
+            if self._tags is not None or self._may_have_expired(segment, position, header):
+                kept = self._what_stays(header, batch)
+                self._learn(segment, position, header, batch)
+            offset = header.next_offset
+            if kept is not None:
+                self._add(kept, offset)
+            if self._reading.effort <= 0:
+                break
+        return offset
+
+    def _may_have_expired(self, segment: Segment, position: int, header: BatchHeader) -> bool:
+        end = position + header.size
+        return segment.expiries.first_expired(position, end, self._now_ms) is not None
+
+    def _what_stays(self, header: BatchHeader, batch: memoryview) -> memoryview | bytearray | None:
+        self._reading.effort -= header.size
+        if header.is_control:
+            return batch
+        if not header.records_count:
+            return None
+        try:
+            data = records_of(header, batch)
+            self._reading.effort -= max(0, len(data) - header.size)
+            stays = self._selection(header, data)
+            if stays is None or not any(stays):
+                return None
+            return batch if all(stays) else with_records(header, data, stays)
+        except CorruptRecordError:
+            return batch  # the producer's doing: the reader is to see it
+
+    def _selection(self, header: BatchHeader, data: bytes) -> Sequence[bool] | None:
+        wanted = None if self._tags is None else self._tags.select(header, data)
+        if wanted is None and self._tags is not None:
+            return None
+        times = expiries(header, data) if self._expires else None
+        if times is None:
+            return wanted if wanted is not None else (True,)
+        now_ms = self._now_ms
+        unexpired = [time > now_ms for time in times]
+        if wanted is None:
+            return unexpired
+        return [both == (True, True) for both in zip(wanted, unexpired, strict=True)]
+
+    def _learn(
+        self, segment: Segment, position: int, header: BatchHeader, batch: memoryview
+    ) -> None:
+        """Note when the records of a batch expire if nobody did: the broker was killed, or the option was off."""
+        if not self._expires or position != segment.expiries.end:
+            return
+        segment.expiries.note(position, position + header.size, expiry_of_batch(header, batch))
+        if position + header.size == segment.size:
+            segment.write_expiries()
+
+    def _add(self, batch: bytes | bytearray | memoryview, end_offset: int) -> None:
+        self._parts.append(batch)
+        self._size += len(batch)
+        self._end_offset = end_offset
+
+    def _hole(self, offset: int, end_offset: int) -> bytearray:
+        """Return a batch without records for what was left out."""
+        base_offset = max(offset, end_offset - 1 - _MAX_SPAN)
+        return without_records(
+            BatchHeader(
+                base_offset=base_offset,
+                batch_length=HEADER_SIZE - LOG_OVERHEAD,
+                partition_leader_epoch=self._log.epoch_at(end_offset - 1),
+                magic=MAGIC,
+                crc=0,
+                attributes=0,
+                last_offset_delta=end_offset - 1 - base_offset,
+                base_timestamp=NO_TIMESTAMP,
+                max_timestamp=NO_TIMESTAMP,
+                producer_id=NO_PRODUCER_ID,
+                producer_epoch=-1,
+                base_sequence=-1,
+                records_count=0,
+            )
+        )

@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from headrace.core.log.config import LogConfig
+from headrace.core.log.partition_log import PartitionLog
+from headrace.core.log.selective_read import SelectiveReading
+from headrace.errors import InvalidRecordError
+from headrace.records.batch import check_batch, iterate_headers
+from headrace.records.builder import build_batch
+from headrace.records.compression import Compression
+from headrace.records.reader import read_records
+from headrace.records.refusal import InvalidRecordsError
+from headrace.records.tags import TagFilter
+from headrace.storage.memory_files import MemoryFileSystem
+from headrace.types import FileRange
+from tests.fixtures.logs import NOW_MS, append, open_log
+
+EXPIRING = LogConfig(expires=True, retention_ms=-1)
+FILTERED = LogConfig(filters=True, retention_ms=-1)
+
+
+def batch(
+    ttls: Sequence[int | None], *, tags: Sequence[str] = (), timestamp: int = NOW_MS, **options
+) -> bytes:
+    """Records with these times to live, and with one tag each if there are tags."""
+    records = []
+    for number, ttl in enumerate(ttls):
+        headers = [] if ttl is None else [("headrace.ttl-ms", b"%d" % ttl)]
+        if tags:
+            headers.append(("headrace.tag", tags[number].encode()))
+        records.append((b"k", b"%d" % number, headers, timestamp))
+    return build_batch(records, **options)
+
+
+def read(
+    log: PartitionLog,
+    offset: int = 0,
+    *,
+    now_ms: int = NOW_MS,
+    tags: Sequence[str] | None = None,
+    max_bytes: int = 1 << 20,
+    effort: int = 1 << 20,
+):
+    wanted = None if tags is None else TagFilter.of(tags)
+    reading = SelectiveReading(now_ms, wanted, effort)
+    end = log.log_end_offset
+    return reading.select(log, offset, max_bytes=max_bytes, up_to=end, minimum_one=True)
+
+
+def offsets(records: bytes | FileRange) -> list[int]:
+    data = records.read() if isinstance(records, FileRange) else records
+    return [record.offset for record in read_records(data)]
+
+
+def everything(log: PartitionLog, offset: int = 0, **options) -> tuple[list[int], int]:
+    """Read to the end as a client does; return offsets, and how many reads gave no record."""
+    seen: list[int] = []
+    without = 0
+    while offset < log.log_end_offset:
+        found = read(log, offset, **options)
+        assert found is not None
+        data = found.records.read() if isinstance(found.records, FileRange) else found.records
+        mine = [each for each in offsets(data) if each >= offset]
+        without += not mine
+        seen += mine
+        for position, header in iterate_headers(data):
+            check_batch(data, position)
+            assert header.next_offset > offset
+            offset = header.next_offset
+    return seen, without
+
+
+def test_what_has_not_expired_is_sent_from_its_file() -> None:
+    log = open_log(MemoryFileSystem(), EXPIRING)
+    append(log, batch([1000, None]))
+    found = read(log, now_ms=NOW_MS + 999)
+    assert isinstance(found.records, FileRange)
+    assert isinstance(read(log, now_ms=NOW_MS + 1000).records, bytes)
+
+
+@pytest.mark.parametrize("codec", list(Compression))
+def test_expired_records_are_left_out_and_offsets_stay(codec: Compression) -> None:
+    log = open_log(MemoryFileSystem(), EXPIRING)
+    append(
+        log,
+        batch([10, None, 30], compression=codec, producer_id=7, producer_epoch=1, base_sequence=0),
+    )
+    found = read(log, now_ms=NOW_MS + 10)
+    assert offsets(found.records) == [1, 2]
+    header = check_batch(found.records)
+    assert (header.base_offset, header.last_offset, header.records_count) == (0, 2, 2)
+    assert (header.producer_id, header.base_sequence, header.compression) == (7, 0, codec)
+    assert offsets(read(log, now_ms=NOW_MS + 30).records) == [1]
+
+
+def test_a_reader_comes_past_what_has_expired_as_a_whole() -> None:
+    log = open_log(MemoryFileSystem(), LogConfig(expires=True, segment_bytes=5000))
+    for _ in range(300):
+        append(log, batch([5]))
+    append(log, batch([None]))
+    assert everything(log, now_ms=NOW_MS + 5) == ([300], 0)
+    append(log, batch([5]))
+    found = read(log, 301, now_ms=NOW_MS + 5)
+    header = check_batch(found.records)
+    assert (header.base_offset, header.next_offset, header.records_count) == (301, 302, 0)
+    assert header.partition_leader_epoch == 0
+    assert read(log, 302, now_ms=NOW_MS + 5) is None
+
+
+def test_a_batch_with_a_bad_time_to_live_is_refused_by_number() -> None:
+    log = open_log(MemoryFileSystem(), EXPIRING)
+    for bad in (b"", b"-1", b"1.5", b" 1", b"9" * 19, b"\xd9\xa1", None):
+        records = [(None, b"v", (("headrace.ttl-ms", b"5"),), NOW_MS)]
+        records.append((None, b"v", (("headrace.ttl-ms", bad),), NOW_MS))
+        with pytest.raises(InvalidRecordsError, match="decimal number") as caught:
+            append(log, build_batch(records, compression=Compression.GZIP))
+        assert caught.value.numbers == [1]
+    with pytest.raises(InvalidRecordsError, match="needs a timestamp"):
+        append(log, batch([5], timestamp=-1))
+    with pytest.raises(InvalidRecordError):
+        append(log, batch([5, 6], compression=Compression.NONE)[:-3])
+    assert log.log_end_offset == 0
+    plain = open_log(MemoryFileSystem())
+    append(plain, build_batch(records))
+    assert not SelectiveReading(NOW_MS).concerns(plain.config)
+
+
+def test_the_last_header_counts_and_records_from_before_are_lenient() -> None:
+    files = MemoryFileSystem()
+    log = open_log(files, LogConfig(retention_ms=-1))
+    twice = (("headrace.ttl-ms", b"5"), ("headrace.ttl-ms", b"50"))
+    append(log, build_batch([(None, b"v", twice, NOW_MS)]))
+    append(log, build_batch([(None, b"v", (("headrace.ttl-ms", b"x"),), NOW_MS)]))
+    append(log, batch([5]))
+    log.config = EXPIRING
+    assert everything(log, now_ms=NOW_MS + 5) == ([0, 1], 0)
+    assert everything(log, now_ms=NOW_MS + 50) == ([1], 0)
+    assert (
+        log.segments.active.expiries.summary(log.size_bytes)[0] == NOW_MS + 5
+    )  # learned in passing
+
+
+def test_the_option_off_for_a_while_is_noticed() -> None:
+    log = open_log(MemoryFileSystem(), EXPIRING)
+    append(log, batch([5]))
+    log.config = LogConfig(retention_ms=-1)
+    append(log, batch([None]))
+    log.config = EXPIRING
+    append(log, batch([5]))
+    assert everything(log, now_ms=NOW_MS + 5)[0] == [1]
+    assert log.delete_old_segments(NOW_MS + 5) == []
+
+
+def test_segments_go_when_all_their_records_have_expired() -> None:
+    files = MemoryFileSystem()
+    log = open_log(files, LogConfig(expires=True, retention_ms=-1, segment_bytes=200))
+    for ttl in (5, 7, None, 5):
+        append(log, batch([ttl]))
+        log.roll(NOW_MS)
+    log.advance_high_watermark(4)
+    assert log.delete_old_segments(NOW_MS + 4) == []
+    assert log.delete_old_segments(NOW_MS + 7) == [0, 1]
+    log.purge()
+    assert [name for name in files.list("events-0") if name.endswith(".ttlindex")] == [
+        "00000000000000000002.ttlindex",
+        "00000000000000000003.ttlindex",
+    ]
+    assert everything(log, 2, now_ms=NOW_MS + 7) == ([2], 1)
+
+
+def test_what_is_known_of_expiry_survives_a_restart_and_is_not_needed() -> None:
+    files = MemoryFileSystem()
+    log = open_log(files, EXPIRING)
+    append(log, batch([5, None]))
+    append(log, batch([5]))
+    log.close(NOW_MS)
+    again = open_log(files, EXPIRING, recovery_point=3)
+    assert again.segments.active.expiry.earliest == NOW_MS + 5
+    path = again.segments.active.ttlindex_path
+    content = files.read_file(path)
+    again.close(NOW_MS)
+    for damaged in (None, content[:-1], content[:20] + b"\xff" + content[21:]):
+        files.remove(path)
+        if damaged is not None:
+            files.write_file(path, damaged)
+        torn = open_log(files, EXPIRING, clean=False)
+        assert torn.segments.active.expiry.earliest == 0
+        assert everything(torn, now_ms=NOW_MS + 5) == ([1], 0)
+        torn.segments.unload()
+
+
+def test_a_filter_passes_any_of_its_tags() -> None:
+    log = open_log(MemoryFileSystem(), FILTERED)
+    append(log, batch([None] * 3, tags=["a", "b", "ab"]))
+    append(log, batch([None] * 2, tags=["c", "c"], compression=Compression.ZSTD))
+    append(log, batch([None], tags=["b"]))
+    assert everything(log, tags=["a"])[0] == [0]
+    assert everything(log, tags=["a", "b"])[0] == [0, 1, 5]
+    assert everything(log, tags=["c"])[0] == [3, 4]
+    found = read(log, tags=["d"])
+    header = check_batch(found.records)
+    assert (header.base_offset, header.next_offset, header.records_count) == (0, 6, 0)
+
+
+def test_how_much_one_read_looks_into_is_bounded() -> None:
+    log = open_log(MemoryFileSystem(), FILTERED)
+    one = batch([None] * 10, tags=["a"] * 10, compression=Compression.GZIP)
+    for _ in range(50):
+        append(log, one)
+    reading = SelectiveReading(NOW_MS, TagFilter.of(["b"]), effort=1000)
+    found = reading.select(log, 0, max_bytes=1 << 20, up_to=500, minimum_one=True)
+    assert 0 < found.end_offset < 100
+    assert len(found.records) == 61
+    assert reading.effort <= 0
+    assert reading.select(log, 0, max_bytes=1 << 20, up_to=500, minimum_one=True) is None
+    assert everything(log, tags=["a"], effort=1000)[0] == list(range(500))
+    # What many batches give together is bounded by what the reader takes.
+    found = read(log, tags=["a"], max_bytes=2000)
+    assert len(found.records) <= 2000 + 61
+
+
+def test_both_at_once() -> None:
+    log = open_log(MemoryFileSystem(), LogConfig(expires=True, filters=True))
+    append(log, batch([5, None, 9, None], tags=["a", "a", "a", "b"]))
+    assert everything(log, tags=["a"], now_ms=NOW_MS + 5)[0] == [1, 2]
+    assert everything(log, tags=["a"], now_ms=NOW_MS + 9)[0] == [1]
+    assert everything(log, tags=["b"], now_ms=NOW_MS + 9)[0] == [3]

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import pytest
+
+from headrace.errors import ConfigError, InvalidRecordError, InvalidRequestError
+from headrace.records.batch import BatchHeader
+from headrace.records.builder import build_batch
+from headrace.records.directives import MAX_TIME_MS, TTL_MS, decode_ms, directives
+from headrace.records.raw import records_of
+from headrace.records.tags import MAX_TAGS, TagFilter
+
+
+def test_directives_are_headers_behind_those_of_the_program() -> None:
+    given = (("a", b"1"),)
+    assert directives(given, ttl_ms=5, deliver_at_ms=MAX_TIME_MS, delay_ms=0, tags=["x", "ü"]) == (
+        ("a", b"1"),
+        ("headrace.ttl-ms", b"5"),
+        ("headrace.deliver-at-ms", b"253402300799999"),
+        ("headrace.delay-ms", b"0"),
+        ("headrace.tag", b"x"),
+        ("headrace.tag", "ü".encode()),
+    )
+    assert decode_ms(b"0005", TTL_MS) == 5
+
+
+@pytest.mark.parametrize("ttl_ms", [-1, MAX_TIME_MS + 1, 1.5, "5"])
+def test_a_time_out_of_range_is_told_at_once(ttl_ms: object) -> None:
+    with pytest.raises(ConfigError, match=r"headrace\.ttl-ms is a whole number"):
+        directives((), ttl_ms=ttl_ms)
+
+
+@pytest.mark.parametrize("tags", ["ab", [""], ["x" * 256], [b"a"], [None]])
+def test_bad_tags_are_told_at_once(tags: object) -> None:
+    for use in (lambda: directives((), tags=tags), lambda: TagFilter.of(tags)):
+        with pytest.raises(ConfigError, match="tag"):
+            use()
+
+
+@pytest.mark.parametrize("content", [b"1e3", b"", None, b"9" * 15, b"0x1"])
+def test_what_is_no_time_is_refused(content: bytes | None) -> None:
+    with pytest.raises(InvalidRecordError, match="decimal number"):
+        decode_ms(content, TTL_MS)
+
+
+def test_a_filter_goes_through_a_request() -> None:
+    wanted = TagFilter.of({"b", "a", "x" * 255})
+    assert TagFilter.decode(wanted.encode()).tags == wanted.tags == {b"a", b"b", b"x" * 255}
+    for malformed in (
+        b"",
+        b"\x01",
+        b"\x02\x01a",
+        b"\x01\x00",
+        b"\x01\x02a",
+        b"\x01\x01a\x00",
+        b"\x01" + b"\x01a" * (MAX_TAGS + 1),
+        bytes(20_000),
+    ):
+        with pytest.raises(InvalidRequestError):
+            TagFilter.decode(malformed)
+    for tags in ([], [str(number) for number in range(MAX_TAGS + 1)]):
+        with pytest.raises(ConfigError, match="1 to 64"):
+            TagFilter.of(tags)
+
+
+def test_only_whole_tags_in_headers_of_that_name_count() -> None:
+    headers = [
+        [("headrace.tag", b"ab")],
+        [("headrace.tags", b"a")],
+        [("x", b"headrace.tag\x02a")],
+        [("other", b""), ("headrace.tag", b"b"), ("headrace.tag", b"a")],
+        [("headrace.tag", None)],
+    ]
+    batch = build_batch([(None, b"v", each, 1) for each in headers])
+    header = BatchHeader.parse(batch)
+    data = records_of(header, batch)
+    assert TagFilter.of(["a"]).select(header, data) == [False, False, False, True, False]
+    assert TagFilter.of(["c"]).select(header, data) is None
