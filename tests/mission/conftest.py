@@ -9,7 +9,7 @@ import pytest
 import headrace
 from tests.fixtures.processes import running_server
 from tests.fixtures.targets import make_target
-from tests.mission.place import BROKER_SETTINGS, Place
+from tests.mission.place import BROKER_SETTINGS, KAFKA_BOUNDS, Place
 from tools.fetch_java import JavaUnavailableError
 
 HERE = ["in process", "tcp"]
@@ -24,7 +24,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    server = make_target("kafka", tmp_path_factory.mktemp("kafka"))
+    settings = {**BROKER_SETTINGS, **KAFKA_BOUNDS}
+    server = make_target("kafka", tmp_path_factory.mktemp("kafka"), further=settings)
     try:
         server.start()
     except JavaUnavailableError as error:
@@ -63,3 +64,10 @@ def name(request: pytest.FixtureRequest) -> str:
     """A name for the topic and the group of one test."""
     called: str = request.node.name
     return called.translate(str.maketrans("[] ,", "----")).strip("-")
+
+
+@pytest.fixture(params=["classic", "consumer"])
+def protocol(request: pytest.FixtureRequest, place: Place) -> str:
+    """Have the consumers of a place speak one of the two group protocols."""
+    place.protocol = request.param
+    return place.protocol

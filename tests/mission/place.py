@@ -16,7 +16,14 @@ BROKER_SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "1000",
     "offsets.topic.num.partitions": "4",
+    "group.consumer.session.timeout.ms": "4000",
+    "group.consumer.heartbeat.interval.ms": "200",
 }
+KAFKA_BOUNDS = {
+    "group.consumer.min.session.timeout.ms": "4000",
+    "group.consumer.min.heartbeat.interval.ms": "200",
+}
+"""What Kafka wants besides, before it believes those."""
 QUICK: dict[str, Any] = {"retry_backoff_ms": 20}
 QUICK_CONSUMER: dict[str, Any] = {
     **QUICK,
@@ -26,6 +33,8 @@ QUICK_CONSUMER: dict[str, Any] = {
     "fetch_max_wait_ms": 100,
     "metadata_max_age_ms": 500,
 }
+CLASSIC_ONLY = frozenset({"session_timeout_ms", "heartbeat_interval_ms", "assignor"})
+"""What the coordinator decides under the protocol `consumer`."""
 
 
 @dataclass
@@ -35,6 +44,8 @@ class Place:
     name: str
     target: Any
     clients: list[Any] = field(default_factory=list)
+    protocol: str = "classic"
+    """The group protocol of consumers that do not say which."""
 
     @property
     def is_headrace(self) -> bool:
@@ -47,9 +58,11 @@ class Place:
         return self._keep(headrace.Producer(self.target, **{"linger_ms": 0, **QUICK, **options}))
 
     def consumer(self, group: str | None = None, **options: Any) -> headrace.Consumer:
-        return self._keep(
-            headrace.Consumer(self.target, group=group, **{**QUICK_CONSUMER, **options})
-        )
+        given = {**QUICK_CONSUMER, **options}
+        if self.protocol == "consumer":
+            given = {name: value for name, value in given.items() if name not in CLASSIC_ONLY}
+            given["group_protocol"] = self.protocol
+        return self._keep(headrace.Consumer(self.target, group=group, **given))
 
     def topic(self, name: str, partitions: int = 1, **options: Any) -> str:
         self.admin().create_topic(name, partitions, **options)

@@ -30,6 +30,7 @@ def numbers(records) -> list[int]:
     return [int(record.value) for record in records]
 
 
+@pytest.mark.usefixtures("protocol")
 @pytest.mark.parametrize("what", ["topics", "a pattern", "a partition", "an offset"])
 def test_b1_topics_patterns_partitions_and_offsets_can_be_read(place, name, what) -> None:
     zero = zero_of(place, name)
@@ -57,6 +58,7 @@ def test_b1_poll_ends_in_time_and_within_its_number(place, name) -> None:
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.usefixtures("protocol")
 @pytest.mark.parametrize("how", ["sync", "async", "given offsets"])
 def test_b1_commits(place, name, how) -> None:
     zero = zero_of(place, name)
@@ -110,6 +112,7 @@ def test_b1_pause_and_resume(place, name) -> None:
     assert {record.partition for record in read_all(consumer, 10)} == {0}
 
 
+@pytest.mark.usefixtures("protocol")
 def test_b1_assignment_and_committed_wait_until_they_are_known(place, name) -> None:
     zero = zero_of(place, name)
     consumer = place.consumer(name)
@@ -163,6 +166,7 @@ def test_b1_distinct_errors(place, name) -> None:
         consumer.committed([TopicPartition(name, 7)])
 
 
+@pytest.mark.usefixtures("protocol")
 def test_b1_revocation_commits_by_default(place, name) -> None:
     zero = zero_of(place, name)
     member = Member(place, name, [name], auto_commit_interval_ms=600_000)
@@ -206,6 +210,7 @@ def test_b2_partitions_by_hand_in_the_same_interface(place, name) -> None:
     assert numbers(read_all(again, 5)) == [5, 6, 7, 8, 9], "it begins where the group committed"
 
 
+@pytest.mark.usefixtures("protocol")
 def test_b2_offsets_are_kept_outside(place, name) -> None:
     """A program that keeps offsets beside its results, in a group: it seeks when it is assigned partitions."""
     zero = zero_of(place, name)

@@ -12,6 +12,7 @@ import pytest
 
 from headrace import TopicPartition
 from headrace.errors import ApiError, ErrorCode, TransportError
+from headrace.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from headrace.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
@@ -25,30 +26,42 @@ from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.protocol.messages.sync_group import SyncGroupRequest
 from tests.fixtures.consumer_world import ConsumerWorld, Program, rebalance
 
-ASSIGNORS = ["range", "equal"]
+SERVER_SIDE = "server-side"
+"""No assignor of a member's: the protocol `consumer` (KIP-848), where every request is a heartbeat."""
+ASSIGNORS = ["range", "equal", SERVER_SIDE]
+SAME_AS = {
+    JoinGroupRequest: lambda beat: beat.member_epoch == 0,
+    SyncGroupRequest: lambda beat: beat.member_epoch > 0 and beat.topic_partitions is not None,
+    HeartbeatRequest: lambda beat: beat.member_epoch > 0,
+    LeaveGroupRequest: lambda beat: beat.member_epoch < 0,
+}
+"""What is said under the protocol `consumer` in place of a request of the classic one."""
+
+
+def is_kind(request: Any, kind: type) -> bool:
+    if isinstance(request, ConsumerGroupHeartbeatRequest):
+        return kind in SAME_AS and SAME_AS[kind](request)
+    return isinstance(request, kind)
 
 
 class Story:
     """A group of three in a settled world, and a broker that can be killed at the n-th request or answer of a kind."""
 
     def __init__(self, assignor: str, members: int = 3, **options: Any) -> None:
-        self.world = ConsumerWorld()
+        self.world = ConsumerWorld(group_consumer_session_timeout_ms=10_000)
         self.world.broker.create_topic("t", partitions=6)
         self.assignor = assignor
+        self.server_side = assignor == SERVER_SIDE
         self.members = [self.member(**options) for _ in range(members)]
         self.settle()
         self.killed = 0
 
     def member(self, **options: Any) -> Program:
-        program = self.world.consumer(
-            **{
-                "group": "g",
-                "assignor": self.assignor,
-                "auto_offset_reset": "earliest",
-                "session_timeout_ms": 10_000,
-                **options,
-            }
-        )
+        protocol = {"assignor": self.assignor, "session_timeout_ms": 10_000}
+        if self.server_side:
+            protocol = {"group_protocol": "consumer"}
+        given = {"group": "g", "auto_offset_reset": "earliest", **protocol, **options}
+        program = self.world.consumer(**given)
         program.subscribe(["t"])
         return program
 
@@ -63,14 +76,21 @@ class Story:
         return [member.core.group_metadata().generation_id for member in self.members]
 
     def joins(self) -> int:
-        return sum(len(member.requests(JoinGroupRequest)) for member in self.members)
+        calls = [call for member in self.members for call in member.calls]
+        return sum(is_kind(call.request, JoinGroupRequest) for call in calls)
+
+    def size(self) -> int:
+        """How many members the coordinator counts."""
+        shard = self.world.broker.broker.groups._shard_of("g")
+        assert shard is not None
+        return len((shard.groups.get("g") or shard.consumers["g"]).members)
 
     def kill_at(self, kind: type, number: int = 1, *, answered: bool = False) -> None:
         """Have the broker killed when it gets the n-th request of a kind, or has sent the n-th answer."""
         seen: list[Any] = []
 
         def hook(_program: Program, call: Any) -> TransportError | None:
-            if not isinstance(call.request, kind):
+            if not is_kind(call.request, kind):
                 return None
             seen.append(call)
             if len(seen) != number:
@@ -104,8 +124,7 @@ def test_b5_1_killed_after_noticing_a_death(story) -> None:
     """A session has ended, and nobody has been told yet."""
     story.members.pop().die()
     before = story.generations
-    group = story.world.broker.broker.groups._find("g")
-    while group.state.name == "STABLE":
+    while story.size() == 3:
         story.world.advance(100)
     story.world.restart_broker(crash=True)
     story.settle()
@@ -123,7 +142,8 @@ def test_b5_2_killed_with_only_some_members_told(story) -> None:
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_b5_3_killed_with_only_some_joins_received(story, number) -> None:
     story.kill_at(JoinGroupRequest, number=number)
-    story.members.append(story.member())
+    # Under the classic protocol all join when one does.
+    story.members += [story.member() for _ in range(number if story.server_side else 1)]
     story.settle()
     assert story.killed == 1
 
@@ -132,14 +152,15 @@ def test_b5_3_killed_with_only_some_joins_received(story, number) -> None:
 def test_b5_4_killed_after_the_new_generation_is_durable(story, number) -> None:
     """The phase of joins is over and written; its answers are lost one by one."""
     story.members.pop().die()
-    story.kill_at(JoinGroupRequest, number=min(number, 2), answered=True)
+    kind = SyncGroupRequest if story.server_side else JoinGroupRequest
+    story.kill_at(kind, number=min(number, 2), answered=True)
     story.settle()
     assert story.killed == 1
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_b5_5_killed_with_only_some_answers_sent(story, number) -> None:
-    story.members.append(story.member())
+    story.members += [story.member() for _ in range(number if story.server_side else 1)]
     story.kill_at(SyncGroupRequest, number=number, answered=True)
     story.settle()
     assert story.killed == 1
@@ -153,9 +174,11 @@ def test_b5_there_is_no_rebalance_where_membership_is_unchanged(story) -> None:
     assert (story.generations, story.joins()) == (generations, joins)
 
 
+@pytest.mark.parametrize("assignor", ["equal", SERVER_SIDE])
 @pytest.mark.parametrize("failure", ["a closed connection", "no answer"])
-def test_b5_consumers_fetch_while_they_look_for_a_coordinator(failure) -> None:
-    story = Story("equal", members=1, session_timeout_ms=45_000)
+def test_b5_consumers_fetch_while_they_look_for_a_coordinator(failure, assignor) -> None:
+    long = {} if assignor == SERVER_SIDE else {"session_timeout_ms": 45_000}
+    story = Story(assignor, members=1, **long)
     (reader,) = story.members
     story.world.fill("t", 6, 200)
 
@@ -212,8 +235,9 @@ def grow(story: Story, count: int) -> None:
     assert answer.results[0].error_code == 0
 
 
-def test_b5_partitions_of_subscribed_topics_change() -> None:
-    story = Story("equal", members=2, metadata_max_age_ms=2_000)
+@pytest.mark.parametrize("assignor", ["equal", SERVER_SIDE])
+def test_b5_partitions_of_subscribed_topics_change(assignor) -> None:
+    story = Story(assignor, members=2, metadata_max_age_ms=2_000)
     grow(story, 9)
     rebalance(*story.members, rounds=40)
     assert sorted(len(member.assignment()) for member in story.members) == [4, 5]
@@ -230,9 +254,10 @@ def test_b5_topics_appear_that_match_a_pattern() -> None:
     assert [topic for topic, _ in member.assignment()] == ["t1", "t2"]
 
 
-def test_b5_commits_and_heartbeats_during_a_rebalance() -> None:
+@pytest.mark.parametrize("assignor", ["equal", SERVER_SIDE])
+def test_b5_commits_and_heartbeats_during_a_rebalance(assignor) -> None:
     """A commit under the generation that ends still counts while the group prepares the next."""
-    story = Story("equal", members=1)
+    story = Story(assignor, members=1)
     (first,) = story.members
     story.world.fill("t", 6, 5)
     assert first.poll(1_000, max_records=5)
@@ -289,8 +314,9 @@ def test_b5_a_member_that_pauses_after_its_join_has_a_full_session_from_the_answ
     assert len(sleeper.requests(JoinGroupRequest)) == joins, "nobody noticed"
 
 
-def test_b5_slow_consumers_are_expelled_and_return() -> None:
-    story = Story("equal", members=1)
+@pytest.mark.parametrize("assignor", ["equal", SERVER_SIDE])
+def test_b5_slow_consumers_are_expelled_and_return(assignor) -> None:
+    story = Story(assignor, members=1)
     slow = story.member(max_poll_interval_ms=15_000)
     story.members.append(slow)
     story.settle()

@@ -81,6 +81,7 @@ def test_a4_groups_are_independent(place, name) -> None:
         until(partial(read_twenty, member), member)
 
 
+@pytest.mark.usefixtures("protocol")
 def test_a5_a_member_joins_before_its_topic_exists_and_waits(place, name) -> None:
     early = Member(place, name, [name])
     until(lambda: early.consumer.joined, early)
@@ -91,6 +92,7 @@ def test_a5_a_member_joins_before_its_topic_exists_and_waits(place, name) -> Non
     until(lambda: len(early.numbers) == 10, early)
 
 
+@pytest.mark.usefixtures("protocol")
 @pytest.mark.parametrize("by", ["several topics", "a pattern"])
 def test_a6_a_group_reads_several_topics_by_subscription(place, name, by) -> None:
     topics = [place.topic(f"{name}-{number}", 2) for number in range(3)]
@@ -131,6 +133,7 @@ def test_a6_groups_are_objects_of_a_broker(name) -> None:
         place.close()
 
 
+@pytest.mark.usefixtures("protocol")
 def test_a7_several_consumers_share_a_topic(place, name) -> None:
     topic = place.topic(name, 6)
     place.fill(topic, range(60), partitions=6)
@@ -144,6 +147,7 @@ def test_a7_several_consumers_share_a_topic(place, name) -> None:
     assert sum(map(len, late)) == 60, "and no two read the same"
 
 
+@pytest.mark.usefixtures("protocol")
 def test_a9_partitions_move_when_a_consumer_joins_or_leaves(place, name) -> None:
     topic = place.topic(name, 4)
     first = Member(place, name, [topic])
@@ -151,9 +155,10 @@ def test_a9_partitions_move_when_a_consumer_joins_or_leaves(place, name) -> None
     second = Member(place, name, [topic])
     until(lambda: settled(4, first, second), first, second)
     second.consumer.close()
-    until(lambda: settled(4, first), first, patience_s=4)  # shorter than the session: it said so
+    until(lambda: settled(4, first), first, patience_s=3)  # shorter than the session: it said so
 
 
+@pytest.mark.usefixtures("protocol")
 def test_a10_a_dead_consumers_partitions_go_to_those_alive(place, name) -> None:
     topic = place.topic(name, 6)
     options = {"session_timeout_ms": 2_000, "heartbeat_interval_ms": 200, "assignor": "equal"}
@@ -164,6 +169,7 @@ def test_a10_a_dead_consumers_partitions_go_to_those_alive(place, name) -> None:
     assert [len(member.partitions) for member in members[1:]] == [3, 3]
 
 
+@pytest.mark.usefixtures("protocol")
 def test_a11_added_partitions_are_picked_up_without_a_restart(place, name) -> None:
     topic = place.topic(name, 2)
     first, second = (Member(place, name, [topic]) for _ in range(2))
@@ -174,6 +180,7 @@ def test_a11_added_partitions_are_picked_up_without_a_restart(place, name) -> No
     until(lambda: len(set(first.numbers + second.numbers)) == 30, first, second)
 
 
+@pytest.mark.usefixtures("protocol")
 def test_a12_nothing_that_was_processed_comes_again_after_a_graceful_rebalance(place, name) -> None:
     topic = place.topic(name, 4)
     place.fill(topic, range(40), partitions=4)
@@ -186,6 +193,7 @@ def test_a12_nothing_that_was_processed_comes_again_after_a_graceful_rebalance(p
     assert sorted(first.numbers + second.numbers) == list(range(40)), "each of them once"
 
 
+@pytest.mark.usefixtures("protocol")
 def test_a12_nothing_that_was_committed_comes_again_after_a_death(place, name) -> None:
     topic = place.topic(name, 1)
     place.fill(topic, range(20))
@@ -206,6 +214,7 @@ def test_a12_nothing_that_was_committed_comes_again_after_a_death(place, name) -
     assert second.numbers == list(range(committed, 20))
 
 
+@pytest.mark.usefixtures("protocol")
 def test_a12_offsets_are_kept_per_group_and_partition(place, name) -> None:
     topic = place.topic(name, 2)
     place.fill(topic, range(10), partitions=2)
@@ -217,6 +226,7 @@ def test_a12_offsets_are_kept_per_group_and_partition(place, name) -> None:
     assert {where: at.offset for where, at in offsets.items()} == {zero: 3, one: 5}
 
 
+@pytest.mark.usefixtures("protocol")
 def test_a13_a_partition_is_confirmed_before_it_moves(place, name) -> None:
     """The second member gets a partition only after the first has finished, committed and confirmed."""
     topic = place.topic(name, 2)
@@ -250,6 +260,7 @@ def test_a13_a_partition_is_confirmed_before_it_moves(place, name) -> None:
     assert second.numbers == [], "what the first had finished was committed before it moved"
 
 
+@pytest.mark.usefixtures("protocol")
 def test_a13_a_holder_that_sleeps_is_left_out_and_its_late_commit_fenced(place, name) -> None:
     topic = place.topic(name, 1)
     place.fill(topic, range(5))

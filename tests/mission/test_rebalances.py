@@ -1,4 +1,4 @@
-"""B6: rebalances do not stop the world. B7: the client stays thin. (The group protocol of KIP-848 comes later.)"""
+"""B6: rebalances do not stop the world. B7: the client stays thin."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ DRIVES = {"aio.py", "blocking.py", "settings.py"}  # the shells, and what builds
 IO = {"asyncio", "os", "time", "threading", "socket", "select", "selectors", "uuid", "logging"}
 
 
-@pytest.mark.parametrize("assignor", ["equal", "cooperative-sticky"])
+@pytest.mark.parametrize("assignor", ["equal", "cooperative-sticky", "server-side"])
 def test_b6_what_stays_is_read_on_while_a_group_rebalances(place, name, assignor) -> None:
+    place.protocol = "consumer" if assignor == "server-side" else "classic"
     topic = place.topic(name, 4)
     first = Member(place, name, [topic], assignor=assignor)
     until(lambda: settled(4, first), first)
@@ -32,6 +33,7 @@ def test_b6_what_stays_is_read_on_while_a_group_rebalances(place, name, assignor
     assert given_up == second.partitions, "only what moved was given up"
 
 
+@pytest.mark.usefixtures("protocol")
 def test_b6_a_static_member_restarts_without_a_rebalance(place, name) -> None:
     topic = place.topic(name, 4)
     options = {"session_timeout_ms": 20_000}
@@ -82,9 +84,18 @@ def test_b7_what_decides_is_separate_from_io() -> None:
 def test_b7_what_talks_to_the_coordinator_is_small() -> None:
     sizes = {
         path: len((CLIENTS / path).read_text().splitlines())
-        for path in ("consumer/member.py", "flows/membership.py", "flows/coordinator.py")
+        for path in (
+            "consumer/member.py",
+            "consumer/classic.py",
+            "consumer/server_side.py",
+            "flows/membership.py",
+            "flows/consumer_group.py",
+            "flows/coordinator.py",
+        )
     }
-    assert sum(sizes.values()) < 1_000, sizes
+    one_protocol = sizes["consumer/server_side.py"] + sizes["flows/consumer_group.py"]
+    assert sum(sizes.values()) - one_protocol < 1_000, sizes
+    assert one_protocol < 600, sizes
 
 
 def test_b7_one_thread_is_enough_and_heartbeats_come_from_polls() -> None:

@@ -31,14 +31,14 @@ class Belonging:
         topics: SubscribedTopics,
         reports: Reports,
         *,
-        new_member_id: Callable[[], str],
+        new_id: Callable[[], str],
     ) -> None:
         self._engine = engine
         self._config = config
         self._cursors = cursors
         self._topics = topics
         self._reports = reports
-        self._new_member_id = new_member_id
+        self._new_id = new_id
         self.member: Member | None = None
         self._rebalancing: Rebalancing | None = None
 
@@ -66,7 +66,7 @@ class Belonging:
         self._topics.server_side = self._config.group_protocol == "consumer"
         if self._topics.server_side:
             return ServerSideMember(
-                self._engine, self._config, self._topics, self._reports, self._new_member_id()
+                self._engine, self._config, self._topics, self._reports, self._new_id()
             )
         chosen = choose_assignors("range") if assignors is None else assignors
         return ClassicMember(self._engine, self._config, chosen, self._topics, self._reports)

@@ -73,7 +73,7 @@ class ConsumerCore:
         engine: Engine,
         config: ConsumerConfig,
         *,
-        new_member_id: Callable[[], str],
+        new_id: Callable[[], str],
         assignors: Sequence[Assignor] | None = None,
         serde: Deserializer | None = None,
         key_serde: Deserializer | None = None,
@@ -85,9 +85,8 @@ class ConsumerCore:
         Args:
             engine: What runs it.
             config: Its configuration.
-            new_member_id: Returns an id that no other member has, for the protocol `consumer`.
-            assignors: How its group may divide partitions, best first; None is what the group
-                is attached with, or else range.
+            new_id: Returns an id that no other member has, for the protocol `consumer`.
+            assignors: How its group may divide partitions, best first; None is what the group is attached with, or range.
             serde: What makes values of bytes; None asks each topic.
             key_serde: What makes keys of bytes; None asks each topic.
             resolve_serde: Returns the serde of a name in a topic's configuration; None takes bytes.
@@ -100,12 +99,9 @@ class ConsumerCore:
         self.cursors: dict[TopicPartition, Cursor] = {}
         self._subscription = Subscription()
         self._topics = SubscribedTopics(engine, config, self.cursors)
-        self._group = Belonging(
-            engine, config, self.cursors, self._topics, self, new_member_id=new_member_id
-        )
-        self._commits = Commits(
-            engine, config, self.cursors, self._group.identity, self._group.answered
-        )
+        group = Belonging(engine, config, self.cursors, self._topics, self, new_id=new_id)
+        self._group = group
+        self._commits = Commits(engine, config, self.cursors, group.identity, group.answered)
         self._fetcher = Fetcher(engine, config, self.cursors, self.failed)
         isolation_level = self._fetcher.isolation_level
         self._locator = Locator(
@@ -132,9 +128,7 @@ class ConsumerCore:
         self._leaving = Background(engine)
         self._failures: list[HeadraceError] = []
         self._fatal: HeadraceError | None = None
-        self._polling = False
-        self._closing = False
-        self._closed = False
+        self._polling = self._closing = self._closed = False
 
     # What the parts report, and ask
 

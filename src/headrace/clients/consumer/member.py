@@ -180,7 +180,7 @@ class Member(ABC):
         self._engine.notify()
 
     def _replaced(self) -> None:
-        """Another has this member's instance id: the program is told, or the two would throw each other out for ever."""
+        """Another has this member's instance id: the program is told, or the two would throw each other out."""
         text = f"another member of the group has taken over group.instance.id {self._config.group_instance_id!r}"
         self.lose(text)
         self.rejoin = False

@@ -48,7 +48,7 @@ def consumer_core(
     return ConsumerCore(
         engine,
         config,
-        new_member_id=new_member_id,
+        new_id=new_member_id,
         assignors=given,
         serde=None if serde is None else resolve_serde(serde),
         key_serde=None if key_serde is None else resolve_serde(key_serde),
