@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q
 
-.PHONY: help run test check format conformance crash simulate fuzz bench generate clean
+.PHONY: help run test check format conformance chaos crash simulate fuzz bench generate clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -25,12 +25,16 @@ check:  ## lint, types, import contracts, generated files, unit and property tes
 
 test: check  ## everything that needs no special hardware (under twenty minutes)
 	$(PYTEST) -n 2 tests/fuzz
-	$(PYTEST) tests/crash tests/mission tests/conformance tests/spark tests/docs
+	$(PYTEST) tests/crash tests/chaos tests/mission tests/conformance tests/spark tests/docs
 	HEADRACE_ACCEL=0 $(PYTEST) -n 2 tests/unit/records tests/unit/clients tests/property/test_records.py
 
 conformance:  ## the client suites alone; TARGET is kafka, kafka-3.9, or headrace-secured (TLS, users, rights)
 	@$(PYTHON) tools/prepare.py test
 	$(PYTEST) tests/conformance $(if $(TARGET),--target $(TARGET))
+
+chaos:  ## exactly-once pipelines under kill -9 of workers and broker for MINUTES (10); HEADRACE_CHAOS_SEED repeats
+	@$(PYTHON) tools/prepare.py test
+	HEADRACE_CHAOS_SECONDS=$$((60 * $(or $(MINUTES),10))) $(PYTEST) -s tests/chaos/test_pipeline.py
 
 crash:  ## power cuts at thousands of points of recorded servers, then many cycles of kill -9 under load
 	@$(PYTHON) tools/prepare.py test

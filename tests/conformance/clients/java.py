@@ -18,7 +18,7 @@ from tests.conformance.clients.programs.common import HEARTBEAT_MS, SESSION_TIME
 from tests.conformance.clients.scenario import Acknowledged, Load, Member
 from tests.fixtures import client_security
 from tests.fixtures.client_security import NO_SECURITY, Properties
-from tests.fixtures.history import Event, History
+from tests.fixtures.history.members import Event, History
 from tools.fetch_java import java_command, kafka_class_path
 
 RUN_TIMEOUT_S = 60

@@ -16,7 +16,7 @@ from tests.conformance.clients.peer import Peer
 from tests.conformance.clients.programs.common import HEARTBEAT_MS, SESSION_TIMEOUT_MS, value_of
 from tests.conformance.clients.scenario import Acknowledged, BurstLoad, Load, Member
 from tests.fixtures.client_security import NO_SECURITY, Properties, librdkafka
-from tests.fixtures.history import History
+from tests.fixtures.history.members import History
 
 RUN_TIMEOUT_S = 40
 _DELIVERED = re.compile(r"Message delivered to partition (\d+) \(offset (\d+)\)")

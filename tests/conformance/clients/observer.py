@@ -22,7 +22,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from tests.fixtures.client_security import NO_SECURITY, Properties, librdkafka
-from tests.fixtures.history import CommitRecord, GenerationRecord, parse_ledger
+from tests.fixtures.history.members import CommitRecord, GenerationRecord, parse_ledger
 
 WAIT_S = 40
 POLL_S = 0.05

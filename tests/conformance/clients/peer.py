@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tests.fixtures.client_security import NO_SECURITY, Properties, environment
-from tests.fixtures.history import History
+from tests.fixtures.history.members import History
 from tests.fixtures.kafka import log_tail
 
 CALL_TIMEOUT_S = 40

@@ -17,7 +17,7 @@ from tests.conformance.clients.observer import Observer, batches_on_disk, wait_u
 from tests.conformance.clients.peer import Peer
 from tests.conformance.clients.programs.common import BASE_TIMESTAMP, value_of
 from tests.fixtures.client_security import NO_SECURITY, Properties
-from tests.fixtures.history import History, check_deliveries, check_ledger
+from tests.fixtures.history.members import History, check_deliveries, check_ledger
 from tests.fixtures.targets import Target
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fixtures.history import (
+from tests.fixtures.history.members import (
     CommitRecord,
     Event,
     GenerationRecord,

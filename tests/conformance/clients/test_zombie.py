@@ -12,7 +12,7 @@ import pytest
 
 from tests.conformance.clients.observer import Observer, wait_until
 from tests.conformance.clients.scenario import PARTITIONS, ProgramClient
-from tests.fixtures.history import History, check_deliveries, check_ledger
+from tests.fixtures.history.members import History, check_deliveries, check_ledger
 from tests.fixtures.targets import Target
 
 PROGRAMS = {"confluent-kafka": "confluent", "kafka-python": "kafka_python", "aiokafka": "aio"}

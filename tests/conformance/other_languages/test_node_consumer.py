@@ -23,7 +23,7 @@ from tests.conformance.clients.peer import Peer, json_event
 from tests.conformance.clients.programs.common import HEARTBEAT_MS, SESSION_TIMEOUT_MS, value_of
 from tests.conformance.clients.scenario import Acknowledged, Client, GroupLife, ProgramClient
 from tests.fixtures.client_security import NO_SECURITY
-from tests.fixtures.history import History, check_deliveries, check_ledger, records_of
+from tests.fixtures.history.members import History, check_deliveries, check_ledger, records_of
 from tests.fixtures.targets import Target
 
 CONSUMER = Path(__file__).with_name("consumer.js")

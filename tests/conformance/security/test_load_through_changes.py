@@ -19,7 +19,7 @@ from tests.conformance.security.every_client import CLIENTS
 from tests.fixtures import client_security
 from tests.fixtures.certificates import LOOPBACK, Certificates
 from tests.fixtures.client_security import login
-from tests.fixtures.history import History
+from tests.fixtures.history.members import History
 from tests.fixtures.secured_headrace import SecuredHeadrace
 from tests.fixtures.secured_kafka import PASSWORD, USER
 from tests.fixtures.targets import HEADRACE_TEST_SETTINGS

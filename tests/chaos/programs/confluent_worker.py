@@ -1,0 +1,198 @@
+"""A worker by librdkafka: consume, transform, produce, commit in one transaction. Its one argument is JSON.
+
+It ends by itself with code 3 if it was fenced, and with 1 if a transaction hangs: librdkafka 2.16 sometimes waits for
+its group coordinator for ever, when the broker went away behind AddOffsetsToTxn. Whoever runs workers watches them.
+
+An attempt to process a record has a value of its own, so that an aborted one is told from one that was committed.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import signal
+import struct
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+from tests.fixtures.history.operations import FAIL, INFO, INVOKE, OK, Journal
+
+BATCH = 40
+CALL_S = 5.0
+FAST = {
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 200,
+    "log_level": 4,
+    "retry.backoff.ms": 30,
+    "retry.backoff.max.ms": 200,
+    "topic.metadata.refresh.interval.ms": 5_000,
+    "allow.auto.create.topics": "false",
+}
+T = TypeVar("T")
+
+
+class Worker:
+    """One process of the pipeline, until SIGTERM or a fatal error."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._settings = settings
+        self._name: str = settings["name"]
+        self._journal = Journal(Path(settings["journal"]), self._name)
+        self._ends = False
+        self._attempt = 0
+        self._metadata: Any = None
+        common = {"bootstrap.servers": settings["bootstrap"], **FAST}
+        transaction_ms = settings["transaction_timeout_ms"]
+        self._producer = Producer(
+            {
+                **common,
+                "debug": os.environ.get("HEADRACE_CHAOS_DEBUG", ""),
+                "transactional.id": settings["transactional_id"],
+                "transaction.timeout.ms": transaction_ms,
+                "message.timeout.ms": transaction_ms,
+                "socket.timeout.ms": transaction_ms - 500,
+                "linger.ms": 1,
+            }
+        )
+        self._consumer = Consumer({**common, **self._group_settings(settings)})
+        signal.signal(signal.SIGTERM, self._end)
+
+    def _group_settings(self, settings: dict[str, Any]) -> dict[str, Any]:
+        own = {
+            "group.id": settings["group"],
+            "client.id": self._name,
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 100,
+        }
+        if settings["protocol"] == "consumer":
+            return {**own, "group.protocol": "consumer"}
+        return {
+            **own,
+            "session.timeout.ms": settings["session_timeout_ms"],
+            "heartbeat.interval.ms": settings["session_timeout_ms"] // 5,
+            "partition.assignment.strategy": settings["assignor"],
+        }
+
+    def _end(self, *_: object) -> None:
+        self._ends = True
+
+    def _assigned(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        self._refresh()
+        self._placed(partitions)
+
+    def _placed(self, partitions: list[TopicPartition]) -> None:
+        names = [f"{place.topic}-{place.partition}" for place in partitions]
+        self._journal.write(INVOKE, "assign", names)
+        self._journal.write(OK, "assign", names)
+
+    def _refresh(self) -> None:
+        """Take the group's metadata before what is read under them: whoever lost its partitions may not look newer."""
+        self._metadata = self._consumer.consumer_group_metadata()
+
+    def _is_member(self) -> bool:
+        """Whether the metadata name a generation. Without one the commit of a member that was expelled would be taken."""
+        magic = b"CGMDv2:"
+        assert self._metadata.startswith(magic), self._metadata
+        return bool(struct.unpack_from("<i", self._metadata, len(magic))[0] >= 0)
+
+    def run(self) -> None:
+        """Work until somebody wants the end."""
+        self._repeat(lambda: self._producer.init_transactions(CALL_S))
+        self._consumer.subscribe([self._settings["input"]], on_assign=self._assigned)
+        while not self._ends:
+            self._refresh()
+            messages = [m for m in self._consumer.consume(BATCH, 0.2) if m.error() is None]
+            if messages and self._is_member():
+                self._transact(messages)
+            elif messages:
+                self._rewind(messages)
+        self._consumer.close()
+
+    def _repeat(self, call: Callable[[], T]) -> T:
+        while True:
+            try:
+                return call()
+            except KafkaException as error:
+                if not error.args[0].retriable():
+                    raise
+                print("again:", error, file=sys.stderr, flush=True)
+
+    def _transact(self, messages: list[Message]) -> None:
+        self._attempt += 1
+        polled: dict[str, list[list[object]]] = defaultdict(list)
+        sends: list[list[Any]] = []
+        for message in messages:
+            value = message.value().decode()
+            polled[f"{message.topic()}-{message.partition()}"].append([message.offset(), value])
+            place = f"{self._settings['output']}-{message.partition()}"
+            sends.append(["send", place, f"{value}|{self._name}.{self._attempt}"])
+        value = [["poll", polled], *sends]
+        faulthandler.dump_traceback_later(self._settings["patience_s"], exit=True)
+        self._journal.write(INVOKE, "txn", value)
+        try:
+            self._pass_through(messages, sends)
+        except KafkaException as error:
+            if error.args[0].txn_requires_abort():
+                self._repeat(lambda: self._producer.abort_transaction(CALL_S))
+                self._journal.write(FAIL, "txn", value)
+                faulthandler.cancel_dump_traceback_later()
+                self._rewind(messages)
+                return
+            self._journal.write(INFO, "txn", value)
+            raise
+        self._journal.write(OK, "txn", value)
+        faulthandler.cancel_dump_traceback_later()
+
+    def _pass_through(self, messages: list[Message], sends: list[list[Any]]) -> None:
+        self._producer.begin_transaction()
+        positions: dict[int, int] = {}
+        for message, send in zip(messages, sends, strict=True):
+            self._producer.produce(
+                self._settings["output"],
+                send[2],
+                message.key(),
+                message.partition(),
+                on_delivery=partial(self._delivered, send),
+            )
+            positions[message.partition()] = message.offset() + 1
+        offsets = [TopicPartition(self._settings["input"], *place) for place in positions.items()]
+        self._repeat(
+            lambda: self._producer.send_offsets_to_transaction(offsets, self._metadata, CALL_S)
+        )
+        self._repeat(lambda: self._producer.commit_transaction(CALL_S))
+
+    def _delivered(self, send: list[Any], error: object, message: Message) -> None:
+        if error is None:
+            send[2] = [message.offset(), send[2]]
+
+    def _rewind(self, messages: list[Message]) -> None:
+        """Read the batch again, where it is still this member's."""
+        starts: dict[int, int] = {}
+        for message in messages:
+            starts.setdefault(message.partition(), message.offset())
+        mine = {place.partition for place in self._consumer.assignment()}
+        places = [
+            TopicPartition(self._settings["input"], number, offset)
+            for number, offset in starts.items()
+            if number in mine
+        ]
+        for place in places:
+            self._consumer.seek(place)
+        self._placed(places)
+
+
+try:
+    Worker(json.loads(sys.argv[1])).run()
+except KafkaException as error:
+    print(error, file=sys.stderr)
+    sys.exit(3 if error.args[0].fatal() else 2)

@@ -1,0 +1,89 @@
+"""What must hold when a run is over: the output is exactly the input, once, in order, and no client saw anything else."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from confluent_kafka import Message
+
+from tests.chaos.feeding import INPUT, OUTPUT, PARTITIONS, read_all
+from tests.fixtures.history.checker import check
+from tests.fixtures.history.operations import INVOKE, read_operations
+
+UNEXPECTED = ("error", "critical")
+
+
+class Verdict:
+    """Reads both topics and the histories of all clients."""
+
+    def __init__(self, bootstrap: str, journals: Path, sent: list[int]) -> None:
+        self._bootstrap, self._journals, self._sent = bootstrap, journals, sent
+        self.counts: Counter[str] = Counter()
+        self.drained_in_s = 0.0
+        self.input = self._read(INPUT)
+        for number, messages in self.input.items():
+            numbers = [int(_text(message).split(":")[1]) for message in messages]
+            assert numbers == list(range(sent[number])), f"input {number}: {_difference(numbers)}"
+        self.counts["records"] = sum(map(len, self.input.values()))
+
+    def _read(self, topic: str) -> dict[int, list[Message]]:
+        return read_all(self._bootstrap, topic, self._journals / f"judge-{topic}.jsonl")
+
+    def wanted_positions(self) -> dict[int, int]:
+        """Where the group stands when it has finished: behind the last record of each partition."""
+        return {
+            number: messages[-1].offset() + 1 for number, messages in self.input.items() if messages
+        }
+
+    def judge(self) -> None:
+        """Compare the output with the input."""
+        output = self._read(OUTPUT)
+        for number in range(PARTITIONS):
+            wanted = [(message.key(), _text(message)) for message in self.input[number]]
+            found = [(message.key(), _text(message).split("|")[0]) for message in output[number]]
+            if found == wanted:
+                continue
+            times = Counter(found)
+            twice = [(each, times[each]) for each in times if times[each] > 1]
+            lost = [each for each in wanted if each not in times]
+            raise AssertionError(
+                f"output {number} is not the input: {len(wanted)} in, {len(found)} out; more than once: {twice[:5]}; "
+                f"lost: {lost[:5]}; first difference: {_first_difference(found, wanted)}"
+            )
+
+    def check_history(self) -> None:
+        """Let the checker look at what all clients have written down."""
+        operations = read_operations(self._journals.glob("*.jsonl"))
+        for operation in operations:
+            if operation.f == "txn" and operation.process.startswith("w"):
+                self.counts[f"transactions {operation.type}"] += 1
+        self.counts["operations"] = sum(each.type == INVOKE for each in operations)
+        anomalies = check(operations)
+        kinds = Counter(anomaly.kind for anomaly in anomalies)
+        assert not anomalies, f"{dict(kinds)}: {anomalies[:5]}"
+
+    def check_log(self, log: str) -> None:
+        """The broker has written nothing that an operator would have to look at."""
+        lines = [line for line in log.splitlines() if line.startswith("{")]
+        bad = [line for line in lines if json.loads(line)["level"].lower() in UNEXPECTED]
+        assert not bad, f"the broker's log has errors: {bad[:3]}"
+        assert "Traceback" not in log
+
+
+def _text(message: Message) -> str:
+    return str(message.value().decode())
+
+
+def _difference(numbers: list[int]) -> str:
+    first = next((n for n, number in enumerate(numbers) if n != number), len(numbers))
+    return f"{len(numbers)} records, from {first} on: {numbers[first : first + 5]}"
+
+
+def _first_difference(found: Sequence[object], wanted: Sequence[object]) -> str:
+    for place, (one, other) in enumerate(zip(found, wanted, strict=False)):
+        if one != other:
+            return f"{one} in place of {other} as number {place}"
+    return f"as number {min(len(found), len(wanted))}"
