@@ -383,7 +383,7 @@ class FakeBroker:
     def _init_producer_id(self, request, code):
         if code:
             return InitProducerIdResponse(error_code=code)
-        if request.producer_id >= 0:
+        if request.transactional_id is not None and request.producer_id >= 0:
             return InitProducerIdResponse(
                 producer_id=request.producer_id, producer_epoch=request.producer_epoch + 1
             )

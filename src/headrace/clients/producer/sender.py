@@ -13,7 +13,7 @@ from headrace.clients.config import ProducerConfig
 from headrace.clients.engine import Engine, Outcome, Task, Timer
 from headrace.clients.flows import metadata
 from headrace.clients.flows.cluster import NO_LEADER, ClusterMetadata
-from headrace.clients.flows.effects import Call, Flow
+from headrace.clients.flows.effects import Call
 from headrace.clients.flows.produce import (
     ProducedPartition,
     ProducerIdentity,
@@ -47,6 +47,8 @@ MAYBE_WRITTEN: Final = frozenset(
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     }
 )
+LAST_EPOCH: Final = 0x7FFE
+"""The last epoch that a producer raises its own to; then it needs a new id."""
 TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 REFRESH_TIMEOUT_MS: Final = 2_000
 CONCURRENT_MS: Final = 20
@@ -147,7 +149,7 @@ class Sender:
                 self._abandon(queue, batch, error)
 
     def take_identity(self, identity: ProducerIdentity) -> None:
-        """Go on under another identity, for a producer with transactions; between two of them nothing is buffered."""
+        """Go on under another identity."""
         self._identity = identity
         for queue in self.queues.values():
             queue.adopt(identity)
@@ -413,30 +415,28 @@ class Sender:
                 queue.muted_until_ms = self._engine.now_ms + pause_ms
 
     def _identified(self) -> bool:
-        """Whether the producer has its id; else obtain it, or the next epoch once nothing is in flight."""
+        """Whether the producer has its id and epoch; else get it one, once nothing is in flight."""
         if self._identity.producer_id >= 0 and not self._identity_lost:
             return True
-        if not self._identifying and not any(queue.in_flight for queue in self.active):
-            self._identifying = True
-            previous = self._identity if self._identity_lost else None
-            self._engine.spawn(self._identify(previous), on_done=self._identify_done)
+        if self._identifying or any(queue.in_flight for queue in self.active):
+            return False
+        producer_id, epoch = self._identity.producer_id, self._identity.producer_epoch
+        if self._identity_lost and epoch < LAST_EPOCH:
+            # Its own next epoch and no other id: what is still on its way under this epoch is refused when it comes.
+            self._become(ProducerIdentity(producer_id, epoch + 1))
+            return True
+        self._identifying = True
+        self._engine.spawn(init_producer_id(self._engine.state), on_done=self._identify_done)
         return False
 
-    def _identify(self, previous: ProducerIdentity | None) -> Flow[ProducerIdentity]:
-        try:
-            return (yield from init_producer_id(self._engine.state, previous))
-        except ApiError:
-            if previous is None:
-                raise
-            return (yield from init_producer_id(self._engine.state))  # forgotten: a new one
+    def _become(self, identity: ProducerIdentity) -> None:
+        self._identity_lost = False
+        self.take_identity(identity)
 
     def _identify_done(self, task: Task[ProducerIdentity]) -> None:
         self._identifying = False
         if isinstance(task.outcome, ProducerIdentity):
-            self._identity = task.outcome
-            self._identity_lost = False
-            for queue in self.queues.values():
-                queue.adopt(self._identity)
+            self._become(task.outcome)
         elif isinstance(task.outcome, HeadraceError):
             self.give_up(task.outcome)
         self.work()
