@@ -144,6 +144,7 @@ PRODUCE: Final = (
         (
             where("produce_sequences", "*duplicate*", paths=("*/log_append_time_ms",)),
             where("produce_sequence_wrap", "again", "long before", paths=("*/log_append_time_ms",)),
+            where("transactions_*", "* send*", paths=("*/log_append_time_ms",), kafka="0"),
         ),
     ),
     Difference(
@@ -151,7 +152,10 @@ PRODUCE: Final = (
         "tells the log start offset with some errors",
         "-1 with every error",
         "No client reads it there.",
-        (where("produce_*", paths=("*/log_start_offset",), kafka="0", headrace="-1"),),
+        (
+            where("produce_*", paths=("*/log_start_offset",), kafka="0", headrace="-1"),
+            where("transactions_*", paths=("*/log_start_offset",), kafka="0", headrace="-1"),
+        ),
     ),
     Difference(
         "Produce",
@@ -565,7 +569,47 @@ RIGHTS: Final = (
     ),
 )
 
-DIFFERENCES: Final = (*PRODUCE, *READ, *CLUSTER, *ADMIN, *GROUPS, *RIGHTS)
+TRANSACTIONS: Final = (
+    Difference(
+        "InitProducerId",
+        "a producer that names an epoch it has left behind aborts the transaction that is open",
+        "PRODUCER_FENCED, and nothing is aborted",
+        "A request that comes late cannot touch a later transaction.",
+        tuple(
+            where(
+                f"transactions_after-end_{protocol}",
+                "9 init-as old",
+                "at the end",
+                "what is there*",
+            )
+            for protocol in ("classic", "abortable", "bumping")
+        ),
+    ),
+    Difference(
+        "EndTxn",
+        "takes the epoch before the present one for a retry, also when the last transaction was ended by EndTxn 4 or below, "
+        "which raises no epoch: the sender gets the present epoch",
+        "PRODUCER_FENCED, unless it is the retry of the request that has ended the transaction",
+        "A producer that was replaced must not become the present one.",
+        tuple(
+            where(f"transactions_mixed_{protocol}", "12 commit old")
+            for protocol in ("classic", "abortable", "bumping")
+        ),
+    ),
+    Difference(
+        "Produce",
+        "remembers the lowest sequence that was refused for its transaction, until the producer's next marker, and refuses "
+        "higher ones",
+        "the sequence has to follow what is stored",
+        "What is lost on the way is noticed by that, too.",
+        tuple(
+            where(f"transactions_twice_{protocol}", "8 send", "what is there*")
+            for protocol in ("classic", "abortable")
+        ),
+    ),
+)
+
+DIFFERENCES: Final = (*PRODUCE, *READ, *CLUSTER, *ADMIN, *GROUPS, *TRANSACTIONS, *RIGHTS)
 
 
 def explanations(scenario: str) -> list[Where]:

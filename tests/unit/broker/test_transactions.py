@@ -8,166 +8,22 @@ import pytest
 
 from headrace.broker.topic_names import OFFSETS_TOPIC
 from headrace.errors import ErrorCode
-from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from headrace.protocol.messages.add_partitions_to_txn import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnTopic,
-)
 from headrace.protocol.messages.describe_transactions import DescribeTransactionsRequest
-from headrace.protocol.messages.end_txn import EndTxnRequest
-from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
-from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.list_transactions import ListTransactionsRequest
-from headrace.protocol.messages.offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
+from tests.fixtures.broker_harness import BrokerHarness, produce_request
+from tests.fixtures.transactional_producer import (
+    Producer,
+    committed_values,
+    group_offset,
+    settle,
+    state,
+    transactional_broker,
 )
-from headrace.protocol.messages.txn_offset_commit import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
-)
-from headrace.records.builder import BatchBuilder
-from headrace.storage.os_files import OsFileSystem
-from tests.fixtures.broker_harness import BrokerHarness, produce_request, values
-
-READ_COMMITTED = 1
-OPTIONS: dict[str, Any] = {
-    "offsets_topic_num_partitions": 1,
-    "transaction_state_log_num_partitions": 1,
-}
-
-
-class Producer:
-    """A transactional producer, request by request; of the classic protocol."""
-
-    produce_version, commit_version, end_version = 9, 3, 3
-
-    def __init__(self, harness: BrokerHarness, name: str = "id") -> None:
-        self.harness = harness
-        self.name = name
-        response = self.init()
-        for _ in range(3):
-            if response.error_code != ErrorCode.CONCURRENT_TRANSACTIONS:
-                break
-            harness.sync()
-            response = self.init()
-        assert response.error_code == 0
-        self.id, self.epoch = response.producer_id, response.producer_epoch
-        self.sequences: dict[int, int] = {}
-
-    def init(self, version: int = 4) -> Any:
-        request = InitProducerIdRequest(
-            transactional_id=self.name, transaction_timeout_ms=60_000, producer_id=-1
-        )
-        request.producer_epoch = -1
-        return self.harness.call(request, version)
-
-    def add(self, *partitions: int, topic: str = "t", version: int = 3) -> list[int]:
-        request = AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id=self.name,
-            v3_and_below_producer_id=self.id,
-            v3_and_below_producer_epoch=self.epoch,
-            v3_and_below_topics=[AddPartitionsToTxnTopic(name=topic, partitions=list(partitions))],
-        )
-        (answer,) = self.harness.call(request, version).results_by_topic_v3_and_below
-        return [part.partition_error_code for part in answer.results_by_partition]
-
-    def batch(self, value: bytes, partition: int = 0) -> bytes:
-        builder = BatchBuilder(transactional=True)
-        builder.append(None, value, (), self.harness.now_ms)
-        sequence = self.sequences.get(partition, 0)
-        return builder.build(self.id, self.epoch, sequence)
-
-    def send(self, value: bytes, partition: int = 0, topic: str = "t") -> int:
-        request = produce_request(
-            topic, partition, self.batch(value, partition), transactional_id=self.name
-        )
-        response = self.harness.call(request, self.produce_version)
-        code = response.responses[0].partition_responses[0].error_code
-        if code == 0:
-            self.sequences[partition] = self.sequences.get(partition, 0) + 1
-        return int(code)
-
-    def add_offsets(self, group: str = "g") -> int:
-        request = AddOffsetsToTxnRequest(
-            transactional_id=self.name,
-            producer_id=self.id,
-            producer_epoch=self.epoch,
-            group_id=group,
-        )
-        return int(self.harness.call(request).error_code)
-
-    def commit_offset(self, offset: int, partition: int = 0) -> int:
-        request = TxnOffsetCommitRequest(
-            transactional_id=self.name,
-            group_id="g",
-            producer_id=self.id,
-            producer_epoch=self.epoch,
-            generation_id=-1,
-            topics=[
-                TxnOffsetCommitRequestTopic(
-                    name="t",
-                    partitions=[
-                        TxnOffsetCommitRequestPartition(
-                            partition_index=partition, committed_offset=offset
-                        )
-                    ],
-                )
-            ],
-        )
-        response = self.harness.call(request, self.commit_version)
-        return int(response.topics[0].partitions[0].error_code)
-
-    def end_request(self, *, committed: bool = True) -> EndTxnRequest:
-        return EndTxnRequest(
-            transactional_id=self.name,
-            producer_id=self.id,
-            producer_epoch=self.epoch,
-            committed=committed,
-        )
-
-    def end(self, *, committed: bool = True, version: int = 3) -> int:
-        return int(self.harness.call(self.end_request(committed=committed), version).error_code)
-
-
-def settle(harness: BrokerHarness) -> None:
-    while harness.sync():
-        pass
-
-
-def committed_values(harness: BrokerHarness, partition: int = 0) -> list[bytes | None]:
-    """What a consumer of committed records keeps of a partition."""
-    fetched = harness.fetch("t", 0, partition, isolation_level=READ_COMMITTED)
-    assert fetched.error_code == 0
-    found = values(fetched.records)
-    aborted = len(fetched.aborted_transactions or [])
-    return found[aborted:] if aborted else found
-
-
-def group_offset(harness: BrokerHarness) -> tuple[int, int]:
-    wanted = OffsetFetchRequestTopics(name="t", partition_indexes=[0])
-    request = OffsetFetchRequest(
-        groups=[OffsetFetchRequestGroup(group_id="g", topics=[wanted])], require_stable=True
-    )
-    fetched = harness.call(request).groups[0].topics[0].partitions[0]
-    return fetched.error_code, fetched.committed_offset
-
-
-def state(harness: BrokerHarness) -> Any:
-    request = DescribeTransactionsRequest(transactional_ids=["id"])
-    return harness.call(request).transaction_states[0]
 
 
 @pytest.fixture
 def harness(tmp_path: Any) -> BrokerHarness:
-    harness = BrokerHarness(files=OsFileSystem(tmp_path), **OPTIONS)
-    harness.create_topic("t", partitions=2)
-    harness.call(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]))
-    found = harness.call(FindCoordinatorRequest(key_type=1, coordinator_keys=["id"]))
-    assert found.coordinators[0].error_code == 0
-    return harness
+    return transactional_broker(tmp_path)
 
 
 @pytest.mark.parametrize("committed", [True, False])

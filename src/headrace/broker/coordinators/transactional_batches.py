@@ -77,13 +77,16 @@ class TransactionalBatches:
             return True  # as above
         producer, place = Producer(fields[9], fields[10]), partition.topic_partition
         transactions = self._broker.transactions
+        known = partition.log.producers.get(producer.producer_id)
+        if known is not None and known.epoch > producer.producer_epoch:
+            return True  # as above
         error = transactions.coordinator.verify(self._transactional_id, producer, place)
         if self._adds and error in _NOT_ADDED_YET and self._producer in {None, producer}:
             self._producer = producer
             return False
         if error is not ErrorCode.NONE:
             raise self._told.refusal(error, producer, place)
-        if self._adds and fields[11] and partition.log.producers.get(producer.producer_id) is None:
+        if self._adds and fields[11] and known is None:
             # Its transactions begin at 0 everywhere: what came before this one has been lost on the way.
             raise OutOfOrderSequenceError(f"{place} has seen nothing of producer {producer}")
         return True

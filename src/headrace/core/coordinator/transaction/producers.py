@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import NamedTuple
 
 from headrace.core.coordinator.runtime import Result
@@ -14,7 +13,7 @@ from headrace.core.coordinator.transaction.records import (
     TransactionRecord,
 )
 from headrace.core.coordinator.transaction.shard import Transaction, TransactionShard
-from headrace.core.coordinator.transaction.states import COMPLETE, PREPARED, TransactionState
+from headrace.core.coordinator.transaction.states import PREPARED, TransactionState
 from headrace.errors import ApiError, ErrorCode
 from headrace.types import NO_PRODUCER_ID
 
@@ -70,27 +69,25 @@ def init_producer_id(
     present = Producer.of(current)
     if current.state in PREPARED:
         raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
-    if expected not in {NOBODY, present}:
-        # It has been given the next epoch already. If that is in use, this is a request that came late.
-        unused = current.state is TransactionState.EMPTY or (
-            current.bumps and current.state in COMPLETE
-        )
-        if not unused:
-            raise ApiError(ErrorCode.PRODUCER_FENCED)
-        return Result(present)
     if current.state is TransactionState.ONGOING:
-        result = abort_fencing(shard, transaction, now_ms)
+        last_epoch = NO_EPOCH if expected == NOBODY else current.producer_epoch
+        result = abort_fencing(shard, transaction, now_ms, last_epoch)
         return result.with_response(ErrorCode.CONCURRENT_TRANSACTIONS)
-    return _accepted(
-        transactional_id, _next(shard, current, expected, now_ms)._replace(timeout_ms=timeout_ms)
-    )
+    if expected not in {NOBODY, present} and current.producer_epoch < LAST_EPOCH:
+        following = current  # it has been given that before, and asks again
+    else:
+        following = _next(shard, current, expected)
+    following = following._replace(partitions=frozenset(), start_ms=-1, timeout_ms=timeout_ms)
+    return _accepted(transactional_id, following.to(TransactionState.EMPTY, now_ms))
 
 
-def abort_fencing(shard: TransactionShard, transaction: Transaction, now_ms: int) -> Result[None]:
+def abort_fencing(
+    shard: TransactionShard, transaction: Transaction, now_ms: int, last_epoch: int = NO_EPOCH
+) -> Result[None]:
     """Abort an ongoing transaction under a later epoch, so that its producer cannot write any more.
 
     With KIP-890 not the next epoch, but the one after it: as Kafka does, to whom the next one means that the producer
-    itself has ended its transaction.
+    itself has ended its transaction. A producer that asks for that itself may ask again, with the `last_epoch`.
     """
     current = transaction.metadata
     epoch = min(current.producer_epoch + (2 if current.bumps else 1), LAST_EPOCH)
@@ -98,7 +95,7 @@ def abort_fencing(shard: TransactionShard, transaction: Transaction, now_ms: int
         TransactionState.PREPARE_ABORT,
         now_ms,
         producer_epoch=epoch,
-        last_epoch=NO_EPOCH,
+        last_epoch=last_epoch,
     )
     return decided(shard, transaction, aborted, now_ms)
 
@@ -128,17 +125,17 @@ def _may_be(expected: Producer, current: TransactionMetadata) -> bool:
 
 
 def _next(
-    shard: TransactionShard, current: TransactionMetadata, expected: Producer, now_ms: int
+    shard: TransactionShard, current: TransactionMetadata, expected: Producer
 ) -> TransactionMetadata:
-    last_epoch = NO_EPOCH if expected == NOBODY else current.producer_epoch
-    empty = partial(current._replace, partitions=frozenset(), start_ms=-1, last_epoch=last_epoch)
+    last_epoch = NO_EPOCH if expected == NOBODY else expected.producer_epoch
     if current.producer_epoch < LAST_EPOCH - 1:
-        return empty(producer_epoch=current.producer_epoch + 1).to(TransactionState.EMPTY, now_ms)
-    return empty(
+        return current._replace(producer_epoch=current.producer_epoch + 1, last_epoch=last_epoch)
+    return current._replace(
         producer_id=shard.allocate_producer_id(),
         producer_epoch=0,
         previous_producer_id=current.producer_id,
-    ).to(TransactionState.EMPTY, now_ms)
+        last_epoch=last_epoch,
+    )
 
 
 def _accepted(transactional_id: str, metadata: TransactionMetadata) -> Result[Producer | ErrorCode]:

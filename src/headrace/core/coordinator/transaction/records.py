@@ -52,7 +52,8 @@ class TransactionMetadata(NamedTuple):
     previous_producer_id: int = NO_PRODUCER_ID
     """The producer id before this one, whose epochs were used up."""
     last_epoch: int = NO_EPOCH
-    """The epoch before this one, if the producer itself asked for this one (KIP-360, KIP-890): it may be asking again."""
+    """The epoch before this one, if the producer itself asked for this one (KIP-360, KIP-890), and while it has not
+    begun a transaction with it: it may be asking again."""
     next_producer_id: int = NO_PRODUCER_ID
     """The producer id from the end of the transaction on, with epoch 0: this one's epochs are used up."""
     client_transaction_version: int = 0

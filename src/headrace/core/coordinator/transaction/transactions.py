@@ -10,6 +10,7 @@ from headrace.core.coordinator.transaction.producers import Producer, abort_fenc
 from headrace.core.coordinator.transaction.records import (
     EPOCH_BUMP,
     LAST_EPOCH,
+    NO_EPOCH,
     TransactionMetadata,
     TransactionRecord,
 )
@@ -57,6 +58,7 @@ def add_partitions(
         partitions=current.partitions.union(partitions) if ongoing else frozenset(partitions),
         start_ms=current.start_ms if ongoing else now_ms,
         client_transaction_version=client_version,
+        last_epoch=NO_EPOCH,
     )
     return Result(ErrorCode.NONE, [TransactionRecord(transaction.transactional_id, added)])
 
@@ -176,7 +178,8 @@ def _has_ended(current: TransactionMetadata, producer: Producer) -> bool:
     if not (over and current.bumps) or producer.producer_epoch != current.last_epoch:
         return False
     if producer.producer_id == current.producer_id:
-        return current.producer_epoch == producer.producer_epoch + 1
+        fenced = current.producer_epoch == LAST_EPOCH and current.next_producer_id < 0
+        return current.producer_epoch == producer.producer_epoch + 1 and not fenced
     return producer.producer_id == current.previous_producer_id and current.producer_epoch == 0
 
 

@@ -1,0 +1,282 @@
+"""Transaction version 2 (KIP-890) through the whole broker: writes that add their partitions, ends that raise the epoch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace.broker.context import CloseConnection
+from headrace.errors import ErrorCode
+from headrace.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
+from headrace.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from headrace.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
+from tests.fixtures.broker_harness import BrokerHarness
+from tests.fixtures.transactional_producer import (
+    BumpingProducer,
+    committed_values,
+    group_offset,
+    settle,
+    state,
+    transactional_broker,
+)
+
+
+@pytest.fixture
+def harness(tmp_path: Any) -> BrokerHarness:
+    return transactional_broker(tmp_path)
+
+
+def code(pending: Any) -> int:
+    return int(pending.response.responses[0].partition_responses[0].error_code)
+
+
+def end_offset(harness: BrokerHarness) -> int:
+    return harness.broker.topics.require("t").partition(0).log.log_end_offset
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_records_and_offsets_add_their_partitions(
+    harness: BrokerHarness, *, committed: bool
+) -> None:
+    producer = BumpingProducer(harness)
+    for epoch, offset in ((0, 7), (1, 8)):
+        assert producer.epoch == epoch
+        assert [producer.send(b"a", 0), producer.send(b"c", 1)] == [0, 0]
+        assert producer.commit_offset(offset) == 0
+        assert group_offset(harness)[0] == ErrorCode.UNSTABLE_OFFSET_COMMIT
+        assert producer.end(committed=committed) == 0
+        settle(harness)
+    assert committed_values(harness, 0) == ([b"a"] * 2 if committed else [])
+    assert committed_values(harness, 1) == ([b"c"] * 2 if committed else [])
+    assert group_offset(harness) == (0, 8 if committed else -1)
+
+
+@pytest.mark.parametrize("syncs", range(3))
+def test_b7_a_batch_is_stored_when_its_partition_is_durably_in_the_transaction(
+    harness: BrokerHarness, syncs: int
+) -> None:
+    """Whatever a crash leaves, no batch outlives what the coordinator knows of it."""
+    producer = BumpingProducer(harness)
+    pending = harness.send(producer.produce_request(b"x"), 12)
+    end = end_offset(harness)
+    assert end == 0
+    for _ in range(syncs):
+        harness.sync()
+    assert pending.done is (syncs == 2)
+    harness.crash()
+    if end_offset(harness) > 0:
+        assert state(harness).transaction_state == "Ongoing"
+    assert (end_offset(harness) > 0) is (syncs >= 1)
+    harness.advance(60_000)
+    settle(harness)
+    assert committed_values(harness) == []
+
+
+def test_batches_that_wait_stay_in_order(harness: BrokerHarness) -> None:
+    producer = BumpingProducer(harness)
+    sent = []
+    for value in (b"1", b"2", b"3"):
+        sent.append(harness.send(producer.produce_request(value), 12))
+        producer.sequences[0] = producer.sequences.get(0, 0) + 1
+    settle(harness)
+    assert [code(each) for each in sent] == [0, 0, 0]
+    assert producer.end() == 0
+    settle(harness)
+    assert committed_values(harness) == [b"1", b"2", b"3"]
+
+
+def test_the_bytes_of_a_batch_that_waits_are_its_own(harness: BrokerHarness) -> None:
+    """The memory of a connection is used again as soon as its requests have been looked at."""
+    producer = BumpingProducer(harness)
+    request = producer.produce_request(b"mine")
+    received = bytearray(request.topic_data[0].partition_data[0].records)
+    request.topic_data[0].partition_data[0].records = memoryview(received)
+    pending = harness.send(request, 12)
+    received[:] = bytes(len(received))
+    settle(harness)
+    assert code(pending) == 0
+    producer.end()
+    settle(harness)
+    assert committed_values(harness) == [b"mine"]
+
+
+def test_a_transaction_that_ends_while_a_batch_waits_does_not_get_it(
+    harness: BrokerHarness,
+) -> None:
+    producer = BumpingProducer(harness)
+    waiting = harness.send(producer.produce_request(b"x"), 12)
+    ending = harness.send(producer.end_request(committed=False), 5)
+    settle(harness)
+    assert ending.response.error_code == 0
+    assert code(waiting) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert committed_values(harness) == []
+
+
+def test_a_topic_that_goes_while_a_batch_waits(harness: BrokerHarness) -> None:
+    producer = BumpingProducer(harness)
+    waiting = harness.send(producer.produce_request(b"x"), 12)
+    harness.broker.delete_topic(harness.broker.topics.require("t"), harness.now_ms)
+    settle(harness)
+    assert code(waiting) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert producer.end() == 0
+    settle(harness)
+    assert state(harness).transaction_state == "CompleteCommit"
+
+
+def test_b8_b9_nothing_that_comes_late_touches_a_later_transaction(harness: BrokerHarness) -> None:
+    producer = BumpingProducer(harness)
+    producer.send(b"first")
+    assert producer.end() == 0
+    settle(harness)
+    late = producer.as_before()
+    assert late.send(b"late") == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert late.send(b"late", 1) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert late.commit_offset(3) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert producer.send(b"second") == 0
+    assert late.send(b"late") == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert late.end() == ErrorCode.PRODUCER_FENCED
+    assert late.end(committed=False) == ErrorCode.PRODUCER_FENCED
+    assert state(harness).transaction_state == "Ongoing"
+    assert producer.end() == 0
+    settle(harness)
+    assert committed_values(harness) == [b"first", b"second"]
+
+
+def test_the_sequences_of_a_transaction_begin_at_0(harness: BrokerHarness) -> None:
+    producer = BumpingProducer(harness)
+    producer.sequences[0] = 1
+    assert producer.send(b"gap") == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    producer.sequences[0] = 0
+    assert producer.send(b"a") == 0
+    producer.end()
+    settle(harness)
+    producer.sequences[0] = 1
+    assert producer.send(b"gap") == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    producer.sequences[0] = 0
+    assert producer.send(b"b") == 0
+
+
+def test_the_next_transaction_begins_while_the_one_before_is_completed(
+    harness: BrokerHarness,
+) -> None:
+    producer = BumpingProducer(harness)
+    producer.send(b"a")
+    ending = harness.send(producer.end_request(), 5)
+    harness.sync()
+    assert ending.done
+    producer.becomes(ending.response.producer_id, ending.response.producer_epoch)
+    assert state(harness).transaction_state == "PrepareCommit"
+    assert producer.send(b"b") == 0
+    producer.end()
+    settle(harness)
+    assert committed_values(harness) == [b"a", b"b"]
+
+
+def test_a_client_that_asks_for_no_answer_cannot_begin_a_transaction(
+    harness: BrokerHarness,
+) -> None:
+    request = BumpingProducer(harness).produce_request(b"x")
+    request.acks = 0
+    with pytest.raises(CloseConnection, match="INVALID_REQUIRED_ACKS"):
+        harness.call(request, 12)
+
+
+@pytest.mark.parametrize(
+    ("produce", "commit", "told"),
+    [(10, 3, ErrorCode.INVALID_TXN_STATE), (11, 4, ErrorCode.TRANSACTION_ABORTABLE)],
+)
+def test_whoever_knows_it_is_told_to_abort(
+    harness: BrokerHarness, produce: int, commit: int, told: ErrorCode
+) -> None:
+    producer = BumpingProducer(harness)
+    producer.produce_version, producer.commit_version = produce, commit
+    assert producer.send(b"x") == told
+    assert producer.commit_offset(1) == told
+
+
+def test_a_client_may_change_its_protocol_between_transactions(harness: BrokerHarness) -> None:
+    producer = BumpingProducer(harness)
+    for version in (9, 12, 9):
+        producer.produce_version = version
+        producer.end_version = 5 if version == 12 else 3
+        if version == 9:
+            producer.add(0)
+        assert producer.send(b"%d" % version) == 0
+        assert producer.end() == 0
+        settle(harness)
+    assert committed_values(harness) == [b"9", b"12", b"9"]
+    assert producer.epoch == 1
+
+
+def brokers_request(producer: BumpingProducer, *, verify: bool, topic: str = "t") -> Any:
+    return AddPartitionsToTxnRequest(
+        transactions=[
+            AddPartitionsToTxnTransaction(
+                transactional_id=producer.name,
+                producer_id=producer.id,
+                producer_epoch=producer.epoch,
+                verify_only=verify,
+                topics=[AddPartitionsToTxnTopic(name=topic, partitions=[0, 1])],
+            )
+        ]
+    )
+
+
+def test_brokers_add_to_several_transactions_or_ask(harness: BrokerHarness) -> None:
+    one, other = BumpingProducer(harness), BumpingProducer(harness, "other")
+
+    def ask(*requests: Any, version: int = 5) -> list[list[int]]:
+        together = AddPartitionsToTxnRequest(
+            transactions=[each for request in requests for each in request.transactions]
+        )
+        results = harness.call(together, version).results_by_transaction
+        return [
+            [part.partition_error_code for part in result.topic_results[0].results_by_partition]
+            for result in results
+        ]
+
+    asked = brokers_request(one, verify=True)
+    assert ask(asked) == [[ErrorCode.TRANSACTION_ABORTABLE] * 2]
+    assert ask(asked, version=4) == [[ErrorCode.INVALID_TXN_STATE] * 2]
+    added = ask(brokers_request(one, verify=False), brokers_request(other, verify=True))
+    assert added == [[0, 0], [ErrorCode.TRANSACTION_ABORTABLE] * 2]
+    assert ask(asked) == [[0, 0]]
+    nowhere = brokers_request(one, verify=False, topic="nowhere")
+    assert ask(nowhere) == [[ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2]
+    described = harness.call(DescribeTransactionsRequest(transactional_ids=["other"]))
+    assert described.transaction_states[0].transaction_state == "Empty"
+
+
+def test_a_marker_from_a_client_ends_nothing_of_this_version(harness: BrokerHarness) -> None:
+    producer = BumpingProducer(harness)
+    producer.send(b"a")
+
+    def mark(epoch: int) -> int:
+        marker = WritableTxnMarker(
+            producer_id=producer.id,
+            producer_epoch=epoch,
+            topics=[WritableTxnMarkerTopic(name="t", partition_indexes=[0])],
+            coordinator_epoch=0,
+            transaction_version=2,
+        )
+        answer = harness.call(WriteTxnMarkersRequest(markers=[marker]))
+        return int(answer.markers[0].topics[0].partitions[0].error_code)
+
+    assert mark(producer.epoch) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert producer.end() == 0
+    settle(harness)
+    assert mark(producer.epoch) == 0  # the transaction's own once more
+    assert producer.send(b"b") == 0
+    assert mark(producer.epoch) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert producer.end() == 0
+    settle(harness)
+    assert committed_values(harness) == [b"a", b"b"]
