@@ -5,7 +5,8 @@ An assignor is any object with a `name` and an `assign`; the user's own are give
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
+from heapq import heappop, heappush
 from typing import Final, NamedTuple, Protocol
 
 from headrace.core.coordinator.consumer.records import Partition, Partitions
@@ -119,15 +120,43 @@ def _share_by_topic(
         for topic_id in members[member_id].topics:
             subscribers.setdefault(topic_id, []).append(member_id)
     free = partitions.difference(*held.values())
+    loads = _Loads(members, held)
     # Those with the fewest possible owners first: the others can still even out what these make uneven.
     for topic_id, index in sorted(free, key=lambda p: (len(subscribers.get(p[0], ())), p)):
-        if candidates := subscribers.get(topic_id):
-            held[min(candidates, key=lambda m: len(held[m]))].add((topic_id, index))
-    _even_out(held, subscribers)
+        if topic_id in subscribers:
+            taker = loads.lightest(topic_id)
+            held[taker].add((topic_id, index))
+            loads.changed(taker)
+    _even_out(held, loads)
     return held
 
 
-def _even_out(held: Mapping[str, set[Partition]], subscribers: Mapping[bytes, list[str]]) -> None:
+class _Loads:
+    """How many partitions members hold, and who of a topic's subscribers holds fewest, the first by id."""
+
+    def __init__(
+        self, members: Mapping[str, Subscriber], held: Mapping[str, set[Partition]]
+    ) -> None:
+        self._members = members
+        self._held = held
+        self._heaps: dict[bytes, list[tuple[int, str]]] = {}
+        for member_id in sorted(members):
+            self.changed(member_id)
+
+    def changed(self, member_id: str) -> None:
+        """A member holds more, or less, than before; what heaps say of it besides counts no more."""
+        load = len(self._held[member_id])
+        for topic_id in self._members[member_id].topics:
+            heappush(self._heaps.setdefault(topic_id, []), (load, member_id))
+
+    def lightest(self, topic_id: bytes) -> str:
+        heap = self._heaps[topic_id]
+        while heap[0][0] != len(self._held[heap[0][1]]):
+            heappop(heap)
+        return heap[0][1]
+
+
+def _even_out(held: Mapping[str, set[Partition]], loads: _Loads) -> None:
     """Move single partitions to members that have at least two fewer, until there is none left to move.
 
     Every move makes the sum of the squares of the loads smaller, so it ends.
@@ -137,22 +166,26 @@ def _even_out(held: Mapping[str, set[Partition]], subscribers: Mapping[bytes, li
         moved = False
         for member_id in sorted(held, key=lambda m: -len(held[m])):
             for topic_id in sorted({topic_id for topic_id, _ in held[member_id]}):
-                moved |= _give_away(held, member_id, topic_id, subscribers[topic_id])
+                moved |= _give_away(held, member_id, topic_id, loads)
 
 
 def _give_away(
-    held: Mapping[str, set[Partition]], giver: str, topic_id: bytes, candidates: Iterable[str]
+    held: Mapping[str, set[Partition]], giver: str, topic_id: bytes, loads: _Loads
 ) -> bool:
-    mine = sorted((p for p in held[giver] if p[0] == topic_id), reverse=True)
-    moved = False
-    for partition in mine:
-        taker = min(candidates, key=lambda m: len(held[m]))
-        if len(held[giver]) - len(held[taker]) < 2:
-            break
+    def takes() -> bool:
+        return len(held[giver]) - len(held[loads.lightest(topic_id)]) >= 2
+
+    if not takes():
+        return False
+    for partition in sorted((p for p in held[giver] if p[0] == topic_id), reverse=True):
+        taker = loads.lightest(topic_id)
         held[giver].remove(partition)
         held[taker].add(partition)
-        moved = True
-    return moved
+        loads.changed(giver)
+        loads.changed(taker)
+        if not takes():
+            break
+    return True
 
 
 OWN_ASSIGNORS: Final[Mapping[str, Assignor]] = {
