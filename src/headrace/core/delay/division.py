@@ -12,6 +12,7 @@ records are delayed it is a control record that means nothing: clients pass over
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from headrace.core.delay.schedule_batch import Waiting, encode_waiting, sealed
@@ -26,10 +27,11 @@ from headrace.records.batch import (
 )
 from headrace.records.builder import Headers, build_batch
 from headrace.records.directives import DELAY_MS, DELIVER_AT_MS, decode_ms
-from headrace.records.raw import iterate_raw, records_of
+from headrace.records.raw import records_of
 from headrace.records.reader import Record, decode_data
 from headrace.records.refusal import InvalidRecordsError
 from headrace.records.rewriting import with_records
+from headrace.records.varint import decode_varint
 from headrace.types import Buffer
 
 _COMMON: Final = b"headrace.del"
@@ -82,9 +84,7 @@ def divide(records: Buffer, *, now_ms: int, max_delay_ms: int) -> Divided | None
             )
         waiting = [
             Waiting(max(due, now_ms), data[start:end])
-            for due, (start, end, *_) in zip(
-                dues, iterate_raw(data, header.records_count), strict=True
-            )
+            for due, (start, end) in zip(dues, _slices(data, len(dues)), strict=True)
             if due is not None
         ]
         now = _now_part(header, data, [due is None for due in dues], now_ms)
@@ -92,6 +92,15 @@ def divide(records: Buffer, *, now_ms: int, max_delay_ms: int) -> Divided | None
         raise InvalidRecordError(str(error)) from error
     later = encode_waiting(header, waiting, now_ms)
     return Divided(now, later, min(entry.due_ms for entry in waiting))
+
+
+def _slices(data: bytes, count: int) -> Iterator[tuple[int, int]]:
+    """Yield where the records lie that have been found to decode."""
+    position = 0
+    for _ in range(count):
+        length, start = decode_varint(data, position)
+        yield position, start + length
+        position = start + length
 
 
 def _dues(records: list[Record], now_ms: int, max_delay_ms: int) -> list[int | None] | None:

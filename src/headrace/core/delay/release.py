@@ -19,7 +19,7 @@ from headrace.records.batch import (
     BatchHeader,
 )
 from headrace.records.compression import Compression, compress
-from headrace.records.varint import MAX_VARLONG_SIZE, SMALL_VARINTS, decode_varint, encode_varint
+from headrace.records.varint import SMALL_VARINTS, encode_varint
 from headrace.types import NO_PARTITION_LEADER_EPOCH
 
 _SMALL_COUNT: Final = len(SMALL_VARINTS)
@@ -71,9 +71,16 @@ def released_offset(header: BatchHeader) -> int | None:
 
 def _moved(record: bytes, time_delta: int, offset_delta: int) -> bytes:
     """Return a record as it lies in another batch."""
-    _, start = decode_varint(record, 0)
-    _, position = decode_varint(record, start + 1, MAX_VARLONG_SIZE)
-    _, position = decode_varint(record, position)
+    # Its CRC has been checked: a number ends with the first byte below 0x80.
+    start = 0
+    while record[start] >= 0x80:
+        start += 1
+    position = start = start + 1
+    for _ in range(2):
+        position += 1
+        while record[position] >= 0x80:
+            position += 1
+    position += 1
     body = b"".join(
         (
             record[start : start + 1],
@@ -84,4 +91,5 @@ def _moved(record: bytes, time_delta: int, offset_delta: int) -> bytes:
             record[position:],
         )
     )
-    return encode_varint(len(body)) + body
+    size = len(body)
+    return (SMALL_VARINTS[size] if size < _SMALL_COUNT else encode_varint(size)) + body

@@ -54,7 +54,9 @@ from headrace.types import Buffer
 RELEASE_BYTES: Final = 512 << 10
 """About how much one batch releases."""
 RELEASE_RECORDS: Final = 4096
-_BATCHES_AT_ONCE: Final = 2
+RELEASE_PAUSE_MS: Final = 5
+"""Between two releases: where many records come, a batch each millisecond would cost more than they do."""
+_BATCHES_AT_ONCE: Final = 4
 _LOAD_BYTES: Final = 1 << 20
 """How much of the schedule is read at once while it is loaded."""
 _CHUNK_BITS: Final = 12
@@ -111,9 +113,12 @@ class Schedule:
         """The offset of the last mark in the schedule."""
         self._reached = NOTHING
         """The cursor, whether it is marked or not."""
-        self._releases: deque[_Release] = deque()
+        self._unmarked: deque[_Release] = deque()
+        self._marked: deque[_Release] = deque()
         self._unsynced: deque[tuple[int, int]] = deque()
         """Marks that are not synced: their offset, and the target offset that they speak of."""
+        self._released_ms = -RELEASE_PAUSE_MS
+
         self._synced_mark = log.log_start_offset
         self._needed: Counter[int] = Counter()
         """How many records in each stretch of the schedule wait, or belong to a release that is not marked."""
@@ -190,9 +195,9 @@ class Schedule:
             cursor = Cursor(self._due_of(last), last)
             self._mark = self._mark._replace(cursor=cursor)
             release = _Release(first, target.log_end_offset, cursor, Counter([last >> _CHUNK_BITS]))
-            self._releases.append(release)
+            self._unmarked.append(release)
             self._needed += release.chunks
-            target.keep_from = first
+            self._keep()
 
     def _due_of(self, offset: int) -> int:
         found = self.log.read(offset, max_bytes=1, up_to=self.log.log_end_offset, minimum_one=True)
@@ -281,7 +286,9 @@ class Schedule:
         if entry is None:
             return None
         due_ms, offset, *_ = ENTRY.unpack(entry)
-        return due_ms if offset < self.log.high_watermark else None
+        if offset >= self.log.high_watermark:
+            return None
+        return max(int(due_ms), self._released_ms + RELEASE_PAUSE_MS)
 
     def work(self, now_ms: int) -> None:
         """Release what is due, and mark what has been released durably; a bounded step of it.
@@ -295,8 +302,12 @@ class Schedule:
         if self._loading is not None:
             self._load_some()
             return
-        for _ in range(_BATCHES_AT_ONCE):
+        if now_ms - self._released_ms < RELEASE_PAUSE_MS:
+            return
+        for number in range(_BATCHES_AT_ONCE):
             if not self._release(now_ms):
+                if number:
+                    self._released_ms = now_ms
                 return
 
     def settle(self, now_ms: int) -> None:
@@ -307,19 +318,30 @@ class Schedule:
         """
         while self._unsynced and self._unsynced[0][0] < self.log.high_watermark:
             self._synced_mark, target_offset = self._unsynced.popleft()
-            while self._releases and self._releases[0].end_offset <= target_offset:
-                self._needed -= self._releases.popleft().chunks
-            self.target.keep_from = self._releases[0].offset if self._releases else NEVER
-        synced = self._target_synced
+            while self._marked and self._marked[0].end_offset <= target_offset:
+                self._needed -= self._marked.popleft().chunks
+            self._keep()
+        if self._unsynced:
+            return  # one mark for each sync is enough
+        synced, unmarked = self._target_synced, self._unmarked
         newest: _Release | None = None
-        for release in self._releases:
-            if release.end_offset > synced:
-                break
-            newest = release
-        if newest is not None and newest.end_offset > self._mark.target_offset:
-            self._write_mark(
-                Mark(newest.end_offset, newest.cursor, self._earlier(newest.cursor)), now_ms
-            )
+        while unmarked and unmarked[0].end_offset <= synced:
+            newest = unmarked.popleft()
+            self._marked.append(newest)
+        if newest is None:
+            return
+        try:
+            mark = Mark(newest.end_offset, newest.cursor, self._earlier(newest.cursor))
+            self._write_mark(mark, now_ms)
+        except BaseException:
+            unmarked.extendleft(reversed(self._marked))
+            self._marked.clear()
+            raise
+
+    def _keep(self) -> None:
+        """Have the target keep the releases that no synced mark covers."""
+        first = self._marked or self._unmarked
+        self.target.keep_from = first[0].offset if first else NEVER
 
     def refresh(self, now_ms: int) -> None:
         """Once in a while: mark how far the target is known, so that a start has little to read; let go what is done.
@@ -327,7 +349,11 @@ class Schedule:
         Raises:
             ApiError: The mark could not be written.
         """
-        if not self._releases and self._target_synced > self._mark.target_offset:
+        if (
+            not self._unmarked
+            and not self._unsynced
+            and self._target_synced > self._mark.target_offset
+        ):
             earlier = self._earlier(self._reached)
             self._write_mark(Mark(self._target_synced, self._reached, earlier), now_ms)
         if self._loading is None:
@@ -372,10 +398,10 @@ class Schedule:
         info = self._append_target(batch, now_ms)
         self._reached = Cursor(due_ms, offset)
         end_offset = info.last_offset + 1
-        self._releases.append(
+        self._unmarked.append(
             _Release(info.base_offset, end_offset, self._reached, _chunks(entries))
         )
-        self.target.keep_from = self._releases[0].offset
+        self._keep()
 
     def _take_due(self, now_ms: int) -> list[bytes]:
         high_watermark = self.log.high_watermark
@@ -393,11 +419,12 @@ class Schedule:
         return entries
 
     def _read(self, entries: list[bytes]) -> Iterator[Waiting]:
-        segments = self.log.segments
+        segments, segment = self.log.segments, self.log.segments.active
         for entry in entries:
             due_ms, offset, position, size, crc = ENTRY.unpack(entry)
-            segment = next(segments.since(offset))
-            segments.keep_open(segment)
+            if segment.file is None or not segment.base_offset <= offset < segment.end_offset:
+                segment = next(segments.since(offset))
+                segments.keep_open(segment)
             record = segment.reopen().read(position, size)
             if crc32c(record) == crc:
                 yield Waiting(due_ms, record)
