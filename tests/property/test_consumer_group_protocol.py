@@ -1,8 +1,9 @@
-"""Consumer groups of the server-side protocol against members that join, leave, die, fall silent and are stubborn.
+"""Consumer groups against members of both protocols that join, leave, die, fall silent and are stubborn.
 
-Whatever happens, also while the coordinator is killed and the topics change: no partition is held by two living
-members; and once the members are left in peace each of them holds, after few heartbeats, what the target gives it, and
-the target is balanced and complete.
+Whatever happens, also while requests arrive twice and answers late or never, the coordinator is killed and the topics
+change, and with every change of the group's protocol: no partition is held by two living members; an offset that was
+committed is there, and one of a member that is fenced is not; and once the members are left in peace each of them
+holds, after few heartbeats, what the target gives it, and the target is balanced and complete.
 """
 
 from __future__ import annotations
@@ -12,13 +13,29 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headrace.core.coordinator.consumer.group import ConsumerGroupState
+from headrace.core.coordinator.group.states import GroupState
+from tests.fixtures.classic_consumers import ClassicConsumer
 from tests.fixtures.consumer_protocol_world import REBALANCE_MS, SESSION_MS, Consumer, ConsumerWorld
 
 NAMES = ("a", "b", "c", "d", "e")
 INSTANCES = {"d": "static-d", "e": "static-e"}
 TOPICS = st.sampled_from([("t",), ("t", "u"), ("u",)])
-PEACE_ROUNDS = 12
-FATES = ("answered", "answered", "the answer is lost")
+PEACE_ROUNDS = 24
+FATES = ("answered", "answered", "answered", "late", "lost", "doubled")
+KINDS = ("consumer", "consumer", "classic")
+Member = Consumer | ClassicConsumer
+IMAGE = (
+    "epoch",
+    "assignment_epoch",
+    "members",
+    "targets",
+    "current",
+    "owners",
+    "instances",
+    "wishes",
+    "classic_members",
+    "protocols",
+)
 
 
 class ConsumerGroupMachine(RuleBasedStateMachine):
@@ -27,33 +44,58 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     @initialize(
         assignor=st.sampled_from(["uniform", "range"]),
         sizes=st.tuples(st.integers(2, 9), st.integers(1, 5)),
-        members=st.lists(TOPICS, min_size=2, max_size=4),
+        members=st.lists(st.tuples(TOPICS, st.sampled_from(KINDS)), min_size=2, max_size=4),
+        cooperative=st.booleans(),
     )
-    def begin(self, assignor: str, sizes: tuple[int, int], members: list[tuple[str, ...]]) -> None:
+    def begin(
+        self,
+        assignor: str,
+        sizes: tuple[int, int],
+        members: list[tuple[tuple[str, ...], str]],
+        cooperative: object,
+    ) -> None:
         self.world = ConsumerWorld()
         self.assignor = assignor
+        self.cooperative = bool(cooperative)
         self.world.topics.create("t", sizes[0])
         self.world.topics.create("u", sizes[1])
-        self.alive: dict[str, Consumer] = {}
+        self.alive: dict[str, Member] = {}
         self.gone = 0
         self.last_heard: dict[str, int] = {}
-        for name, topics in zip(NAMES, members, strict=False):
-            self.begin_member(name, topics)
+        self.committed: dict[tuple[str, int], int] = {}
+        self.commits = 0
+        for name, (topics, kind) in zip(NAMES, members, strict=False):
+            self.begin_member(name, topics, kind)
 
     # --- what happens ---
 
     @precondition(lambda self: len(self.alive) < len(NAMES))
-    @rule(data=st.data(), topics=TOPICS, settled=st.sampled_from([True, True, False]))
-    def join(self, data: st.DataObject, topics: tuple[str, ...], settled: object) -> None:
+    @rule(
+        data=st.data(),
+        topics=TOPICS,
+        kind=st.sampled_from(KINDS),
+        settled=st.sampled_from([True, True, False]),
+    )
+    def join(
+        self, data: st.DataObject, topics: tuple[str, ...], kind: str, settled: object
+    ) -> None:
         name = data.draw(st.sampled_from([name for name in NAMES if name not in self.alive]))
         if settled:
             self.settle()
-        self.begin_member(name, topics)
+        self.begin_member(name, topics, kind)
 
-    def begin_member(self, name: str, topics: tuple[str, ...]) -> None:
+    def begin_member(self, name: str, topics: tuple[str, ...], kind: str) -> None:
         self.gone += 1
-        member = Consumer(self.world, f"{name}-{self.gone}", *topics, instance=INSTANCES.get(name))
-        member.assignor = self.assignor
+        instance = INSTANCES.get(name)
+        member: Member
+        if kind == "classic":
+            cooperative = self.cooperative
+            member = ClassicConsumer(
+                self.world, *topics, cooperative=cooperative, instance=instance
+            )
+        else:
+            member = Consumer(self.world, f"{name}-{self.gone}", *topics, instance=instance)
+            member.assignor = self.assignor
         self.alive[name] = member
         self.beat(name)
 
@@ -66,7 +108,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     def heartbeats(self, beats: list[tuple[int, str]]) -> None:
         names = sorted(self.alive)
         for number, fate in beats:
-            self.beat(names[number % len(names)], lose_answer=fate == "the answer is lost")
+            self.beat(names[number % len(names)], fate)
             self.nothing_is_held_twice()
 
     def settle(self) -> None:
@@ -74,10 +116,10 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             for name in sorted(self.alive):
                 self.beat(name)
 
-    def beat(self, name: str, *, lose_answer: bool = False) -> None:
+    def beat(self, name: str, fate: str = "answered") -> None:
         member = self.alive[name]
         self.forget_the_silent()
-        member.beat(lose_answer=lose_answer)
+        member.beat(fate)
         self.last_heard[name] = self.world.now_ms
 
     @precondition(lambda self: len(self.alive) > 1)
@@ -85,7 +127,10 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     def leave(self, data: st.DataObject, epoch: int) -> None:
         name = data.draw(st.sampled_from(sorted(self.alive)))
         member = self.alive.pop(name)
-        member.leave(epoch if member.instance is not None else -1)
+        if isinstance(member, ClassicConsumer):
+            member.leave()
+        else:
+            member.leave(epoch if member.instance is not None else -1)
 
     @precondition(lambda self: len(self.alive) > 1)
     @rule(data=st.data())
@@ -96,12 +141,32 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     @rule(data=st.data(), topics=TOPICS)
     def resubscribe(self, data: st.DataObject, topics: tuple[str, ...]) -> None:
         member = self.alive[data.draw(st.sampled_from(sorted(self.alive)))]
-        member.topics, member.resubscribed = list(topics), True
+        member.topics = list(topics)
+        if isinstance(member, Consumer):
+            member.resubscribed = True
+        elif member.parked is None:
+            member.step = "join"
 
     @precondition(lambda self: self.alive)
     @rule(data=st.data())
     def become_stubborn(self, data: st.DataObject) -> None:
-        self.alive[data.draw(st.sampled_from(sorted(self.alive)))].stubborn = True
+        member = self.alive[data.draw(st.sampled_from(sorted(self.alive)))]
+        if isinstance(member, Consumer):
+            member.stubborn = True
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data(), index=st.integers(0, 3), behind=st.sampled_from([0, 0, 1]))
+    def commit(self, data: st.DataObject, index: int, behind: int) -> None:
+        member = self.alive[data.draw(st.sampled_from(sorted(self.alive)))]
+        classic = isinstance(member, ClassicConsumer)
+        epoch = (member.generation if classic else member.epoch) - behind  # type: ignore[union-attr]  # by kind
+        self.commits += 1
+        code = self.world.commit_code(
+            {("t", index): self.commits}, member=member.member, generation=max(epoch, 0)
+        )
+        if code == 0:
+            assert not behind
+            self.committed["t", index] = self.commits
 
     @rule(ms=st.sampled_from([1_000, 20_000, SESSION_MS + 1, REBALANCE_MS + 1]))
     def time_passes(self, ms: int) -> None:
@@ -112,9 +177,11 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         """A client knows its session: one that was silent for longer has stopped reading."""
         for name, member in self.alive.items():
             silent_ms = self.world.now_ms - self.last_heard.get(name, self.world.now_ms)
-            if silent_ms >= SESSION_MS or (member.stubborn and silent_ms >= 1_000):
-                member.epoch, member.owned, member.reported = 0, set(), None
-                member.stubborn = False
+            stubborn = isinstance(member, Consumer) and member.stubborn
+            if silent_ms >= SESSION_MS or (stubborn and silent_ms >= 1_000):
+                member.lose()
+            if stubborn and silent_ms >= 1_000:
+                member.stubborn = False  # type: ignore[union-attr]  # only consumers are
 
     @rule()
     def coordinator_restarts(self) -> None:
@@ -148,42 +215,50 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     @invariant()
     def the_group_is_what_its_log_says(self) -> None:
         before = self.world.group()
-        other = self.world.started()._shards[0].consumers.get("g")
+        now, loaded = self.world.coordinator._shards[0], self.world.started()._shards[0]
+        other = loaded.consumers.get("g")
         assert (before is None) == (other is None)
         if before is not None and other is not None:
-            for name in ("epoch", "assignment_epoch", "members", "targets", "current", "owners"):
+            for name in IMAGE:
                 assert getattr(before, name) == getattr(other, name), name
+        classic, again = now.groups.get("g"), loaded.groups.get("g")
+        if classic is not None and classic.is_stored:
+            assert again is not None
+            assert again.generation == classic.generation
+        assert self.world.offsets() == self.committed
 
     def teardown(self) -> None:
         if not getattr(self, "alive", None):
             return
         for name, member in list(self.alive.items()):
-            member.stubborn = False
-            if member.instance is not None and member.epoch == 0:
-                del self.alive[name]  # its place may still be that of one who is gone
-        self.world.advance(SESSION_MS // 2)
-        rounds = [*([None] * PEACE_ROUNDS)]
-        for _ in rounds:
+            if isinstance(member, Consumer):
+                member.stubborn = False
+                if member.instance is not None and member.epoch == 0:
+                    del self.alive[name]  # its place may still be that of one who is gone
+        for _ in range(PEACE_ROUNDS):
             for name in self.alive:
                 self.beat(name)
-            self.world.advance(SESSION_MS // 3)
+                self.nothing_is_held_twice()
+            self.world.advance(SESSION_MS // 6)
         self.check_peace()
 
     def check_peace(self) -> None:
         group = self.world.group()
         if not self.alive:
             return
-        assert group is not None
-        assert group.state is ConsumerGroupState.STABLE
+        if group is None:
+            assert self.world.group_state() is GroupState.STABLE
+        else:
+            assert group.state is ConsumerGroupState.STABLE
         wanted: set[str] = set()
         for member in self.alive.values():
-            assert member.owned == group.target(member.member), member.member
+            assert group is None or member.owned == group.target(member.member), member.member
             assert member.owned <= self.world.topics.partitions(*member.topics)
             wanted.update(member.topics)
         owned = [p for member in self.alive.values() for p in member.owned]
         assert len(owned) == len(set(owned))
         assert set(owned) == self.world.topics.partitions(*wanted)
-        if self.assignor == "uniform":
+        if group is not None and self.assignor == "uniform":
             self.check_balance()
 
     def check_balance(self) -> None:

@@ -108,7 +108,7 @@ def test_new_partitions_are_given_out_and_those_of_a_deleted_topic_taken_back(wo
 def test_an_answer_that_was_lost_is_given_again(world):
     (member,) = settled(world, "a")
     world.topics.grow("t", 5)
-    member.beat(lose_answer=True)
+    member.beat("lost")
     assert world.group().holding("a").epoch == member.epoch + 1
     member.beat()
     assert len(member.owned) == 5

@@ -299,21 +299,26 @@ def test_both_kinds_of_members_are_described(world):
     assert (listed.group_type, listed.group_state) == ("consumer", "Stable")
 
 
-def test_leaving_is_for_classic_members(world):
+def test_members_of_either_kind_are_removed(world):
     first = Consumer(world, "a", "t")
-    classic = ClassicConsumer(world, "t")
-    settle(first, classic)
-    answer = now(world.leave(("a", None), (classic.member, None), (classic.member, None)))
+    others = [ClassicConsumer(world, "t", instance=instance) for instance in (None, "i")]
+    settle(first, *others)
+    gone = others[0].member
+    answer = now(world.leave(("a", None), (gone, None), (gone, None), ("", "j")))
     codes = [member.error_code for member in answer.members]
-    assert codes == [ErrorCode.UNKNOWN_MEMBER_ID, 0, ErrorCode.UNKNOWN_MEMBER_ID]
-    classic.lose()
-    settle(first)
-    assert len(first.owned) == 6
+    assert codes == [0, 0, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.UNKNOWN_MEMBER_ID]
+    assert world.group() is None, "no consumer is left"
+    settle(others[1])
+    assert len(others[1].owned) == 6
+    settle(Consumer(world, "b", "t"))
+    (removed,) = now(world.leave(("", "i"))).members
+    assert (removed.member_id, removed.error_code) == ("", 0)
+    assert list(world.group().members) == ["b"]
 
 
 def test_sessions_of_classic_members_are_their_own(world):
     first = Consumer(world, "a", "t")
-    classic = ClassicConsumer(world, "t")
+    classic = ClassicConsumer(world, "t", session_ms=CLASSIC_SESSION_MS)
     settle(first, classic)
     world.restart()
     world.advance(CLASSIC_SESSION_MS - 1)

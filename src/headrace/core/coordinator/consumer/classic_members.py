@@ -62,14 +62,23 @@ from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRes
 def join(
     shard: GroupShard, origin: Origin, request: JoinGroupRequest, now_ms: int
 ) -> Result[JoinGroupResponse]:
-    """Take the turn of a classic member; a group that has no members becomes a classic one.
-
-    Raises:
-        ApiError: It may not join.
-    """
+    """Take the turn of a classic member; a group that has no members becomes a classic one."""
     group = shard.consumers[request.group_id]
-    if not group.members:
-        return _join_deserted(shard, group, origin, request, now_ms)
+    try:
+        if not group.members:
+            return _join_deserted(shard, group, origin, request, now_ms)
+        return _join(shard, group, origin, request, now_ms)
+    except ApiError as error:
+        return Result(JoinGroupResponse(error_code=error.code, member_id=""))
+
+
+def _join(
+    shard: GroupShard,
+    group: ConsumerGroup,
+    origin: Origin,
+    request: JoinGroupRequest,
+    now_ms: int,
+) -> Result[JoinGroupResponse]:
     protocols = tuple(Protocol(p.name, bytes(p.metadata)) for p in request.protocols)
     said = _check_protocols(group, request.protocol_type, protocols)
     member_id = request.member_id or new_member_id(
@@ -296,7 +305,7 @@ def _is_released(group: ConsumerGroup, member_id: str) -> bool:
 def leave(
     shard: GroupShard, group_id: str, leaving: list[MemberIdentity], now_ms: int
 ) -> Result[LeaveGroupResponse]:
-    """Remove members, each with an outcome of its own."""
+    """Remove members of either kind, each with an outcome of its own."""
     group = shard.consumers[group_id]
     removed: dict[str, None] = {}
     responses = []
@@ -307,15 +316,13 @@ def leave(
         try:
             if member_id in removed:
                 raise unknown_member(group, member_id)
-            _classic_member(group, member_id, instance_id)
+            _check_member(group, member_id, instance_id)
             removed[member_id] = None
         except ApiError as error:
             code = error.code
         responses.append(
             MemberResponse(
-                member_id=member_id if code is ErrorCode.NONE else identity.member_id,
-                group_instance_id=instance_id,
-                error_code=code,
+                member_id=identity.member_id, group_instance_id=instance_id, error_code=code
             )
         )
     response = LeaveGroupResponse(members=responses)
@@ -324,15 +331,27 @@ def leave(
     return remove(shard, group, list(removed), now_ms).with_response(response)
 
 
+def _check_member(group: ConsumerGroup, member_id: str, instance_id: str | None) -> MemberMetadata:
+    """Return a member.
+
+    Raises:
+        ApiError: UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID.
+    """
+    if instance_id is not None:
+        check_instance(group, instance_id, member_id)
+    member = group.members.get(member_id)
+    if member is None:
+        raise unknown_member(group, member_id)
+    return member
+
+
 def _classic_member(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ClassicMember:
     """Return what a member is as a classic one.
 
     Raises:
         ApiError: UNKNOWN_MEMBER_ID, also for a member that is none; FENCED_INSTANCE_ID.
     """
-    if instance_id is not None:
-        check_instance(group, instance_id, member_id)
-    member = group.members.get(member_id)
-    if member is None or member.classic is None:
+    classic = _check_member(group, member_id, instance_id).classic
+    if classic is None:
         raise unknown_member(group, member_id)
-    return member.classic
+    return classic
