@@ -20,6 +20,8 @@ from headrace.workers.scheduler import Ordering
 from headrace.workers.service import Service
 from headrace.workers.settings import (
     DEFAULT_CONCURRENCY,
+    DEFAULT_TRANSACTION_MS,
+    DEFAULT_TRANSACTION_RECORDS,
     Delivery,
     Publication,
     SeenKeys,
@@ -43,8 +45,8 @@ class App:
 
         app.run()                                   # or: headrace run module:app
 
-    Records are handled at least once: what is finished is committed without gaps, and what is not comes again. The
-    decorated functions stay what they are and can be called in a test; `with app.test(broker)` runs all of it.
+    Records are handled at least once: what is finished is committed without gaps, and what is not comes again; with
+    `delivery="exactly_once"` what they lead to in topics is there once all the same. The decorated functions stay what they are and can be called in a test; `with app.test(broker)` runs all of it.
     """
 
     def __init__(
@@ -106,6 +108,9 @@ class App:
         seen: SeenKeys | None = None,
         serde: str | Serde | type[Any] | None = None,
         delivery: Delivery = "at_least_once",
+        transaction_ms: int = DEFAULT_TRANSACTION_MS,
+        transaction_records: int = DEFAULT_TRANSACTION_RECORDS,
+        transactional_id: str | None = None,
         **properties: Any,
     ) -> Callable[[F], F]:
         """Have a function handle the records of topics; what the arguments mean is said at `WorkerSettings`.
@@ -132,6 +137,9 @@ class App:
             seen=seen,
             serde=None if serde is None else resolve_serde(serde),
             delivery=delivery,
+            transaction_ms=transaction_ms,
+            transaction_records=transaction_records,
+            transactional_id=transactional_id,
             consumer={"client_id": self._client_id, **self._properties, **properties},
             **self._pace,
         )

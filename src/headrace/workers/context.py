@@ -11,7 +11,7 @@ from headrace.clients.producer.delivery import RecordMetadata
 from headrace.workers.letters import Headers, Place, place_of
 
 if TYPE_CHECKING:
-    from headrace.workers.outlet import Outlet
+    from headrace.workers.outbox import Publisher
 
 
 class Context:
@@ -22,12 +22,12 @@ class Context:
         attempt: Which attempt this is, from 1.
     """
 
-    __slots__ = ("_outlet", "attempt", "records")
+    __slots__ = ("_out", "attempt", "records")
 
-    def __init__(self, records: list[ConsumerRecord], attempt: int, outlet: Outlet) -> None:
+    def __init__(self, records: list[ConsumerRecord], attempt: int, out: Publisher) -> None:
         self.records = records
         self.attempt = attempt
-        self._outlet = outlet
+        self._out = out
 
     @property
     def record(self) -> ConsumerRecord:
@@ -74,7 +74,9 @@ class Context:
     ) -> Awaitable[RecordMetadata]:
         """Write a record, and wait until it is safe: `await context.publish(...)`.
 
-        In a handler that is a plain function it is called without `await` and returns when it is done.
+        In a handler that is a plain function it is called without `await` and returns when it is done. With
+        `delivery="exactly_once"` it is written when the record's position is committed, and not at all if the attempt
+        fails; partition and offset of what is returned are -1 then.
 
         Args:
             topic: Where to.
@@ -86,7 +88,7 @@ class Context:
         Raises:
             HeadraceError: The record was not delivered. Not caught, it fails the attempt.
         """
-        return self._outlet.publish(topic, value, key=key, headers=headers)
+        return self._out.publish(topic, value, key=key, headers=headers)
 
 
 class ThreadContext(Context):
@@ -94,11 +96,11 @@ class ThreadContext(Context):
 
     __slots__ = ("_loop",)
 
-    def __init__(self, records: list[ConsumerRecord], attempt: int, outlet: Outlet) -> None:
-        super().__init__(records, attempt, outlet)
+    def __init__(self, records: list[ConsumerRecord], attempt: int, out: Publisher) -> None:
+        super().__init__(records, attempt, out)
         self._loop = asyncio.get_running_loop()
 
     def publish(self, topic: str, value: Any, *, key: Any = None, headers: Headers = ()) -> Any:
         """Write a record, and return where it went when it is safe."""
-        sending = self._outlet.publish(topic, value, key=key, headers=headers)
+        sending = self._out.publish(topic, value, key=key, headers=headers)
         return asyncio.run_coroutine_threadsafe(sending, self._loop).result()

@@ -36,6 +36,8 @@ class Deduplication:
     def __init__(self, seen: SeenKeys | None) -> None:
         self._seen: SeenKeys = RecentKeys() if seen is None else seen
         self._busy: dict[Hashable, asyncio.Future[None]] = {}
+        self._held: set[Hashable] = set()
+        """Handled, in transactions that are not committed."""
 
     async def begin(self, keys: Sequence[Hashable]) -> list[bool]:
         """Return which keys are new, when those being handled have ended; the new ones are being handled now."""
@@ -43,7 +45,7 @@ class Deduplication:
             await asyncio.wait(waited)
         fresh: list[bool] = []
         for key in keys:
-            is_new = key not in self._busy and key not in self._seen
+            is_new = key not in self._busy and key not in self._held and key not in self._seen
             fresh.append(is_new)
             if is_new:
                 self._busy[key] = asyncio.get_running_loop().create_future()
@@ -54,4 +56,17 @@ class Deduplication:
         for key in keys:
             self._busy.pop(key).set_result(None)
             if handled:
+                self._seen.add(key)
+
+    def hold(self, keys: Sequence[Hashable]) -> None:
+        """Take note that new keys are not being handled any more, and count if their transaction is committed."""
+        self._held.update(keys)
+        for key in keys:
+            self._busy.pop(key).set_result(None)
+
+    def release(self, keys: Sequence[Hashable], *, handled: bool) -> None:
+        """Take note that a transaction is committed; or never will be, so that its keys come again."""
+        self._held.difference_update(keys)
+        if handled:
+            for key in keys:
                 self._seen.add(key)

@@ -8,9 +8,15 @@ from typing import Any, Final
 from headrace.clients.config import ClientConfig, parse_config
 from headrace.clients.drivers import Target, open_aio_driver
 from headrace.clients.engine import UNLIMITED_MS
-from headrace.clients.flows import metadata
+from headrace.clients.flows import metadata, offsets
 from headrace.clients.flows.admin import NewTopic, create_topics
 from headrace.clients.flows.cluster import TopicSettings
+from headrace.clients.flows.list_offsets import (
+    LATEST,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    list_offsets,
+)
 from headrace.clients.flows.topic_settings import topic_settings
 from headrace.clients.producer.aio import Producer
 from headrace.clients.producer.delivery import RecordMetadata
@@ -18,9 +24,14 @@ from headrace.clock import SteadyClock
 from headrace.errors import ApiError, ErrorCode
 from headrace.serdes.serde import Serde, resolve_serde
 from headrace.serdes.typed import serde_of_type
+from headrace.types import TopicPartition
 from headrace.workers.letters import Headers
 
 CREATE_TIMEOUT_MS: Final = 30_000
+TRANSACTION_TIMEOUT_MS: Final = 10_000
+"""After which a worker's transaction is aborted that ends by itself no more: until then nobody can go on behind it."""
+COMMIT_TIMEOUT_MS: Final = 10_000
+""""How long a transaction may take to begin, and to end."""
 
 
 class Outlet:
@@ -28,6 +39,8 @@ class Outlet:
 
     def __init__(self, target: Target, client_id: str, properties: Mapping[str, Any]) -> None:
         self.target = target
+        self._client_id = client_id
+        self._properties = properties
         self._where = {"bootstrap_servers": target} if isinstance(target, str) else {}
         config = parse_config(ClientConfig, properties, client_id=client_id, **self._where)
         self._driver = open_aio_driver(target, config)
@@ -36,6 +49,22 @@ class Outlet:
         )
         self._clock = SteadyClock()
         self._serdes: dict[str | type[Any], Serde] = {}
+        self._checked: set[str] = set()
+        self.max_record_bytes = self._producer.config.max_request_size
+
+    def transactional(self, transactional_id: str) -> Producer:
+        """Return a new producer for transactions. What it is given leaves with the commit."""
+        properties = {"transaction_timeout_ms": TRANSACTION_TIMEOUT_MS, **self._properties}
+        return Producer(
+            self.target,
+            serde="bytes",
+            key_serde="bytes",
+            linger_ms=COMMIT_TIMEOUT_MS,
+            max_block_ms=COMMIT_TIMEOUT_MS,
+            transactional_id=transactional_id,
+            client_id=self._client_id,
+            **properties,
+        )
 
     def now_ms(self) -> int:
         """Return the time: the broker's where it is in this process."""
@@ -64,11 +93,17 @@ class Outlet:
             serde: How the value becomes bytes; None is what the topic's metadata say, or else its type: bytes and text
                 as they are, everything else as JSON.
         """
+        data, encoded = await self.encode(topic, value, key, serde)
+        return await self.write(topic, data, key=encoded, headers=headers)
+
+    async def encode(
+        self, topic: str, value: Any, key: Any, serde: Serde | None = None
+    ) -> tuple[bytes | None, bytes | None]:
+        """Return value and key as bytes, as `publish` writes them."""
         data = None
         if value is not None:
             data = (serde or await self._serde_for(topic, value)).serialize(value)
-        encoded = None if key is None else self._serde(type(key)).serialize(key)
-        return await self.write(topic, data, key=encoded, headers=headers)
+        return data, None if key is None else self._serde(type(key)).serialize(key)
 
     async def write(
         self,
@@ -105,6 +140,16 @@ class Outlet:
             return known
         return await self._driver.run(topic_settings(self._driver.engine.state, topic))
 
+    async def check_topic(self, topic: str) -> None:
+        """Make sure that a topic can be written to, as far as its metadata tell.
+
+        Raises:
+            ApiError: There is none, or it may not be seen.
+        """
+        if topic not in self._checked:
+            await self._producer.partitions_for(topic)
+            self._checked.add(topic)
+
     async def partition_counts(self, topics: Collection[str]) -> dict[str, int]:
         """Return how many partitions topics have; 0 for one that does not exist."""
         state = self._driver.engine.state
@@ -129,6 +174,25 @@ class Outlet:
         for error in outcomes.values():
             if error is not None and error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise error
+
+    # Positions
+
+    async def committed(
+        self, group: str, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """Return what a group has committed, when no transaction is about to change it."""
+        flow = offsets.committed_offsets(self._driver.engine.state, group, partitions)
+        return {name: at.offset for name, at in (await self._driver.run(flow)).items()}
+
+    async def settled(self, topics: Collection[str]) -> bool:
+        """Whether everything in these topics can be read by those who read what is committed."""
+        state = self._driver.engine.state
+        await self._driver.run(metadata.ensure(state, topics))
+        names = [name for topic in topics for name in state.metadata.partitions(topic)]
+        wanted = dict.fromkeys(names, LATEST)
+        committed = await self._driver.run(list_offsets(state, wanted, READ_COMMITTED))
+        written = await self._driver.run(list_offsets(state, wanted, READ_UNCOMMITTED))
+        return all(committed[name].offset == written[name].offset for name in names)
 
     async def close(self) -> None:
         """Flush, and close the connections."""

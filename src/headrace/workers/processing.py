@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ from headrace.serdes.serde import resolve_serde
 from headrace.serdes.typed import serde_of_type
 from headrace.workers.context import Context, ThreadContext
 from headrace.workers.dedupe import Deduplication
+from headrace.workers.outbox import Outbox, Publisher
 from headrace.workers.outlet import Outlet
 from headrace.workers.settings import WorkerSettings
 from headrace.workers.threads import HandlerThreads
@@ -33,13 +34,18 @@ class Processor:
         self._deduplication = None if settings.dedupe is None else Deduplication(settings.seen)
 
     async def process(
-        self, records: list[ConsumerRecord], attempt: int, wanted: Callable[[], bool]
+        self,
+        records: list[ConsumerRecord],
+        attempt: int,
+        out: Publisher,
+        wanted: Callable[[], bool],
     ) -> list[ConsumerRecord]:
         """Handle records; whatever is raised says why they failed.
 
         Args:
             records: One record, or a batch.
             attempt: Which attempt this is.
+            out: Where results go.
             wanted: Whether the result still matters when the handler returns.
 
         Returns:
@@ -47,18 +53,20 @@ class Processor:
         """
         values = [await self._value(record) for record in records]
         if self._deduplication is not None:
-            return await self._handle_new(self._deduplication, records, values, attempt, wanted)
-        await self._handle(records, values, attempt, wanted)
+            return await self._handle_new(records, values, attempt, out, wanted)
+        await self._handle(records, values, attempt, out, wanted)
         return records
 
     async def _handle_new(
         self,
-        deduplication: Deduplication,
         records: list[ConsumerRecord],
         values: list[Any],
         attempt: int,
+        out: Publisher,
         wanted: Callable[[], bool],
     ) -> list[ConsumerRecord]:
+        deduplication = self._deduplication
+        assert deduplication is not None, "only then this is called"
         assert self._settings.dedupe is not None, "there is a deduplication"
         keys = [self._settings.dedupe(value) for value in values]
         fresh = await deduplication.begin(keys)
@@ -67,17 +75,29 @@ class Processor:
         try:
             if chosen:
                 news = list(itertools.compress(values, fresh))
-                await self._handle(chosen, news, attempt, wanted)
+                await self._handle(chosen, news, attempt, out, wanted)
             handled = wanted()
         finally:
-            deduplication.end(list(itertools.compress(keys, fresh)), handled=handled)
+            new = list(itertools.compress(keys, fresh))
+            if handled and isinstance(out, Outbox):
+                out.keys += new  # they are known when their transaction is committed
+                deduplication.hold(new)
+            else:
+                deduplication.end(new, handled=handled)
         return chosen
+
+    def written(self, boxes: Iterable[Outbox], committed: bool) -> None:  # noqa: FBT001 - it is what this says
+        """Take note that what was kept is committed, or never will be: then its keys are new again."""
+        if self._deduplication is not None:
+            for box in boxes:
+                self._deduplication.release(box.keys, handled=committed)
 
     async def _handle(
         self,
         records: list[ConsumerRecord],
         values: list[Any],
         attempt: int,
+        out: Publisher,
         wanted: Callable[[], bool],
     ) -> None:
         handler = self._handler
@@ -86,18 +106,18 @@ class Processor:
             if handler.context is None:
                 result = await handler.call(argument)
             else:
-                context = Context(records, attempt, self._outlet)
+                context = Context(records, attempt, out)
                 result = await handler.call(argument, **{handler.context: context})
         else:
             call = partial(handler.call, argument)
             if handler.context is not None:
-                context = ThreadContext(records, attempt, self._outlet)
+                context = ThreadContext(records, attempt, out)
                 call = partial(handler.call, argument, **{handler.context: context})
             result = await self._threads.run(call)
         if result is not None and wanted():
-            await self._publish(records, result)
+            await self._publish(records, result, out)
 
-    async def _publish(self, records: list[ConsumerRecord], result: Any) -> None:
+    async def _publish(self, records: list[ConsumerRecord], result: Any, out: Publisher) -> None:
         """Write what a handler returned; of a handler of batches each item of a list."""
         batch = self._handler.wants_batches
         results: Sequence[Any] = result if batch and isinstance(result, list) else [result]
@@ -107,7 +127,7 @@ class Processor:
                     key = publication.key(one)
                 else:
                     key = None if batch else records[0].key
-                await self._outlet.publish(publication.topic, one, key=key, serde=publication.serde)
+                await out.publish(publication.topic, one, key=key, serde=publication.serde)
 
     # Values
 

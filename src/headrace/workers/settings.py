@@ -14,8 +14,10 @@ from headrace.workers.letters import DEAD_LETTER_PREFIX, RETRY_PREFIX, retry_top
 from headrace.workers.outcomes import NO_RETRY, OnFailure, Retry
 from headrace.workers.scheduler import Ordering
 
-Delivery = Literal["at_least_once", "at_most_once"]
+Delivery = Literal["at_least_once", "at_most_once", "exactly_once"]
 DEFAULT_CONCURRENCY: Final = 16
+DEFAULT_TRANSACTION_MS: Final = 100
+DEFAULT_TRANSACTION_RECORDS: Final = 1_000
 DEFAULT_RETRY: Final = Retry()
 
 
@@ -62,7 +64,12 @@ class WorkerSettings:
         seen: Where handled keys are kept: an object with `key in seen` and `seen.add(key)`. None remembers the last
             100,000 in memory, which a restart forgets.
         serde: How bytes become values, in place of the annotation: a name, a serde, or a type.
-        delivery: "at_least_once", or "at_most_once": then offsets are committed before records are handled.
+        delivery: "at_least_once"; "at_most_once": offsets are committed before records are handled; or "exactly_once":
+            results and positions are committed in one transaction, and only committed records are read.
+        transaction_ms: How often that is, for exactly once: results can be read so much later.
+        transaction_records: So many results make a transaction at once.
+        transactional_id: By what name; None is one of the app's client id, the group, the worker and, of a static
+            member, its instance id, or else something random.
         drain_timeout_s: How long handlers may take to finish when their partition goes.
         max_buffered: Records of one partition that are taken in and not finished, at most.
         commit_interval_s: How often positions are committed.
@@ -86,6 +93,9 @@ class WorkerSettings:
     seen: SeenKeys | None
     serde: Serde | None
     delivery: Delivery
+    transaction_ms: int
+    transaction_records: int
+    transactional_id: str | None
     drain_timeout_s: float
     max_buffered: int
     commit_interval_s: float
@@ -107,6 +117,8 @@ class WorkerSettings:
         _one_of(self.on_failure, get_args(OnFailure), "on_failure")
         if self.concurrency < 1 or self.max_buffered < 1 or (self.batch or 1) < 1:
             raise ConfigError("concurrency, batch and max_buffered are at least 1")
+        if self.transaction_ms < 1 or self.transaction_records < 1:
+            raise ConfigError("transaction_ms and transaction_records are at least 1")
         if self.drain_timeout_s < 0 or self.commit_interval_s <= 0:
             raise ConfigError("drain_timeout_s is not negative, commit_interval_s is positive")
         if self.batch is not None and not self.handler.wants_batches:

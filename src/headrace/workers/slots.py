@@ -12,11 +12,13 @@ from headrace.errors import HeadraceError, WorkerFailedError
 from headrace.types import TopicPartition
 from headrace.workers import letters
 from headrace.workers.counters import EventKind, Tally
+from headrace.workers.outbox import Outbox, Publisher
 from headrace.workers.outcomes import RetryLater, Skip, Verdict, judge
 from headrace.workers.outlet import Outlet
 from headrace.workers.processing import Processor
 from headrace.workers.scheduler import Job, Scheduler
 from headrace.workers.settings import WorkerSettings
+from headrace.workers.transacting import Transactor
 
 WRITE_AGAIN_MS: Final = 1_000
 """The pause before a dead letter, or a record for a retry topic, is written again that could not be."""
@@ -38,6 +40,7 @@ class Slots:
         processor: Processor,
         outlet: Outlet,
         *,
+        transactor: Transactor | None,
         tally: Tally,
         ended: Callable[[TopicPartition | None], object],
         failed: Callable[[BaseException], object],
@@ -49,6 +52,7 @@ class Slots:
             scheduler: Where jobs come from and outcomes go.
             processor: What calls the handler.
             outlet: Where dead letters go.
+            transactor: Where goes what is written with the records' positions; None writes at once.
             tally: What counts.
             ended: Called when a job of a partition has ended, and (with None) when there is none to begin.
             failed: Called with what the worker has to stop for.
@@ -57,6 +61,7 @@ class Slots:
         self._scheduler = scheduler
         self._processor = processor
         self._outlet = outlet
+        self._transactor = transactor
         self._tally = tally
         self._ended = ended
         self._fail = failed
@@ -127,20 +132,37 @@ class Slots:
     async def _run(self, job: Job) -> None:
         """Run a job to an outcome. A cancelled one has none, and is not finished."""
         scheduler = self._scheduler
+        out = self._out()
+        handled: list[ConsumerRecord] = []
         try:
-            handled = await self._attempt(job) if job.error is None else []
+            if job.error is None:
+                handled = await self._attempt(job, out)
             if job.let_go or not scheduler.is_current(job):
+                self._discard(out)
                 scheduler.abandon(job)
             elif job.error is None:
                 self._count_handled(job, handled)
-                scheduler.finish(job)
+                self._finish(job, out)
             else:
                 await self._failed(job, job.error)
         except BaseException:
             scheduler.abandon(job)
             raise
 
-    async def _attempt(self, job: Job) -> list[ConsumerRecord]:
+    def _out(self) -> Publisher:
+        return self._outlet if self._transactor is None else Outbox(self._outlet)
+
+    def _finish(self, job: Job, out: Publisher) -> None:
+        """Take a job for finished, with what it has led to."""
+        if self._transactor is not None and isinstance(out, Outbox):
+            self._transactor.keep(job, out)
+        self._scheduler.finish(job)
+
+    def _discard(self, out: Publisher) -> None:
+        if isinstance(out, Outbox):
+            self._processor.written([out], False)  # noqa: FBT003 - as the parameter
+
+    async def _attempt(self, job: Job, out: Publisher) -> list[ConsumerRecord]:
         """Call the handler and return the records that it handled; what it raises is the job's error."""
         task = asyncio.current_task()
         assert task is not None, "a coroutine runs in a task"
@@ -151,6 +173,7 @@ class Slots:
             return await self._processor.process(
                 job.records,
                 job.attempt,
+                out,
                 lambda: not job.let_go and self._scheduler.is_current(job),
             )
         except asyncio.CancelledError:
@@ -215,9 +238,10 @@ class Slots:
     async def _write(self, job: Job, topic: str, headers: letters.Headers, kind: EventKind) -> None:
         """Keep a record elsewhere; only when that is safe it is finished here, and until then it is tried again."""
         record = job.records[0]
+        out = self._out()
         try:
             await self._ensure(topic, record.topic)
-            await self._outlet.write(topic, record.value, key=record.key, headers=headers)
+            await out.write(topic, record.value, key=record.key, headers=headers)
         except HeadraceError as error:
             _log.warning(
                 "%s: a record cannot be written to %s, and it is tried again: %s",
@@ -229,7 +253,10 @@ class Slots:
             self._ended(None)
         else:
             self._count(kind, job)
-            self._scheduler.finish(job)
+            if self._scheduler.is_current(job):
+                self._finish(job, out)
+            else:
+                self._scheduler.finish(job)
 
     async def _ensure(self, topic: str, source: str) -> None:
         """Create a topic before the first write, with as many partitions as that where the records come from."""

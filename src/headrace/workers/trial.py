@@ -138,7 +138,11 @@ class Trial:
     def messages(self, topic: str) -> list[Message]:
         """Return all records of a topic, by partition and offset; none where there is no topic."""
         assert self._target is not None, "the app runs"
-        reading = {**self._properties, "enable_auto_commit": False}
+        reading = {
+            **self._properties,
+            "enable_auto_commit": False,
+            "isolation_level": "read_committed",
+        }
         with Consumer(self._target, **reading) as consumer:
             records = sorted(read_topic(consumer, topic), key=lambda record: record[:3])
         return [Message(record) for record in records]

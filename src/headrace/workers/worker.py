@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Collection, Sequence
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from headrace.clients.consumer.aio import Consumer
@@ -20,6 +22,7 @@ from headrace.errors import (
     ApiError,
     ConfigError,
     ErrorCode,
+    FatalTransactionError,
     HeadraceError,
     WorkerFailedError,
 )
@@ -32,9 +35,12 @@ from headrace.workers.scheduler import Scheduler
 from headrace.workers.settings import WorkerSettings
 from headrace.workers.slots import Slots
 from headrace.workers.threads import HandlerThreads
+from headrace.workers.transacting import Transactor
 
 POLL_MS: Final = 1_000
 CLOSE_TIMEOUT_S: Final = 10.0
+COMMIT_AGAIN_S: Final = 0.2
+"""The pause before a transaction is made again while a partition waits to go."""
 NOT_OURS: Final = frozenset(
     {
         ErrorCode.UNKNOWN_MEMBER_ID,
@@ -61,23 +67,15 @@ class Worker:
         self.settings = settings
         self._outlet = outlet
         self._threads = HandlerThreads(settings.concurrency, f"headrace-{settings.name}")
+        self._at_most_once = settings.delivery == "at_most_once"
         self._scheduler = Scheduler(
             ordering=settings.ordering,
             concurrency=settings.concurrency,
             batch=settings.batch,
             max_buffered=settings.max_buffered,
         )
-        self._slots = Slots(
-            settings,
-            self._scheduler,
-            Processor(settings, outlet, self._threads),
-            outlet,
-            tally=Tally(settings.name, counters, hooks),
-            ended=self._job_ended,
-            failed=self._fail,
-        )
         self._sources = settings.retry_topics()
-        self._at_most_once = settings.delivery == "at_most_once"
+        exactly_once = settings.delivery == "exactly_once"
         self._consumer = Consumer(
             outlet.target,
             **{
@@ -85,10 +83,32 @@ class Worker:
                 "auto_offset_reset": "earliest",
                 "assignor": None if settings.attached else "cooperative-sticky",
                 **settings.consumer,
+                **({"isolation_level": "read_committed"} if exactly_once else {}),
                 "enable_auto_commit": False,
                 "serde": "bytes",
                 "key_serde": "bytes",
             },
+        )
+        processor = Processor(settings, outlet, self._threads)
+        self._transactor = None
+        if exactly_once:
+            self._transactor = Transactor(
+                outlet,
+                self._consumer,
+                settings.group,
+                partial(outlet.transactional, self._transactional_id()),
+                max_records=settings.transaction_records,
+                on_end=processor.written,
+            )
+        self._slots = Slots(
+            settings,
+            self._scheduler,
+            processor,
+            outlet,
+            transactor=self._transactor,
+            tally=Tally(settings.name, counters, hooks),
+            ended=self._job_ended,
+            failed=self._fail,
         )
         if self._sources and self._consumer.config.auto_offset_reset != "earliest":
             raise ConfigError("Retry(topics=True) needs auto_offset_reset='earliest'")
@@ -106,6 +126,12 @@ class Worker:
         self._stopping = False
         self._closed = False
 
+    def _transactional_id(self) -> str:
+        settings, config = self.settings, self._consumer.config
+        instance = config.group_instance_id or secrets.token_hex(4)
+        default = f"{config.client_id}-{settings.group}-{settings.name}-{instance}"
+        return settings.transactional_id or default
+
     # Life
 
     async def run(self) -> None:
@@ -119,6 +145,8 @@ class Worker:
         tasks: list[asyncio.Task[None]] = []
         try:
             await self._create_retry_topics()
+            if self._transactor is not None:
+                await self._transactor.prepare()
             await self._consumer.subscribe(
                 [*self.settings.topics, *self._sources] or None,
                 pattern=self.settings.pattern,
@@ -167,6 +195,8 @@ class Worker:
         finally:
             self._closed = True
             await self._slots.close()
+            if self._transactor is not None:
+                await self._transactor.close()
             if self._timer is not None:
                 self._timer.cancel()
             self._threads.close()
@@ -219,9 +249,14 @@ class Worker:
                 wanted.append(record)
         self._scheduler.add(wanted)
         for name in {TopicPartition(record.topic, record.partition) for record in records}:
-            if name not in self._full and self._scheduler.full(name):
+            if name not in self._full and self._is_full(name):
                 self._full.add(name)
                 self._consumer.pause([name])
+
+    def _is_full(self, name: TopicPartition) -> bool:
+        limit = self.settings.max_buffered
+        crowded = self._transactor is not None and self._transactor.crowded(name, limit)
+        return crowded or self._scheduler.full(name)
 
     def _hold(self, record: ConsumerRecord, now_ms: int) -> bool:
         """Whether a record of a retry topic has to wait; then its partition waits with it."""
@@ -293,7 +328,11 @@ class Worker:
         self._ended.set()
         if name is None:
             self._start()
-        elif name in self._full and self._scheduler.roomy(name):
+        else:
+            self._make_room(name)
+
+    def _make_room(self, name: TopicPartition) -> None:
+        if name in self._full and self._scheduler.roomy(name) and not self._is_full(name):
             self._full.discard(name)
             if name not in self._held:
                 self._consumer.resume([name])
@@ -301,23 +340,51 @@ class Worker:
     # Positions
 
     async def _commit_often(self) -> None:
+        error = None
         while not self._at_most_once:
-            await asyncio.sleep(self.settings.commit_interval_s)
-            await self._commit(None)
+            if self._transactor is None or error is not None:
+                await asyncio.sleep(self.settings.commit_interval_s)
+            else:
+                await self._transactor.wait(self.settings.transaction_ms / 1000)
+            error = await self._commit(None)
+            if isinstance(error, FatalTransactionError):
+                raise error
 
     async def _commit(self, partitions: Collection[TopicPartition] | None) -> HeadraceError | None:
         """Commit how far partitions (None: all) are finished; return why they could not be, if so."""
         async with self._committing:
-            wanted = self._news(partitions)
-            if not wanted:
-                return None
             try:
-                await self._consumer.commit(wanted)
+                if self._transactor is not None:
+                    self._note(await self._transactor.settle())
+                wanted = self._news(partitions)
+                if wanted and self._transactor is not None:
+                    self._note(await self._transactor.commit(wanted))
+                elif wanted:
+                    await self._consumer.commit(wanted)
+                    self._committed.update(wanted)
             except HeadraceError as error:
                 _log.warning("%s: positions are not committed: %s", self.settings.name, error)
                 return error
-            self._committed.update(wanted)
             return None
+
+    async def _commit_at_last(self, partitions: Collection[TopicPartition]) -> HeadraceError | None:
+        """Commit before partitions go: until it is done, or cannot be, or `request.timeout.ms` is over."""
+        error = await self._commit(partitions)
+        if self._transactor is None:
+            return error
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._consumer.config.request_timeout_ms / 1000):
+                while error is not None and not _is_final(error):
+                    await asyncio.sleep(COMMIT_AGAIN_S)
+                    error = await self._commit(partitions)
+        return error
+
+    def _note(self, committed: Mapping[TopicPartition, int]) -> None:
+        """Take note of what a transaction has committed."""
+        assigned = self._consumer.positions()
+        self._committed.update((name, at) for name, at in committed.items() if name in assigned)
+        for name in committed:
+            self._make_room(name)
 
     async def _commit_beginnings(self) -> None:
         """Commit where reading began: a restart would else begin at the end, behind what is being handled now."""
@@ -354,9 +421,9 @@ class Worker:
                 async with asyncio.timeout(self.settings.drain_timeout_s):
                     await self._drained(partitions)
             await self._slots.let_go(set(partitions))
-            error = None if self._at_most_once else await self._commit(partitions)
+            error = None if self._at_most_once else await self._commit_at_last(partitions)
             self._forget(partitions)
-        if error is not None and not (isinstance(error, ApiError) and error.code in NOT_OURS):
+        if error is not None and _refusal(error) not in NOT_OURS:
             raise self._unconfirmed(partitions, error)
 
     def _unconfirmed(
@@ -386,6 +453,8 @@ class Worker:
 
     def _forget(self, partitions: Collection[TopicPartition]) -> None:
         self._scheduler.drop(partitions)
+        if self._transactor is not None:
+            self._transactor.drop(partitions)
         for name in partitions:
             self._committed.pop(name, None)
             self._held.pop(name, None)
@@ -403,5 +472,20 @@ class Worker:
         caught_up = all((positions.get(name) or 0) >= end for name, end in ends.items())
         if not ends or not caught_up or not self._scheduler.idle:
             return False
-        await self._commit(None)
+        before = dict(self._committed)
+        error = await self._commit(None)
+        if self._transactor is not None:
+            # What was committed just now may be another worker's work, as soon as it can be read.
+            news = error is not None or self._committed != before
+            return not news and await self._outlet.settled(self._transactor.written_to)
         return True
+
+
+def _refusal(error: HeadraceError) -> ErrorCode | None:
+    """Return the broker's word behind an error."""
+    cause = error if isinstance(error, ApiError) else error.__cause__
+    return cause.code if isinstance(cause, ApiError) else None
+
+
+def _is_final(error: HeadraceError) -> bool:
+    return isinstance(error, FatalTransactionError) or _refusal(error) in NOT_OURS

@@ -670,7 +670,7 @@ def test_a_pattern_takes_every_topic_that_matches(broker: Broker) -> None:
         ({"pattern": "t", "attached": True}, "not several of them"),
         ({"topics": "a", "pattern": "b"}, "not several of them"),
         ({"topics": "a", "ordering": "random"}, "ordering is one of"),
-        ({"topics": "a", "delivery": "exactly_once"}, "delivery is one of"),
+        ({"topics": "a", "delivery": "twice"}, "delivery is one of"),
         ({"topics": "a", "batch": 5}, "list"),
         ({"topics": "a", "concurrency": 0}, "at least 1"),
         ({"topics": "a", "serde": "nonsense"}, "no serde is called"),

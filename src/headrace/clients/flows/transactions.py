@@ -110,7 +110,8 @@ def learn_protocol(state: ClientState, who: TransactionalProducer) -> Flow[None]
             continue
         levels = {each.name: each.max_version_level for each in response.finalized_features}
         spoken = {each.api_key: each.max_version for each in response.api_keys}
-        offsets = spoken.get(ApiKey.TXN_OFFSET_COMMIT, 0)  # an old broker of a cluster that has agreed
+        # A cluster may have agreed on it while one of its brokers is still old.
+        offsets = spoken.get(ApiKey.TXN_OFFSET_COMMIT, 0)
         who.per_transaction = levels.get(FEATURE, 0) >= 2 and offsets > OLDER_TXN_OFFSET_COMMIT
         return
 

@@ -10,7 +10,9 @@ from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.clients.flows.transactions import GroupMember
 from headrace.errors import (
     AbortableTransactionError,
+    ApiError,
     ConfigError,
+    ErrorCode,
     FatalTransactionError,
     HeadraceError,
 )
@@ -166,7 +168,7 @@ def member_of(group: GroupMember | GroupConsumer) -> GroupMember:
         raise AbortableTransactionError(
             f"the consumer has no place in the group {member.group_id!r} any more, and its partitions may be others': "
             "abort the transaction, poll again, and go on with what comes"
-        )
+        ) from ApiError.for_code(ErrorCode.UNKNOWN_MEMBER_ID)
     return member
 
 

@@ -1,0 +1,97 @@
+"""What one call of a handler wants written, kept until its records' positions are committed with it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, NamedTuple, Protocol
+
+from headrace.clients.producer.delivery import RecordMetadata
+from headrace.errors import ConfigError, MessageTooLargeError
+from headrace.records.builder import encode_headers
+from headrace.serdes.serde import Serde
+from headrace.workers.letters import Headers
+from headrace.workers.outlet import Outlet
+
+
+class Publisher(Protocol):
+    """Where results and letters go: at once (`Outlet`), or with their records' positions (`Outbox`)."""
+
+    async def publish(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: Headers = (),
+        serde: Serde | None = None,
+    ) -> RecordMetadata:
+        """Write a value."""
+
+    async def write(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Write bytes."""
+
+
+class Output(NamedTuple):
+    """A record that is to be written."""
+
+    topic: str
+    value: bytes | None
+    key: bytes | None
+    headers: Headers
+    timestamp_ms: int | None
+
+
+class Outbox:
+    """Takes what one attempt writes. If the attempt fails, nobody ever sees it."""
+
+    __slots__ = ("_outlet", "keys", "outputs")
+
+    def __init__(self, outlet: Outlet) -> None:
+        self._outlet = outlet
+        self.outputs: list[Output] = []
+        self.keys: list[Hashable] = []
+        """Of `dedupe=`, to be remembered when the positions are committed."""
+
+    async def publish(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: Headers = (),
+        serde: Serde | None = None,
+    ) -> RecordMetadata:
+        """Keep a value, as bytes; where it will be written is not known yet (-1)."""
+        data, encoded = await self._outlet.encode(topic, value, key, serde)
+        return await self.write(topic, data, key=encoded, headers=headers)
+
+    async def write(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Keep bytes. What would refuse them later does so now, while the handler can be told."""
+        try:
+            size = len(encode_headers(headers)) + len(value or b"") + len(key or b"")
+        except (AttributeError, TypeError, ValueError) as error:
+            text = f"headers are pairs of text and bytes (or None), not {headers!r}"
+            raise ConfigError(text) from error
+        limit = self._outlet.max_record_bytes
+        if size > limit:
+            raise MessageTooLargeError(f"a record of {size} bytes exceeds max.request.size={limit}")
+        await self._outlet.check_topic(topic)
+        at_ms = self._outlet.now_ms() if timestamp_ms is None else timestamp_ms
+        self.outputs.append(Output(topic, value, key, headers, at_ms))
+        return RecordMetadata(topic, -1, -1, at_ms)

@@ -1,0 +1,254 @@
+"""Exactly once: positions, and what handlers wanted written for the records before them, in one transaction.
+
+Handlers do not write; an `Outbox` keeps what each of them wants written until every record before its own is finished,
+too. Then all of it is written at once, with the position behind it. So a transaction is open for a moment only, a
+failed attempt leaves nothing behind, and a transaction that was aborted is made again out of what is kept: no record is
+handled twice for that, and nothing comes out of order. What is kept of a partition that goes is dropped with it.
+
+Who may commit is decided by the group (KIP-447): each transaction names the member's generation, and what comes from a
+member that is none any more is refused. So one producer serves all partitions, whatever becomes of them.
+
+A commit that nobody confirmed has happened or not. `settle` finds out before anything else is done: it asks again, or,
+if the producer was shut out, has a new one end what is left and looks at what is committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from headrace.clients.flows.transactions import GroupMember
+from headrace.clients.producer.aio import Producer
+from headrace.clients.producer.scopes import member_of
+from headrace.errors import (
+    AbortableTransactionError,
+    ApiError,
+    ErrorCode,
+    FatalTransactionError,
+    HeadraceError,
+    TransactionStateError,
+)
+from headrace.types import TopicPartition
+from headrace.workers.outbox import Outbox, Output
+from headrace.workers.outlet import Outlet
+from headrace.workers.scheduler import Job
+
+if TYPE_CHECKING:
+    from headrace.clients.consumer.aio import Consumer
+
+HOPELESS: Final = frozenset(
+    {
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+        ErrorCode.INVALID_REQUEST,
+    }
+)
+"""Why no producer of this name could do better."""
+
+_log: Final = logging.getLogger("headrace.workers")
+
+Offsets = Mapping[TopicPartition, int]
+
+
+class _Kept(NamedTuple):
+    first: int
+    last: int
+    """Offsets of the first and the last of the records that led to it: all of them are committed, or none."""
+    box: Outbox
+
+
+class Transactor:
+    """What one worker has to write, and its transactions."""
+
+    def __init__(
+        self,
+        outlet: Outlet,
+        consumer: Consumer,
+        group: str,
+        make_producer: Callable[[], Producer],
+        *,
+        max_records: int,
+        on_end: Callable[[Iterable[Outbox], bool], object],
+    ) -> None:
+        """Prepare the first transaction.
+
+        Args:
+            outlet: What else there is to ask.
+            consumer: Who reads.
+            group: Its group.
+            make_producer: Returns a new producer with the worker's transactional id.
+            max_records: So many records to write are worth a transaction at once.
+            on_end: Told what was written (true) or will never be.
+        """
+        self._outlet = outlet
+        self._consumer = consumer
+        self._group = group
+        self._make_producer = make_producer
+        self._producer = make_producer()
+        self._max_records = max_records
+        self._on_end = on_end
+        self._kept: dict[TopicPartition, dict[int, _Kept]] = {}
+        """By the offset of the last record."""
+        self._count = 0
+        self._many = asyncio.Event()
+        self._doubt: Offsets | None = None
+        """The positions of a transaction of which nobody knows whether it is committed."""
+        self.written_to: set[str] = set()
+        """The topics of what was written."""
+
+    # What is to be written
+
+    def keep(self, job: Job, box: Outbox) -> None:
+        """Take what a job wants written; called before its records count as finished."""
+        if not (box.outputs or box.keys):
+            return
+        first, last = job.records[0].offset, job.records[-1].offset
+        self._kept.setdefault(job.topic_partition, {})[last] = _Kept(first, last, box)
+        self._count += len(box.outputs)
+        if self._count >= self._max_records:
+            self._many.set()
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forget what is to be written for partitions that are others' now."""
+        for name in partitions:
+            self._end(self._kept.pop(name, {}).values(), written=False)
+
+    def crowded(self, name: TopicPartition, limit: int) -> bool:
+        """Whether so many calls of the handler wait for their transaction in a partition."""
+        return len(self._kept.get(name, ())) >= limit
+
+    async def wait(self, timeout_s: float) -> None:
+        """Wait until there is much to write, or for so long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._many.wait()
+
+    def _end(self, kept: Iterable[_Kept], *, written: bool) -> None:
+        boxes = [each.box for each in kept]
+        self._count -= sum(len(box.outputs) for box in boxes)
+        if self._count < self._max_records:
+            self._many.clear()
+        self._on_end(boxes, written)
+
+    # Transactions
+
+    async def prepare(self) -> None:
+        """Take over the transactional id, before anything is read."""
+        await self._producer.init_transactions()
+
+    async def commit(self, wanted: Offsets) -> Offsets:
+        """Write what is kept before these positions, and commit them with it.
+
+        Returns:
+            What was committed: less where a batch of records lies on both sides of a position.
+
+        Raises:
+            HeadraceError: It was not, or nobody knows: `settle` and another attempt come next.
+        """
+        assert self._doubt is None, "that is settled first"
+        # Nothing may wait between these: the member's place, the positions and what is kept belong together.
+        member = member_of(self._consumer)
+        offsets = {name: self._whole(name, at) for name, at in wanted.items()}
+        kept = [each for name, at in offsets.items() for each in self._before(name, at)]
+        outputs = [output for each in kept for output in each.box.outputs]
+        try:
+            await self._transact(offsets, outputs, member)
+        except FatalTransactionError as error:
+            await self._renew(error)
+            raise
+        self._committed(offsets)
+        return offsets
+
+    async def _transact(
+        self, offsets: Offsets, outputs: Collection[Output], member: GroupMember
+    ) -> None:
+        producer = self._producer
+        await producer.begin_transaction()
+        try:
+            for topic, value, key, headers, timestamp_ms in outputs:
+                _ = await producer.send(
+                    topic, value, key=key, headers=headers, timestamp_ms=timestamp_ms
+                )
+            await producer.send_offsets_to_transaction(offsets, member)
+            self._doubt = offsets
+            await producer.commit_transaction()
+        except BaseException:
+            await self._abort()
+            raise
+        self._doubt = None
+        self.written_to.update(output.topic for output in outputs)
+
+    async def _abort(self) -> None:
+        try:
+            await self._producer.abort_transaction()
+        except (TransactionStateError, FatalTransactionError):
+            return  # the commit was asked for: whether it has happened is to be found out
+        except HeadraceError as error:
+            _log.warning("a transaction of %s is not aborted yet: %s", self._group, error)
+        self._doubt = None
+
+    async def settle(self) -> Offsets:
+        """Find out what has become of a commit that was not confirmed; return what it committed."""
+        offsets = self._doubt
+        if offsets is None:
+            return {}
+        try:
+            await self._producer.commit_transaction()
+        except (FatalTransactionError, TransactionStateError) as error:
+            if isinstance(error, FatalTransactionError):
+                await self._renew(error)
+            else:
+                await self._abort()  # an abort that was interrupted; or there is none
+            committed = await self._outlet.committed(self._group, offsets)
+            if any(committed.get(name) != at for name, at in offsets.items()):
+                offsets = {}
+        except AbortableTransactionError:
+            await self._abort()
+            offsets = {}
+        self._doubt = None
+        self._committed(offsets)
+        return offsets
+
+    async def _renew(self, error: HeadraceError) -> None:
+        """Go on with a new producer, which ends what the one before has left."""
+        cause = error.__cause__
+        if isinstance(cause, ApiError) and cause.code in HOPELESS:
+            raise error
+        _log.warning("the worker's producer for %s is replaced: %s", self._group, error)
+        with contextlib.suppress(HeadraceError):
+            await self._producer.close(0)
+        self._producer = self._make_producer()
+        await self._producer.init_transactions()
+
+    def _whole(self, name: TopicPartition, at: int) -> int:
+        """Return a position that no batch of records lies on both sides of."""
+        for each in sorted(self._kept.get(name, {}).values(), reverse=True, key=_last):
+            if each.first < at <= each.last:
+                at = each.first
+        return at
+
+    def _before(self, name: TopicPartition, at: int) -> list[_Kept]:
+        kept = self._kept.get(name, {})
+        return [kept[last] for last in sorted(kept) if last < at]
+
+    def _committed(self, offsets: Offsets) -> None:
+        for name, at in offsets.items():
+            done = self._before(name, at)
+            for each in done:
+                del self._kept[name][each.last]
+            self._end(done, written=True)
+
+    async def close(self) -> None:
+        """End, without what is not committed."""
+        with contextlib.suppress(HeadraceError):
+            await self._producer.close(0)
+
+
+def _last(kept: _Kept) -> int:
+    return kept.last
