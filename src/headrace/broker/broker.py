@@ -53,7 +53,7 @@ from headrace.config.broker import BrokerConfig
 from headrace.core.coordinator.group.config import GroupConfig
 from headrace.core.coordinator.group.coordinator import GroupCoordinator
 from headrace.core.deferred import Deferred
-from headrace.core.log.compaction import Compaction
+from headrace.core.log.rewriting import Rewriting
 from headrace.core.log.sync import RunTasks, run_in_turn
 from headrace.core.quota import Windows
 from headrace.errors import StorageError
@@ -419,14 +419,14 @@ class Broker:
         """Whether `start_compaction` would return something; only a tick or `finish_compaction` changes it."""
         return self.replicas.compaction_due
 
-    def start_compaction(self) -> Compaction | None:
+    def start_compaction(self) -> Rewriting | None:
         """Return work that compacts a log, None if there is none or some is under way.
 
         The shell calls `run()`, one bounded step, in any thread, and then `finish_compaction`.
         """
         return self.replicas.start_compaction()
 
-    def finish_compaction(self, task: Compaction, error: Exception | None, now_ms: int) -> None:
+    def finish_compaction(self, task: Rewriting, error: Exception | None, now_ms: int) -> None:
         """Take note of a step's outcome: rewritten segments take the place of the old ones."""
         self.replicas.finish_compaction(task, error, now_ms)
         self._settle()

@@ -33,12 +33,12 @@ from headrace.broker.partition import Partition
 from headrace.broker.topic_names import schedule_of
 from headrace.config.broker import BrokerConfig
 from headrace.config.topic import TopicConfig, parse_topic_config
-from headrace.core.log.compaction import Compaction
 from headrace.core.log.config import LogConfig
 from headrace.core.log.control_batch import MARKER_SIZE, Marker
 from headrace.core.log.disk_errors import NO_SPACE, is_passing
 from headrace.core.log.log_manager import PartitionSpec
 from headrace.core.log.partition_log import AppendInfo, PartitionLog
+from headrace.core.log.rewriting import Rewriting
 from headrace.errors import ApiError, ErrorCode, StorageError, StorageUnavailableError
 from headrace.ports import Journal
 from headrace.records.batch import TimestampType
@@ -503,11 +503,11 @@ class ReplicaManager:
         """Whether `start_compaction` would return something, to be run in a thread."""
         return self.failure is None and self._compactions.due
 
-    def start_compaction(self) -> Compaction | None:
+    def start_compaction(self) -> Rewriting | None:
         """Return a round of compaction of which a step is to be run, None if there is none."""
         return self._compactions.start() if self.failure is None else None
 
-    def finish_compaction(self, task: Compaction, error: Exception | None, now_ms: int) -> None:
+    def finish_compaction(self, task: Rewriting, error: Exception | None, now_ms: int) -> None:
         """Take note of a step's outcome: rewritten segments take the place of the old ones."""
         self._compactions.finish(task, error, now_ms)
 

@@ -101,12 +101,11 @@ def expiries(header: BatchHeader, data: bytes) -> Sequence[int] | None:
 
 
 def expiry_of_batch(header: BatchHeader, batch: Buffer) -> Expiry:
-    """Return when the records of a stored batch expire.
-
-    Raises:
-        CorruptRecordError: They do not decode.
-    """
+    """Return when the records of a stored batch expire; never, if they do not decode."""
     if header.is_control or not header.records_count:
         return NO_RECORDS
-    times = expiries(header, records_of(header, batch))
+    try:
+        times = expiries(header, records_of(header, batch))
+    except CorruptRecordError:
+        return NOTHING_EXPIRES
     return NOTHING_EXPIRES if times is None else Expiry(min(times), max(times))

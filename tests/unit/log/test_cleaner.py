@@ -11,9 +11,17 @@ from headrace.core.log.compaction import Compaction
 from headrace.core.log.config import LogConfig
 from headrace.core.log.log_manager import LogManager, PartitionSpec
 from headrace.core.log.partition_log import PartitionLog
-from tests.fixtures.compaction import latest, put
+from headrace.records.builder import build_batch
+from tests.fixtures.compaction import latest, put, settle
 from tests.fixtures.crash_files import CrashFileSystem
-from tests.fixtures.logs import DIRECTORY, NOW_MS, PARTITION, RecordingJournal
+from tests.fixtures.logs import (
+    DIRECTORY,
+    NOW_MS,
+    PARTITION,
+    RecordingJournal,
+    append,
+    records_of,
+)
 
 CONFIG = LogConfig(compacts=True, retention_ms=-1, min_cleanable_dirty_ratio=0.0, segment_bytes=400)
 
@@ -120,3 +128,40 @@ def test_retention_between_removal_and_name_loses_nothing_of_what_stays() -> Non
     assert found[b"a"] == b"19"
     world.start()
     assert latest(world.log) == found
+
+
+def test_expired_records_are_removed_in_rounds_and_what_is_not_known_is_found_out() -> None:
+    files, journal = CrashFileSystem(), RecordingJournal()
+    manager = LogManager.open(files, cluster_id="c", node_id=1, journal=journal)
+    cleaner = LogCleaner(manager, files, journal)
+    config = LogConfig(expires=True, retention_ms=-1, segment_bytes=200)
+    manager.load([PartitionSpec(PARTITION, b"\1" * 16, config)], NOW_MS)
+    log = manager.get(PARTITION)
+    assert log is not None
+    kept = (b"k", b"kept", (), NOW_MS)
+    for number in range(4):
+        short = (b"k", b"short", (("headrace.ttl-ms", b"5"),), NOW_MS)
+        append(log, build_batch([short, kept] if number else [kept]))
+        settle(log)
+        log.roll(NOW_MS)
+
+    def clean(now_ms: int) -> None:
+        cleaner.tick(now_ms)
+        while (task := cleaner.start()) is not None:
+            task.run()
+            cleaner.finish(task, None, now_ms)
+
+    clean(NOW_MS + 5)
+    assert [record.value for record in records_of(log)].count(b"short") == 3  # not worth it yet
+    clean(NOW_MS + 3_600_000)
+    assert [record.offset for record in records_of(log)] == [0, 2, 4, 6]
+    (report,) = journal.named("expired_records_removed")
+    assert (report["records"], report["records_kept"]) == (6, 3)
+    segment = log.segments.all[0]
+    files.remove(segment.ttlindex_path)
+    segment._expiry = -1, segment.expiry, 0
+    assert segment.expiry.earliest == 0
+    clean(NOW_MS + 3_700_000)
+    assert segment.expiry.earliest > NOW_MS
+    assert files.read_file(segment.ttlindex_path) is not None
+    assert len(journal.named("expired_records_removed")) == 1

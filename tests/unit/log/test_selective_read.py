@@ -6,11 +6,13 @@ import pytest
 
 from headrace.core.log.config import LogConfig
 from headrace.core.log.partition_log import PartitionLog
+from headrace.core.log.replacement import finish_replacements
 from headrace.core.log.selective_read import SelectiveReading
 from headrace.errors import InvalidRecordError
 from headrace.records.batch import check_batch, iterate_headers
 from headrace.records.builder import build_batch
 from headrace.records.compression import Compression
+from headrace.records.expiry import UNKNOWN
 from headrace.records.reader import read_records
 from headrace.records.refusal import InvalidRecordsError
 from headrace.records.tags import TagFilter
@@ -228,3 +230,35 @@ def test_both_at_once() -> None:
     assert everything(log, tags=["a"], now_ms=NOW_MS + 5)[0] == [1, 2]
     assert everything(log, tags=["a"], now_ms=NOW_MS + 9)[0] == [1]
     assert everything(log, tags=["b"], now_ms=NOW_MS + 9)[0] == [3]
+
+
+def test_after_a_power_cut_only_what_was_safe_is_known() -> None:
+    files = MemoryFileSystem()
+    log = open_log(files, EXPIRING)
+    append(log, batch([None]))
+    size = log.size_bytes
+    append(log, batch([5]))
+    log._log_files.write_caches(log.segments.active)
+    files.open(log.segments.active.path).truncate(size)
+    again = open_log(files, EXPIRING, clean=False, recovery_point=1)
+    append(again, batch([None] * 20))
+    again.roll(NOW_MS)
+    assert again.segments.all[0].expiry == UNKNOWN
+    assert everything(again, now_ms=NOW_MS + 5)[0] == list(range(21))
+
+
+def test_what_was_known_of_replaced_segments_goes_with_them() -> None:
+    files = MemoryFileSystem()
+    log = open_log(files, LogConfig(expires=True, retention_ms=-1, segment_bytes=200))
+    for _ in range(3):
+        append(log, batch([5, None]))
+        log.roll(NOW_MS)
+    log.close(NOW_MS)
+    names = [name for name in files.list("events-0") if name.endswith(".ttlindex")]
+    assert len(names) == 3
+    swap = files.open("events-0/00000000000000000000.log.swap", create=True)
+    for number in range(3):
+        source = files.open(f"events-0/{2 * number:020d}.log")
+        swap.append([source.read(0, source.size)])
+    finish_replacements(files, "events-0")
+    assert not [name for name in files.list("events-0") if name.endswith(".ttlindex")]

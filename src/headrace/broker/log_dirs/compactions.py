@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from headrace.broker.log_dirs.log_dir import LogDir
-from headrace.core.log.compaction import Compaction
+from headrace.core.log.rewriting import Rewriting
 from headrace.errors import StorageError
 
 
@@ -27,14 +27,14 @@ class Compactions:
         """Whether `start` would return something, to be run in a thread."""
         return self._running is None and any(map(_has_work, self._turns))
 
-    def start(self) -> Compaction | None:
+    def start(self) -> Rewriting | None:
         """Return a round of compaction of which a step is to be run, None if there is none."""
         if not self.due:
             return None
         self._running = next(filter(_has_work, self._turns))
         return self._running.cleaner.start()
 
-    def finish(self, task: Compaction, error: Exception | None, now_ms: int) -> None:
+    def finish(self, task: Rewriting, error: Exception | None, now_ms: int) -> None:
         """Take note of a step's outcome: rewritten segments take the place of the old ones."""
         log_dir, self._running = self._running, None
         assert log_dir is not None, "no step is under way"
@@ -43,7 +43,7 @@ class Compactions:
         self._finish(log_dir, task, error, now_ms)
 
     def _finish(
-        self, log_dir: LogDir, task: Compaction, error: Exception | None, now_ms: int
+        self, log_dir: LogDir, task: Rewriting, error: Exception | None, now_ms: int
     ) -> None:
         try:
             log_dir.cleaner.finish(task, error, now_ms)

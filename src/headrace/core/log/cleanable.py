@@ -25,10 +25,7 @@ def plan_compaction(log: PartitionLog, clean_offset: int, now_ms: int) -> Plan |
     Raises:
         StorageError: A segment cannot be read.
     """
-    limit = min(log.high_watermark, log.last_stable_offset, log.synced_offset)
-    # A crash may take away a marker that is not synced; what it aborted is still needed then.
-    for aborted in log.producers.transactions.aborted_between(log.synced_offset, NEVER):
-        limit = min(limit, aborted.first_offset)
+    limit = cleanable_end(log)
     first_dirty_offset = max(clean_offset, log.log_start_offset)
     clean, dirty = _split(log.segments.all[:-1], first_dirty_offset, limit)
     dirty = _old_enough(dirty, now_ms - log.config.min_compaction_lag_ms, now_ms)
@@ -41,6 +38,15 @@ def plan_compaction(log: PartitionLog, clean_offset: int, now_ms: int) -> Plan |
     if ratio <= log.config.min_cleanable_dirty_ratio and not overdue:
         return None
     return Plan(log, (*clean, *dirty), first_dirty_offset, ratio, overdue)
+
+
+def cleanable_end(log: PartitionLog) -> int:
+    """Return the offset below which segments may be written anew: synced, visible, and of no open transaction."""
+    limit = min(log.high_watermark, log.last_stable_offset, log.synced_offset)
+    # A crash may take away a marker that is not synced; what it aborted is still needed then.
+    for aborted in log.producers.transactions.aborted_between(log.synced_offset, NEVER):
+        limit = min(limit, aborted.first_offset)
+    return limit
 
 
 def _split(

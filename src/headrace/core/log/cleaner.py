@@ -1,8 +1,9 @@
-"""Compaction of all logs of a data directory: one round at a time, of the log that needs it most.
+"""Compaction of all logs of a data directory, and their cleaning of expired records: one round at a time.
 
 As the broker drives it, from one thread:
 
-1. `tick` looks at all compacted logs when that is due, and begins a round
+1. `tick` looks at all such logs when that is due, and begins a round: of the compacted log that needs it most, or of a
+   log with expired records when none does
 2. `start` returns the round; the shell calls its `run`, one step, in a thread if it likes
 3. `finish` installs what the step has made ready; while the round goes on, `start` returns it again
 
@@ -19,9 +20,11 @@ from headrace.core.log.checkpoints import decode_checkpoint, encode_checkpoint
 from headrace.core.log.cleanable import plan_compaction
 from headrace.core.log.compaction import Compaction, Plan
 from headrace.core.log.disk_errors import is_passing
+from headrace.core.log.expiry_cleaning import ExpiryCleaning, plan_expiry
 from headrace.core.log.log_manager import LogManager
 from headrace.core.log.partition_log import PartitionLog
 from headrace.core.log.replacement import CLEANED_SUFFIX, SWAP_SUFFIX
+from headrace.core.log.rewriting import Rewriting
 from headrace.errors import StorageError
 from headrace.ports import FileSystem, Journal
 
@@ -61,7 +64,7 @@ class LogCleaner:
         self._max_keys = max_keys
         self._clean_offsets = self._read()
         self._uncleanable: set[PartitionLog] = set()
-        self._round: Compaction | None = None
+        self._round: Rewriting | None = None
         self._running = False
         self._next_check_ms: int | None = None
 
@@ -105,18 +108,33 @@ class LogCleaner:
             self._next_check_ms = now_ms
         if self._round is not None or now_ms < self._next_check_ms:
             return
-        compacted = [log for log in self._logs.logs.values() if log.config.compacts]
-        self._next_check_ms = now_ms + self.backoff_ms * (1 if compacted else _IDLE)
+        logs = self._logs.logs.values()
+        compacted = [log for log in logs if log.config.compacts]
+        expiring = [log for log in logs if log.config.expires]
+        self._next_check_ms = now_ms + self.backoff_ms * (1 if compacted or expiring else _IDLE)
         if self._logs.failure is not None:
             return
         plan = self._most_needed(compacted, now_ms)
-        if plan is None:
-            return
-        key = self._logs.checkpoint_key(plan.log.topic_partition)
-        behind = self._logs.recovery_point(key) < plan.end_offset
-        if behind and not self._checkpoint(self._logs.write_checkpoints):
-            return
-        self._round = Compaction(self._files, plan, now_ms=now_ms, max_keys=self._max_keys)
+        if plan is not None:
+            if self._is_recovered(plan.log, plan.end_offset):
+                self._round = Compaction(self._files, plan, now_ms=now_ms, max_keys=self._max_keys)
+        elif expiring:
+            self._clean_expired(expiring, now_ms)
+
+    def _is_recovered(self, log: PartitionLog, end_offset: int) -> bool:
+        """Whether no recovery will look for torn batches below an offset, which a round takes for granted."""
+        key = self._logs.checkpoint_key(log.topic_partition)
+        behind = self._logs.recovery_point(key) < end_offset
+        return not behind or self._checkpoint(self._logs.write_checkpoints)
+
+    def _clean_expired(self, logs: Iterable[PartitionLog], now_ms: int) -> None:
+        for log in logs:
+            if log.failure is not None or log in self._uncleanable:
+                continue
+            segments = plan_expiry(log, now_ms)
+            if segments and self._is_recovered(log, segments[-1].end_offset):
+                self._round = ExpiryCleaning(self._files, log, segments, now_ms)
+                return
 
     def _most_needed(self, logs: Iterable[PartitionLog], now_ms: int) -> Plan | None:
         plans: list[Plan] = []
@@ -132,14 +150,14 @@ class LogCleaner:
                 plans.append(plan)
         return max(plans, key=lambda plan: plan.dirty_ratio, default=None)
 
-    def start(self) -> Compaction | None:
+    def start(self) -> Rewriting | None:
         """Return the round whose next step is to be run, None if there is none or a step is under way."""
         if not self.due:
             return None
         self._running = True
         return self._round
 
-    def finish(self, task: Compaction, error: Exception | None, now_ms: int) -> None:
+    def finish(self, task: Rewriting, error: Exception | None, now_ms: int) -> None:
         """Take note of a step's outcome.
 
         Raises:
@@ -154,7 +172,7 @@ class LogCleaner:
             self._end(now_ms, self.backoff_ms)
             raise error
         log.settle()
-        if log.segments.start_offset > task.plan.segments[0].base_offset:
+        if log.segments.start_offset > task.segments[0].base_offset:
             self._discard(task)  # retention has taken a segment from under the round
             self._end(now_ms)
             return
@@ -164,9 +182,10 @@ class LogCleaner:
         try:
             self._install(task)
             if task.finished:
-                key = self._logs.checkpoint_key(log.topic_partition)
-                self._clean_offsets[key] = task.clean_end_offset
-                self._checkpoint(self._write)
+                if task.clean_end_offset is not None:
+                    key = self._logs.checkpoint_key(log.topic_partition)
+                    self._clean_offsets[key] = task.clean_end_offset
+                    self._checkpoint(self._write)
                 self._report(task)
                 self._end(now_ms)
         except OSError:
@@ -184,7 +203,10 @@ class LogCleaner:
             return False
         return True
 
-    def _install(self, task: Compaction) -> None:
+    def _install(self, task: Rewriting) -> None:
+        for segment, expiries in task.learned:
+            segment.learn_expiries(expiries)
+        task.learned.clear()
         replacement, task.replacement = task.replacement, None
         if replacement is not None:
             task.log.install(replacement)
@@ -193,7 +215,7 @@ class LogCleaner:
         self._round = None
         self._next_check_ms = now_ms + pause_ms
 
-    def _failed(self, task: Compaction, error: Exception, now_ms: int) -> None:
+    def _failed(self, task: Rewriting, error: Exception, now_ms: int) -> None:
         if isinstance(error, OSError):
             if not is_passing(error):  # otherwise it ends the round: what that wrote is not needed
                 self._end(now_ms, self.backoff_ms)
@@ -206,7 +228,7 @@ class LogCleaner:
         self._discard(task)
         self._end(now_ms, self.backoff_ms)
 
-    def _discard(self, task: Compaction) -> None:
+    def _discard(self, task: Rewriting) -> None:
         """Remove what an unfinished round has written; whatever stays, the next start removes."""
         for name in self._files.list(task.log.directory):
             if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)):
@@ -218,12 +240,15 @@ class LogCleaner:
             "log_cannot_be_compacted", partition=str(log.topic_partition), reason=repr(error)
         )
 
-    def _report(self, task: Compaction) -> None:
+    def _report(self, task: Rewriting) -> None:
         stats = task.stats
+        expired = task.clean_end_offset is None
+        if expired and stats.records_before == stats.records_after:
+            return
         self._journal.info(
-            "log_compacted",
+            "expired_records_removed" if expired else "log_compacted",
             partition=str(task.log.topic_partition),
-            clean_offset=task.clean_end_offset,
+            clean_offset=task.segments[-1].end_offset if expired else task.clean_end_offset,
             records=stats.records_before,
             records_kept=stats.records_after,
             bytes=stats.bytes_before,

@@ -14,7 +14,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from headrace.records.expiry import NO_RECORDS, UNKNOWN, Expiry
+from headrace.records.expiry import NEVER, NO_RECORDS, UNKNOWN, Expiry
 
 TTLINDEX_SUFFIX: Final = ".ttlindex"
 BLOCK_BYTES: Final = 32 << 10
@@ -81,14 +81,15 @@ class ExpiryIndex:
             position = positions[number] if number < len(positions) else self.end
         return position
 
-    def expired_bytes(self, size: int, now_ms: int) -> int:
-        """Return how many bytes lie in blocks of which all records have expired."""
-        ends = (*self._positions[1:], min(self.end, size))
-        return sum(
-            end - start
-            for start, end, latest in zip(self._positions, ends, self._latest, strict=True)
-            if latest <= now_ms
-        )
+    def half_expired_ms(self, size: int) -> int:
+        """Return when half of a segment of `size` bytes lies in blocks of which all records have expired."""
+        expired = 0
+        ends = [*self._positions[1:], self.end][: len(self._positions)]
+        for latest, start, end in sorted(zip(self._latest, self._positions, ends, strict=True)):
+            expired += end - start
+            if 2 * expired >= size:
+                return latest
+        return NEVER
 
     def cut(self, size: int) -> None:
         """Forget what lies beyond a size."""

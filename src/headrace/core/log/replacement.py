@@ -33,6 +33,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from headrace.core.log.expiry_index import ExpiryIndex
 from headrace.core.log.index import SparseIndex
 from headrace.core.log.segment import LOG_SUFFIX, Segment, segment_path
 from headrace.core.log.segments import Segments
@@ -57,6 +58,8 @@ class Replacement:
     first_timestamp: int
     dropped_markers: frozenset[int] = frozenset()
     """Offsets of markers of which nothing is left: their transactions are no longer told to readers."""
+    expiries: ExpiryIndex | None = None
+    """When the records expire, where they do."""
 
     @property
     def first(self) -> Segment:
@@ -98,6 +101,7 @@ def install(
     for source in reversed(sources):
         source.remove_names()
     segment.adopt(file, replacement.index, file.size, end_offset, replacement.first_timestamp)
+    segment.adopt_expiries(replacement.expiries)
     segments.replace(sources, segment)
 
 

@@ -22,7 +22,7 @@ from headrace.records.batch import (
     MIN_BATCH_LENGTH,
     BatchHeader,
 )
-from headrace.records.expiry import UNKNOWN, Expiry
+from headrace.records.expiry import NEVER, UNKNOWN, Expiry
 from headrace.types import NO_TIMESTAMP, Buffer, FileRange
 
 LOG_SUFFIX: Final = ".log"
@@ -69,6 +69,7 @@ class Segment:
         "first_timestamp",
         "indexed_size",
         "interval",
+        "looked_through_ms",
         "open_segments",
         "size",
         "synced_offset",
@@ -78,7 +79,7 @@ class Segment:
         self, files: FileSystem, directory: str, base_offset: int, *, interval: int, created_ms: int
     ) -> None:
         self._expiries: ExpiryIndex | None = None
-        self._expiry = -1, UNKNOWN
+        self._expiry = -1, UNKNOWN, NEVER
         """What is known of all records while the segment had a size."""
         self._files = files
         self._index: SparseIndex | None = None
@@ -94,6 +95,8 @@ class Segment:
         self.indexed_size = 0
         """How much of the segment the index cache describes."""
         self.interval = interval
+        self.looked_through_ms = created_ms
+        """When it was written anew last, or read for it, without what has expired."""
         self.open_segments: OpenSegments | None = None
         """Who is told when it opens and closes, and may close it."""
         self.size = 0
@@ -163,14 +166,19 @@ class Segment:
     @property
     def expiry(self) -> Expiry:
         """When the first and the last of its records expire, as far as that is known."""
-        if self._expiries is None:
-            size, expiry = self._expiry
-            if size == self.size:
-                return expiry
-            self._expiry = self.size, self.expiries.summary(self.size)
-            self._expiries = None  # the segment need not be in use
-            return self._expiry[1]
-        return self._expiries.summary(self.size)
+        return self._summarized()[1]
+
+    @property
+    def half_expired_ms(self) -> int:
+        """When half of it lies in blocks of which all records have expired, as far as that is known."""
+        return self._summarized()[2]
+
+    def _summarized(self) -> tuple[int, Expiry, int]:
+        if self._expiry[0] != self.size or self._expiries is not None:
+            kept, known = self._expiries, self.expiries
+            self._expiry = self.size, known.summary(self.size), known.half_expired_ms(self.size)
+            self._expiries = kept  # the segment need not be in use
+        return self._expiry
 
     def create(self) -> None:
         """Create the file of a new segment; its directory is to be synced by the caller."""
@@ -266,7 +274,7 @@ class Segment:
         if self._index is not None:
             self._max_timestamp = self._index.max_timestamp
         if self._expiries is not None:
-            self._expiry = self.size, self._expiries.summary(self.size)
+            self._summarized()
             self._expiries = None
         self._close_file()
         self._index = None
@@ -289,6 +297,18 @@ class Segment:
         )
         write_cache(self._files, self.index_path, content)
         self.indexed_size = self.size
+
+    def adopt_expiries(self, expiries: ExpiryIndex | None) -> None:
+        """Take over what was found out about when records expire."""
+        self._expiries = expiries
+
+    def learn_expiries(self, expiries: ExpiryIndex) -> None:
+        """Keep what was found out about when records expire, though the segment may not be in use."""
+        self._expiries = expiries
+        self.write_expiries()
+        if self._index is None:
+            self._summarized()
+            self._expiries = None
 
     def write_expiries(self) -> None:
         """Write down when records expire, if something is known. It may fail or get lost, as the index may."""

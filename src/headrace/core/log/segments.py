@@ -150,6 +150,7 @@ class Segments:
         segment, self.unnamed = self.unnamed, None
         if segment is not None:
             segment.write_index()
+            segment.write_expiries()
             segment.unload()
             segment.open_segments = self.open_segments
         return segment
