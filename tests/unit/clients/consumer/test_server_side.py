@@ -264,8 +264,23 @@ def test_an_assignor_that_the_coordinator_does_not_have() -> None:
         first.poll(1_000)
 
 
-def test_a_group_of_classic_members_says_what_to_do() -> None:
-    world = make_world()
+@pytest.mark.parametrize("assignor", ["range", "equal"])
+def test_members_of_both_protocols_share_a_group(assignor: str) -> None:
+    world = make_world(records=5)
+    classic = any_member(world, assignor)
+    rebalance(classic)
+    first = member(world)
+    rebalance(classic, first, rounds=40)
+    assert sorted(numbers(classic) + numbers(first)) == list(range(6))
+    assert len(numbers(classic)) == 3
+    first.close()
+    rebalance(classic, rounds=40)
+    assert numbers(classic) == list(range(6))
+
+
+def test_a_group_that_stays_classic_says_what_to_do() -> None:
+    world = ConsumerWorld(group_consumer_migration_policy="disabled")
+    world.broker.create_topic("t", partitions=6)
     classic = any_member(world)
     rebalance(classic)
     first = member(world)
