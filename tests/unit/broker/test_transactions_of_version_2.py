@@ -280,3 +280,32 @@ def test_a_marker_from_a_client_ends_nothing_of_this_version(harness: BrokerHarn
     assert producer.end() == 0
     settle(harness)
     assert committed_values(harness) == [b"a", b"b"]
+
+
+def test_a_marker_of_a_coordinator_to_come_holds_up_a_transaction_until_it_is_ended_there(
+    harness: BrokerHarness,
+) -> None:
+    producer = BumpingProducer(harness)
+    producer.send(b"a")
+
+    def mark(epoch: int) -> None:
+        marker = WritableTxnMarker(
+            producer_id=producer.id,
+            producer_epoch=epoch,
+            topics=[WritableTxnMarkerTopic(name="t", partition_indexes=[0])],
+            coordinator_epoch=1_000,
+        )
+        harness.call(WriteTxnMarkersRequest(markers=[marker]))
+
+    mark(producer.epoch)
+    assert producer.end() == 0
+    settle(harness)
+    assert state(harness).transaction_state == "CompleteCommit"  # there was nothing left to end
+    assert producer.send(b"b") == 0
+    assert producer.end() == 0
+    settle(harness)
+    assert state(harness).transaction_state == "PrepareCommit"
+    mark(producer.epoch)
+    harness.advance(200)
+    settle(harness)
+    assert state(harness).transaction_state == "CompleteCommit"

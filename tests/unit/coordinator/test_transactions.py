@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -222,6 +223,26 @@ def test_markers_that_cannot_be_written_are_tried_again_and_the_others_are_not()
     world.advance(world.config.marker_retry_ms)
     assert [write.partition for write in world.markers.begun] == [B]
     world.markers.release()
+    assert world.state() is TransactionState.COMPLETE_COMMIT
+
+
+def test_markers_that_are_refused_for_ever_are_told_of_once_and_tried_ever_more_seldom() -> None:
+    world = TransactionWorld()
+    producer = ongoing(world)
+    world.markers.failure = ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    tries: list[int] = []
+    world.markers.on_write = lambda _marker, _partition: tries.append(world.now_ms)
+    world.end(producer)
+    world.advance(60_000)
+    times_ms = sorted(set(tries))
+    pauses_ms = [after - before for before, after in pairwise(times_ms)]
+    assert pauses_ms[:8] == [100, 200, 400, 800, 1600, 3200, 6400, 10_000]
+    assert set(pauses_ms[8:]) == {10_000}
+    (told,) = [fields for level, _, fields in world.notes.events if level == "error"]
+    assert told["refused"] == ", ".join(f"{at}: TRANSACTION_COORDINATOR_FENCED" for at in (A, B))
+    assert "kafka-transactions" in str(told["remedy"])
+    world.markers.failure = NONE
+    world.advance(10_000)
     assert world.state() is TransactionState.COMPLETE_COMMIT
 
 

@@ -202,7 +202,16 @@ class Transactions:
             else:
                 written(reply)
             return
-        info = self._replicas.append_marker(replica, marker, now_ms)
+        try:
+            info = self._replicas.append_marker(replica, marker, now_ms)
+        except ApiError as error:
+            is_open = marker.producer_id in replica.log.producers.transactions.open
+            if error.code is not ErrorCode.TRANSACTION_COORDINATOR_FENCED or is_open:
+                raise
+            written(
+                ErrorCode.NONE
+            )  # somebody else has ended it, with the epoch of a coordinator that is to come
+            return
         if replica.high_watermark > info.last_offset:
             written(ErrorCode.NONE)
         else:

@@ -29,7 +29,10 @@ class TransactionConfig:
     """How long the first request of a transaction waits for the completion of the one before."""
 
     marker_retry_ms: int = 100
-    """How long after a marker could not be written it is tried again."""
+    """How long after a marker could not be written it is tried again; twice as long after every further time."""
+
+    marker_retry_max_ms: int = 10_000
+    """The longest of these times."""
 
     @classmethod
     def from_broker(cls, config: object) -> Self:

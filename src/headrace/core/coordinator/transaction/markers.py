@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from functools import partial
+from typing import Final
 
 from headrace.core.coordinator.runtime import NOTHING, Result
 from headrace.core.coordinator.transaction.records import TransactionMetadata, TransactionRecord
@@ -15,6 +17,10 @@ from headrace.core.coordinator.transaction.shard import (
 from headrace.core.coordinator.transaction.states import TransactionState
 from headrace.errors import ErrorCode
 from headrace.types import NO_PRODUCER_ID, TopicPartition
+
+_ATTEMPTS_UNTIL_TOLD: Final = 4
+_NAMED: Final = 5
+"""How many partitions a line names."""
 
 
 def complete(shard: TransactionShard, transaction: Transaction, now_ms: int) -> None:
@@ -41,12 +47,33 @@ def retry(shard: TransactionShard, transaction: Transaction, now_ms: int) -> Non
     if transaction.unmarked is None:
         complete(shard, transaction, now_ms)
         return
-    failed, transaction.failed = transaction.failed, set()
+    failed, transaction.failed = transaction.failed, {}
+    transaction.attempts += 1
+    if transaction.attempts == _ATTEMPTS_UNTIL_TOLD:
+        _tell(shard, transaction, failed)
     _write(shard, transaction, failed, now_ms)
 
 
+def _tell(
+    shard: TransactionShard, transaction: Transaction, failed: Mapping[TopicPartition, ErrorCode]
+) -> None:
+    """Say once that this takes long, and what can be done about it."""
+    shard.journal.error(
+        "transaction_markers_refused",
+        transactional_id=transaction.transactional_id,
+        producer_id=transaction.metadata.producer_id,
+        state=transaction.metadata.state.value,
+        refused=", ".join(f"{at}: {error.name}" for at, error in sorted(failed.items())[:_NAMED]),
+        meaning="it is decided, but its partitions are not told: its producer and read_committed consumers wait",
+        remedy="make the partitions writable, or end it there with `kafka-transactions abort`, or delete the topic",
+    )
+
+
 def _write(
-    shard: TransactionShard, transaction: Transaction, partitions: set[TopicPartition], now_ms: int
+    shard: TransactionShard,
+    transaction: Transaction,
+    partitions: Collection[TopicPartition],
+    now_ms: int,
 ) -> None:
     metadata = transaction.metadata
     outcome = Outcome(
@@ -76,7 +103,7 @@ def _marked(
     if not shard.is_current(transaction, metadata) or transaction.unmarked is None:
         return
     if error is not ErrorCode.NONE:
-        transaction.failed.add(partition)
+        transaction.failed[partition] = error
         _retry(shard, transaction, now_ms)
         return
     transaction.unmarked.discard(partition)
@@ -113,5 +140,8 @@ def _finish(shard: TransactionShard, transaction: Transaction, now_ms: int) -> N
 
 
 def _retry(shard: TransactionShard, transaction: Transaction, now_ms: int) -> None:
-    at_ms = now_ms + shard.config.marker_retry_ms
+    config = shard.config
+    at_ms = now_ms + min(
+        config.marker_retry_ms << min(transaction.attempts, 16), config.marker_retry_max_ms
+    )
     shard.timers.set(shard.timer(RETRY, transaction.transactional_id), at_ms)

@@ -76,18 +76,28 @@ class Transaction:
         metadata: What is durable of it, or about to be; replaced by replay only.
         added: Where in the log each partition of an open transaction was added: it counts once that is durable.
         unmarked: The partitions whose markers are not durable yet; None while no markers are being written.
-        failed: Those of them whose markers have to be written again.
+        failed: Those of them whose markers have to be written again, and why.
+        attempts: How often markers have been written again.
         waiting: Who is to be told when a prepared transaction is over, or that this takes too long.
     """
 
-    __slots__ = ("added", "failed", "metadata", "transactional_id", "unmarked", "waiting")
+    __slots__ = (
+        "added",
+        "attempts",
+        "failed",
+        "metadata",
+        "transactional_id",
+        "unmarked",
+        "waiting",
+    )
 
     def __init__(self, transactional_id: str, metadata: TransactionMetadata) -> None:
         self.transactional_id = transactional_id
         self.metadata = metadata
         self.added: dict[TopicPartition, int] = {}
         self.unmarked: set[TopicPartition] | None = None
-        self.failed: set[TopicPartition] = set()
+        self.failed: dict[TopicPartition, ErrorCode] = {}
+        self.attempts = 0
         self.waiting: list[Waiter] = []
 
 
@@ -157,7 +167,7 @@ class TransactionShard:
             self.transactions[transactional_id] = transaction
         transaction.metadata = metadata
         transaction.unmarked = None
-        transaction.failed = set()
+        transaction.failed, transaction.attempts = {}, 0
         self._follow(transaction)
         if transaction.waiting and metadata.state not in PREPARED:
             self.tell_waiting(transaction, ErrorCode.NONE, metadata.last_update_ms)
