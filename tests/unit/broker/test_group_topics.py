@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -30,6 +31,56 @@ def test_an_expression_that_is_wrong_or_too_large_is_refused(view, regex):
     with pytest.raises(ApiError) as raised:
         list(view.matching(regex))
     assert raised.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
+
+
+@pytest.mark.parametrize(
+    "regex", ["a" * 1001, "(a?){300}a{300}", "(.{0,100}){10}x", "(.*a){250}", r"\pL{100}"]
+)
+def test_an_expression_that_takes_too_long_is_refused(view, regex):
+    with pytest.raises(ApiError, match="SubscribedTopicRegex") as raised:
+        view.matching(regex)
+    assert raised.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
+
+
+@pytest.mark.parametrize(
+    "regex", ["((a+)+)+b", "(x+x+)+y", "(a|aa)+c", "(.*a){90}", "(a?){90}a{90}"]
+)
+def test_an_expression_that_explodes_elsewhere_takes_its_time_only(view, regex, monkeypatch):
+    names = [f"{'a' * 240}{number}" for number in range(50)]
+    monkeypatch.setattr(view, "_topics", _Named(names))
+    before = time.process_time()
+    assert view.matching(regex) == ()
+    assert time.process_time() - before < 2
+
+
+class _Named:
+    """Topics that have only names."""
+
+    changes = 1
+
+    def __init__(self, names):
+        self.names = names
+
+    def __iter__(self):
+        return (SimpleNamespace(name=name) for name in self.names)
+
+
+def test_slow_expressions_are_for_brokers_with_few_topics(view, monkeypatch):
+    regex = "(a?){90}b"
+    assert view.matching(regex) == ()
+    monkeypatch.setattr(group_topics, "_STEPS_LIMIT", 1000)
+    assert view.matching(regex) == (), "it is remembered"
+    monkeypatch.setattr(view, "_topics", _Named(["a" * 249] * 100))
+    with pytest.raises(ApiError, match="takes too long"):
+        view.matching(regex)
+
+
+def test_topics_that_come_and_go_are_seen():
+    harness = BrokerHarness()
+    view = GroupTopics(harness.broker.topics)
+    assert view.matching("t.*") == ()
+    harness.create_topic("t1")
+    assert view.matching("t.*") == ("t1",)
 
 
 def test_without_the_library_the_client_is_told_what_to_install(view, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.core.coordinator.consumer import requests, turn
 from headrace.core.coordinator.consumer.assignors import OWN_ASSIGNORS, Subscriber
 from headrace.core.coordinator.consumer.group import ConsumerGroupState
 from headrace.core.coordinator.consumer.records import MemberState
@@ -160,6 +161,62 @@ def test_a_regular_expression_follows_the_topics_and_sees_only_what_its_client_m
     )
     assert broken.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
     assert set(world.group().members) == {"a"}
+
+
+def test_a_group_has_only_so_many_regular_expressions(world, monkeypatch):
+    monkeypatch.setattr(requests, "REGEXES_LIMIT", 2)
+    world.join("a", subscribed_topic_regex="t.*")
+    world.join("b", subscribed_topic_regex="u.*")
+    world.join("c", subscribed_topic_regex="u.*")
+    refused = world.join("d", subscribed_topic_regex="v.*")
+    assert refused.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert "d" not in world.group().members
+    assert world.join("a", subscribed_topic_regex="w.*").error_code == 0, "instead of its own"
+    assert set(world.group().regexes) == {"u.*", "w.*"}
+
+
+def test_a_thousand_members_cost_a_handful_of_assignments(monkeypatch):
+    world = ConsumerWorld()
+    world.topics.create("t", 500)
+    computed = []
+    real = turn.compute_target
+    monkeypatch.setattr(
+        turn,
+        "compute_target",
+        lambda *args, **options: computed.append(1) or real(*args, **options),
+    )
+    members = [Consumer(world, f"m{number:04}", "t") for number in range(400)]
+    for member in members:
+        member.beat()
+        world.now_ms += 1
+    assert len(computed) < 110
+    told = world.join("last", "t")
+    assert 0 < told.heartbeat_interval_ms <= 401, "it is told to come back when it is looked at"
+    world.advance(1000)
+    members[0].beat()
+    assert len(computed) < 111
+    assert world.group().epoch == world.group().assignment_epoch
+    for member in members:
+        member.beat()
+    assert len(computed) < 111, "nothing has changed"
+
+
+def test_an_assignment_interval_gathers_what_changes():
+    world = ConsumerWorld(group_consumer_assignment_interval_ms=1000)
+    world.topics.create("t", 4)
+    first, second = (Consumer(world, name, "t") for name in "ab")
+    first.beat()
+    second.beat()
+    assert (len(first.owned), len(second.owned)) == (4, 0)
+    world.restart()
+    world.advance(999)
+    first.beat()
+    assert len(first.owned) == 4
+    world.advance(1)
+    for _ in range(3):
+        first.beat()
+        second.beat()
+    assert (len(first.owned), len(second.owned)) == (2, 2)
 
 
 def test_commits_and_fetches_of_members_carry_their_epoch(world):

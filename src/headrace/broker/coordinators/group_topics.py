@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib import metadata
 from typing import Any, Final
 
@@ -16,7 +16,13 @@ try:
 except ImportError:
     re2 = None
 
-_PATTERN_MEMORY_BYTES: Final = 1 << 20
+PATTERN_CHARACTERS_LIMIT: Final = 1000
+_PATTERN_MEMORY_BYTES: Final = 1 << 18
+_PROGRAM_LIMIT: Final = 1000
+"""Of instructions that an expression is compiled to: each may be a step for each character of each topic's name."""
+_STEPS_LIMIT: Final = 500_000_000
+"""How many of those an expression may need for all topics; some seconds, if it is made to be slow."""
+_REMEMBERED_LIMIT: Final = 1000
 ASSIGNORS_ENTRY_POINTS: Final = "headrace.group_assignors"
 
 
@@ -24,13 +30,17 @@ class GroupTopics:
     """Implements `headrace.core.coordinator.consumer.topics.TopicsView` over the broker's topics.
 
     Regular expressions are RE2's: it takes time in proportion to the text whatever the expression. Python's `re` does
-    not, so a client could stop the broker with a few characters; without `google-re2` expressions are refused.
+    not, so a client could stop the broker with a few characters; without `google-re2` expressions are refused. So are
+    those that are long or compiled to much, for the time is in proportion to that too. What an expression matches is
+    remembered until topics change, for all groups and members that have it.
     """
 
-    __slots__ = ("_topics",)
+    __slots__ = ("_matches", "_matches_at", "_topics")
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
+        self._matches: dict[str, tuple[str, ...]] = {}
+        self._matches_at = -1
 
     @property
     def changes(self) -> int:
@@ -47,28 +57,39 @@ class GroupTopics:
         topic = self._topics.by_id(topic_id)
         return None if topic is None else topic.name
 
-    def matching(self, regex: str) -> Iterator[str]:
+    def matching(self, regex: str) -> tuple[str, ...]:
         """Return the names of all topics that a regular expression matches as a whole.
 
         Raises:
             ApiError: INVALID_REGULAR_EXPRESSION, with the reason.
         """
-        matches = _compiled(regex).fullmatch
-        return (topic.name for topic in self._topics if matches(topic.name))
+        if self._matches_at != self.changes or len(self._matches) >= _REMEMBERED_LIMIT:
+            self._matches, self._matches_at = {}, self.changes
+        known = self._matches.get(regex)
+        if known is None:
+            names = [topic.name for topic in self._topics]
+            matches = _compiled(regex, sum(map(len, names))).fullmatch
+            known = self._matches[regex] = tuple(name for name in names if matches(name))
+        return known
 
 
-def _compiled(regex: str) -> Any:
+def _compiled(regex: str, characters: int) -> Any:
     if re2 is None:
         raise ApiError(
             ErrorCode.INVALID_REGULAR_EXPRESSION,
             "this broker cannot evaluate regular expressions: install headrace[regex] where it runs, or subscribe to "
             "topics by name",
         )
+    if len(regex) > PATTERN_CHARACTERS_LIMIT:
+        raise ApiError(
+            ErrorCode.INVALID_REGULAR_EXPRESSION,
+            f"SubscribedTopicRegex is longer than {PATTERN_CHARACTERS_LIMIT} characters",
+        )
     options = re2.Options()
     options.max_mem = _PATTERN_MEMORY_BYTES
     options.log_errors = False
     try:
-        return re2.compile(regex, options)
+        compiled = re2.compile(regex, options)
     except re2.error as error:
         reason = error.args[0] if error.args else b""
         text = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
@@ -76,6 +97,13 @@ def _compiled(regex: str) -> Any:
             ErrorCode.INVALID_REGULAR_EXPRESSION,
             f"SubscribedTopicRegex `{regex[:300]}` is not a valid regular expression: {text}.",
         ) from error
+    size = compiled.programsize
+    if size > _PROGRAM_LIMIT or size * characters > _STEPS_LIMIT:
+        raise ApiError(
+            ErrorCode.INVALID_REGULAR_EXPRESSION,
+            f"SubscribedTopicRegex `{regex[:300]}` takes too long to match: use fewer repetitions with counts",
+        )
+    return compiled
 
 
 def load_assignors(names: str) -> Mapping[str, Assignor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sized
 from typing import Final
 
 from headrace.core.coordinator.consumer.group import LEFT_STATIC_EPOCH
@@ -12,6 +12,8 @@ from headrace.protocol.messages.consumer_group_heartbeat import ConsumerGroupHea
 
 _CLIENTS_NAME_THEMSELVES_VERSION: Final = 1
 _MAX_STORED_BYTES: Final = 32_767
+REGEXES_LIMIT: Final = 100
+"""How many different regular expressions the members of a group may have."""
 
 
 def check_request(
@@ -57,6 +59,19 @@ def _check_first(request: ConsumerGroupHeartbeatRequest) -> None:
     if request.subscribed_topic_names is None and not request.subscribed_topic_regex:
         raise InvalidRequestError(
             "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
+        )
+
+
+def check_regexes_count(regexes: Sized) -> None:
+    """Refuse a regular expression more than a group may have: all are matched whenever topics change.
+
+    Raises:
+        ApiError: INVALID_REGULAR_EXPRESSION.
+    """
+    if len(regexes) > REGEXES_LIMIT:
+        raise ApiError(
+            ErrorCode.INVALID_REGULAR_EXPRESSION,
+            f"The members of the group have {REGEXES_LIMIT} different regular expressions already.",
         )
 
 

@@ -29,6 +29,7 @@ from headrace.core.coordinator.consumer.records import (
     TargetMember,
 )
 from headrace.core.coordinator.consumer.removal import unused_regexes
+from headrace.core.coordinator.consumer.requests import check_regexes_count
 from headrace.core.coordinator.consumer.target import compute_target, target_records
 from headrace.core.coordinator.consumer.topics import known_topics, metadata_hash
 from headrace.core.coordinator.group.records import GroupRecord
@@ -140,6 +141,9 @@ class Turn:
         regex, view = self._member.regex, self._shard.topics
         if regex is None or self.group.resolved.get(regex) == view.changes:
             return
+        if regex not in self._regexes:
+            wishes = self.group.wishes_after(self._former, self._member)
+            check_regexes_count({other for _, other in wishes if other is not None})
         names = tuple(sorted(filter(visible, view.matching(regex))))
         if self._regexes.get(regex) != names:
             self._regexes = {**self._regexes, regex: names}
