@@ -1,0 +1,152 @@
+"""Times to live and tags in a broker inside the program, by a clock moved by hand."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import headrace
+from headrace.errors import ApiError, ConfigError, ErrorCode
+from headrace.protocol.messages.fetch import FetchRequest
+from headrace.records.directives import directives
+from headrace.streams.broker import Broker
+from headrace.streams.clock import ManualClock
+
+EXPIRING = {"headrace.ttl.enable": "true", "retention.ms": "-1"}
+FILTERED = {"headrace.filter.enable": "true"}
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def broker(clock):
+    with Broker(clock=clock) as opened:
+        yield opened
+
+
+def values(records) -> list[bytes]:
+    return [record.value for record in records]
+
+
+def test_records_expire_and_are_deleted_though_retention_keeps_everything(broker, clock) -> None:
+    broker.create_topic("t", configs=EXPIRING)
+    with headrace.Producer(broker, linger_ms=0) as producer:
+        producer.send("t", b"short", ttl_ms=1000)
+        producer.send("t", b"for ever")
+        producer.send_many("t", [b"long"] * 2, ttl_ms=60_000)
+    assert values(broker.read("t", 0, 0)) == [b"short", b"for ever", b"long", b"long"]
+    clock.advance_to(clock.now_ms() + 999)
+    assert b"short" in values(broker.read("t", 0, 0))
+    clock.advance_to(clock.now_ms() + 1)
+    assert values(broker.read("t", 0, 0)) == [b"for ever", b"long", b"long"]
+    clock.advance_to(clock.now_ms() + 59_000)
+    assert values(broker.read("t", 0, 0)) == [b"for ever"]
+    broker.create_topic("all", configs=EXPIRING)
+    with headrace.Producer(broker, linger_ms=0) as producer:
+        producer.send_many("all", [b"x"] * 10, ttl_ms=1000).pop().result()
+    with headrace.Consumer(broker) as consumer:
+        place = headrace.TopicPartition("all", 0)
+        clock.advance_to(clock.now_ms() + 1000)
+        assert consumer.begin_offsets([place]) == {place: 0}
+        consumer.assign({place: 0})
+        assert consumer.poll(0.1) == []
+        assert consumer.positions() == {place: 10}
+        clock.advance_to(clock.now_ms() + 600_000)  # the interval of retention
+        assert broker.read("all", 0, 10) == []
+        assert consumer.begin_offsets([place]) == consumer.end_offsets([place]) == {place: 10}
+
+
+def test_a_reader_that_waits_is_not_given_what_expires_meanwhile(broker, clock) -> None:
+    broker.create_topic("t", configs=EXPIRING)
+    with headrace.Producer(broker, linger_ms=0) as producer, headrace.Consumer(broker) as consumer:
+        consumer.assign({headrace.TopicPartition("t", 0): 0})
+        producer.send("t", b"gone", ttl_ms=0).result()
+        producer.send("t", b"here", ttl_ms=10).result()
+        assert values(consumer.poll(1)) == [b"here"]
+
+
+def test_time_to_live_and_compaction_do_not_go_together(broker) -> None:
+    with pytest.raises(ApiError, match=r"headrace\.ttl\.enable needs cleanup\.policy=delete"):
+        broker.create_topic("t", configs={**EXPIRING, "cleanup.policy": "compact,delete"})
+    broker.create_topic("t", configs=EXPIRING)
+    with pytest.raises(ApiError, match=r"needs cleanup\.policy=delete"):
+        broker.alter_configs("t", {"cleanup.policy": "compact"})
+
+
+def test_bad_directives_are_refused(broker) -> None:
+    broker.create_topic("t", configs=EXPIRING)
+    with headrace.Producer(broker, linger_ms=0) as producer:
+        for wrong in ({"ttl_ms": -1}, {"tags": [""]}, {"tags": "urgent"}):
+            with pytest.raises(ConfigError):
+                producer.send("t", b"x", **wrong)
+            with pytest.raises(ConfigError):
+                producer.send_many("t", [b"x"], **wrong)
+        refused = producer.send("t", b"x", headers=[("headrace.ttl-ms", b"soon")])
+        with pytest.raises(ApiError, match="decimal number") as caught:
+            refused.result()
+        assert caught.value.code == ErrorCode.INVALID_RECORD
+    with pytest.raises(ConfigError, match="write"):
+        headrace.Consumer(broker, tags="urgent")
+
+
+@pytest.mark.parametrize("configs", [FILTERED, {}], ids=["broker filters", "client filters"])
+def test_a_consumer_gets_what_has_its_tags_wherever_that_is_decided(broker, configs) -> None:
+    broker.create_topic("t", configs=configs)
+    with headrace.Producer(broker, linger_ms=0) as producer:
+        for number in range(20):
+            tags = ["even" if number % 2 == 0 else "odd", *(["five"] if number % 5 == 0 else [])]
+            producer.send("t", b"%d" % number, tags=tags)
+    with headrace.Consumer(broker, tags={"five", "none"}) as consumer:
+        consumer.assign({headrace.TopicPartition("t", 0): 0})
+        seen = values(consumer.poll(1))
+        assert seen == [b"0", b"5", b"10", b"15"]
+        consumer.poll(0.01)
+        assert consumer.positions() == {headrace.TopicPartition("t", 0): 20}
+
+
+def test_the_broker_sends_only_what_is_wanted_and_refuses_what_is_no_filter(broker) -> None:
+    broker.create_topic("t", configs=FILTERED)
+    for number in range(10):
+        broker.publish("t", b"v" * 1000, headers=directives((), tags=["a" if number else "b"]))
+    with headrace.Consumer(broker, tags=["b"]) as consumer:
+        asked: list[int] = []
+        consumer.assign({headrace.TopicPartition("t", 0): 0})
+        take = consumer._core._fetcher._take_answer
+        consumer._core._fetcher._take_answer = lambda cursor, offset, data: (
+            asked.append(len(data.records)),
+            take(cursor, offset, data),
+        )
+        assert len(consumer.poll(1)) == 1
+        assert 1000 < asked[0] < 1500
+    for epoch, content in ((0, b"\x01\x01a"), (-1, b"\x02\x01a"), (-1, b"\x01")):
+        request = FetchRequest(session_epoch=epoch, headrace_filter=content, max_wait_ms=0)
+        answer = broker._run(_ask(request))
+        assert answer.error_code == ErrorCode.INVALID_REQUEST
+
+
+def _ask(request):
+    from headrace.clients.flows.effects import Call  # noqa: PLC0415 - of this test only
+
+    (answer,) = yield (Call(request=request, node=1),)
+    return answer
+
+
+def test_workers_choose_by_tags(broker) -> None:
+    broker.create_topic("t", configs=FILTERED)
+    app = headrace.App(broker, group="g")
+    handled: list[bytes] = []
+
+    @app.worker("t", tags=["mine"])
+    def work(value: bytes) -> None:
+        handled.append(value)
+        app.stop()
+
+    with headrace.Producer(broker, linger_ms=0) as producer:
+        producer.send("t", b"not mine", tags=["other"])
+        producer.send("t", b"mine", tags=["mine"]).result()
+    asyncio.run(asyncio.wait_for(app.serve(), 20))
+    assert handled == [b"mine"]
