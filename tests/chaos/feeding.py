@@ -26,7 +26,12 @@ PARTITIONS = 16
 KEYS = 3  # of each partition
 ABORTED = 0.15  # of the feeder's transactions, on purpose
 PAUSE_S = 0.03
-FAST = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "log_level": 0}
+FAST = {
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 200,
+    "log_level": 0,
+    "metadata.recovery.strategy": "none",  # there is one broker, and it comes back where it was
+}
 CALL_S = 5.0
 
 

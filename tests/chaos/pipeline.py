@@ -50,8 +50,8 @@ SETTINGS = {
 PATIENCE_S = 45
 CALM_S = (0.1, 0.5, 1, 2, 4)
 STOPPED_S = (0.3, 1.5, SESSION_MS / 1000 + 1, TRANSACTION_MS / 1000 + 1.5)
-ENDS = {0: "left", 1: "hung", 3: "fenced"}
-"""What exit codes of workers mean."""
+FENCED = 3
+"""The exit code of a worker whose transactional id is another's by now."""
 
 
 @dataclass
@@ -185,8 +185,12 @@ class Pipeline:
             self._gone(zombie)
 
     def _gone(self, one: Incarnation) -> None:
-        """Count how a process has ended by itself."""
-        self.counts[ENDS.get(one.process.returncode, "died")] += 1
+        """Count how a process has ended by itself, which it may only do in some ways."""
+        code = one.process.returncode
+        said = (self.directory / f"{one.name}.err").read_text()
+        hung = "Timeout (" in said  # faulthandler's
+        assert code in {0, FENCED} or hung, f"{one.name} died of {code}: {said[-2000:]}"
+        self.counts["left" if code == 0 else "fenced" if code == FENCED else "hung"] += 1
 
     def _start_worker(self, slot: Slot) -> None:
         name = f"w{slot.number}.{slot.born}"

@@ -15,7 +15,11 @@ import pytest
 
 from tests.chaos.pipeline import Pipeline
 
-VARIANTS = [("confluent", "classic"), ("confluent", "consumer")]
+VARIANTS = [
+    (client, protocol)
+    for client in ("confluent", "headrace")
+    for protocol in ("classic", "consumer")
+]
 SECONDS = float(os.environ.get("HEADRACE_CHAOS_SECONDS", "32"))
 CACHE = Path(__file__).resolve().parents[2] / ".cache/chaos"
 

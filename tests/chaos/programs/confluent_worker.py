@@ -1,7 +1,6 @@
 """A worker by librdkafka: consume, transform, produce, commit in one transaction. Its one argument is JSON.
 
-It ends by itself with code 3 if it was fenced, and with 1 if a transaction hangs: librdkafka 2.16 sometimes waits for
-its group coordinator for ever, when the broker went away behind AddOffsetsToTxn. Whoever runs workers watches them.
+It ends by itself with code 3 if it was fenced, and with 1 if a transaction hangs.
 
 An attempt to process a record has a value of its own, so that an aborted one is told from one that was committed.
 """
@@ -35,7 +34,10 @@ FAST = {
     "retry.backoff.max.ms": 200,
     "topic.metadata.refresh.interval.ms": 5_000,
     "allow.auto.create.topics": "false",
+    "metadata.recovery.strategy": "none",  # "rebootstrap" forgets the only broker, and what waits for it hangs
 }
+DEBUG = os.environ.get("HEADRACE_CHAOS_DEBUG")
+"""What librdkafka's producer writes to the worker's .err file besides, `eos,broker,protocol` for one."""
 T = TypeVar("T")
 
 
@@ -54,7 +56,7 @@ class Worker:
         self._producer = Producer(
             {
                 **common,
-                "debug": os.environ.get("HEADRACE_CHAOS_DEBUG", ""),
+                **({"debug": DEBUG} if DEBUG else {}),
                 "transactional.id": settings["transactional_id"],
                 "transaction.timeout.ms": transaction_ms,
                 "message.timeout.ms": transaction_ms,
