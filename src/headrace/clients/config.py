@@ -104,7 +104,8 @@ class ConsumerConfig(ClientConfig):
     group_id: str | None = None
     group_instance_id: str | None = None
     group_protocol: str = "classic"
-    """classic: members divide the partitions among themselves; consumer: the coordinator does (KIP-848)."""
+    """classic: members divide the partitions among themselves; consumer: the coordinator does (KIP-848); auto: consumer
+    where the broker offers it, unless something is set that only classic knows."""
     group_remote_assignor: str = ""
     """How the coordinator shall divide partitions, for the protocol `consumer`; "" leaves it to the coordinator."""
     auto_offset_reset: str = "latest"
@@ -160,10 +161,11 @@ def parse_config(config_class: type[C], properties: Mapping[str, Any], **default
         values["enable_idempotence"] = asked_for or (
             values.get("acks", -1) == -1 and in_flight <= 5
         )
+    if issubclass(config_class, ConsumerConfig):
+        protocol = values.get("group_protocol", attributes["group_protocol"].default)
+        values["group_protocol"] = settle_group_protocol(protocol, values)
     config = config_class(**values)
     _check(config)
-    if isinstance(config, ConsumerConfig):
-        check_group_protocol(config.group_protocol, values)
     return config
 
 
@@ -240,7 +242,7 @@ _SPECIAL: Final[dict[str, Callable[[str, Any], Any]]] = {
     "acks": parse_acks,
     "compression_type": _one_of({name: name for name in ("none", "gzip", "snappy", "lz4", "zstd")}),
     "auto_offset_reset": _one_of(OFFSET_RESETS),
-    "group_protocol": _one_of({name: name for name in ("classic", "consumer")}),
+    "group_protocol": _one_of({name: name for name in ("classic", "consumer", "auto")}),
     "isolation_level": _one_of({name: name for name in ("read_uncommitted", "read_committed")}),
     "tags": _tags,
     "security_protocol": parse_protocol,
@@ -274,12 +276,16 @@ def _check(config: ClientConfig) -> None:
         raise ConfigError("transaction.timeout.ms must be at least 1")
 
 
-def check_group_protocol(protocol: str, given: Container[str]) -> None:
-    """Refuse what the group protocol leaves to the other side, as Kafka's client does.
+def settle_group_protocol(protocol: str, given: Container[str]) -> str:
+    """Return the group protocol that is meant; what it leaves to the other side is refused, as by Kafka's client.
 
     Raises:
         ConfigError: One of the attributes that are given means nothing under this protocol.
     """
+    if protocol == "auto" and any(name in given for name in DECIDED_BY_THE_COORDINATOR):
+        protocol = "classic"
+    if protocol == "auto" and "group_remote_assignor" in given:
+        protocol = "consumer"
     if protocol == "consumer":
         for attribute, where in DECIDED_BY_THE_COORDINATOR.items():
             if attribute in given:
@@ -293,6 +299,7 @@ def check_group_protocol(protocol: str, given: Container[str]) -> None:
             "'group.remote.assignor' cannot be set with group.protocol=classic, under which members divide partitions "
             "among themselves: name assignors by partition.assignment.strategy, or set group.protocol=consumer"
         )
+    return protocol
 
 
 def parse_bootstrap(text: str) -> list[tuple[str, int]]:

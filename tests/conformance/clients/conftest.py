@@ -12,6 +12,14 @@ from tests.conformance.clients.observer import Observer
 from tests.fixtures.targets import Target, make_target
 from tools.fetch_java import JavaUnavailableError
 
+QUICK_GROUPS = {
+    "group.consumer.min.session.timeout.ms": "2000",
+    "group.consumer.session.timeout.ms": "2000",
+    "group.consumer.min.heartbeat.interval.ms": "300",
+    "group.consumer.heartbeat.interval.ms": "300",
+}
+"""As members of the classic protocol have it in these tests."""
+
 
 @pytest.fixture(scope="module")
 def target(
@@ -20,7 +28,7 @@ def target(
     # The option is unknown when these tests are collected from a directory above.
     default = os.environ.get("CONFORMANCE_TARGET", "headrace")
     name = request.config.getoption("--target", default=default)
-    server = make_target(name, tmp_path_factory.mktemp("target") / name)
+    server = make_target(name, tmp_path_factory.mktemp("target") / name, further=QUICK_GROUPS)
     try:
         server.start()
     except JavaUnavailableError as error:

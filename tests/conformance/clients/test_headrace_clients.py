@@ -13,7 +13,7 @@ from tests.conformance.clients.scenario import CODECS, Client, GroupLife, Progra
 from tests.fixtures.targets import Target
 
 
-@pytest.fixture(scope="module", params=["range", "equal"])
+@pytest.fixture(scope="module", params=["range", "equal", "server-side"])
 def client(request: pytest.FixtureRequest, target: Target, scratch: Path) -> Iterator[Client]:
     module = "tests.conformance.clients.programs.headrace_client"
     command = [sys.executable, "-m", module, request.param]

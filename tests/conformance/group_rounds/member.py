@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import headrace
 from headrace import TopicPartition
@@ -29,16 +29,21 @@ class Program:
         self._ledger = ledger
         self._ends = False
         self._finished: dict[TopicPartition, int] = {}
+        protocol: dict[str, Any] = {"group_protocol": "consumer"}
+        if ASSIGNOR != "server-side":
+            protocol = {
+                "assignor": ASSIGNOR,
+                "session_timeout_ms": 2_000,
+                "heartbeat_interval_ms": 300,
+            }
         self._consumer = headrace.Consumer(
             ADDRESS,
             group=GROUP,
             client_id=NAME,
-            assignor=ASSIGNOR,
+            **protocol,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             max_poll_records=20,
-            session_timeout_ms=2_000,
-            heartbeat_interval_ms=300,
             max_poll_interval_ms=3_000,
             request_timeout_ms=5_000,
             retry_backoff_ms=50,

@@ -13,10 +13,14 @@ from tests.fixtures.processes import ServerProcess, running_server
 
 ROUNDS = int(os.environ.get("HEADRACE_PROCESS_ROUNDS", "3"))
 PACE_S = 0.45  # between two lines: after four somebody has slept for longer than a session, after three not
-ASSIGNORS = ["equal", "range", "cooperative-sticky"]
+ASSIGNORS = ["equal", "range", "server-side", "cooperative-sticky"]
 SETTINGS = (
     "group.initial.rebalance.delay.ms=0",
     "group.min.session.timeout.ms=1000",
+    "group.consumer.min.session.timeout.ms=2000",
+    "group.consumer.min.heartbeat.interval.ms=300",
+    "group.consumer.session.timeout.ms=2000",
+    "group.consumer.heartbeat.interval.ms=300",
     "offsets.topic.num.partitions=2",
 )
 

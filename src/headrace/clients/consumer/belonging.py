@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from headrace.clients.config import ConsumerConfig
 from headrace.clients.consumer.assignors import Assignor, choose_assignors
+from headrace.clients.consumer.background import Background
 from headrace.clients.consumer.classic import ClassicMember
 from headrace.clients.consumer.commits import Commits
 from headrace.clients.consumer.cursor import Cursor
@@ -14,6 +15,7 @@ from headrace.clients.consumer.rebalancing import Rebalancing
 from headrace.clients.consumer.server_side import ServerSideMember
 from headrace.clients.consumer.subscribed import SubscribedTopics
 from headrace.clients.engine import Engine
+from headrace.clients.flows import consumer_group
 from headrace.clients.flows.effects import Flow
 from headrace.clients.flows.offsets import Committer
 from headrace.errors import ErrorCode
@@ -41,45 +43,81 @@ class Belonging:
         self._new_id = new_id
         self.member: Member | None = None
         self._rebalancing: Rebalancing | None = None
+        self._commits: Commits | None = None
+        self._assignors: Sequence[Assignor] | None = None
+        self._listener: object | None = None
+        self._asking = Background(engine)
+        self._polling = False
 
     def begin(
         self, assignors: Sequence[Assignor] | None, commits: Commits, listener: object | None
     ) -> None:
         """Be a member for what is subscribed to by now, or tell the group that it is something else by now."""
-        if self.member is None:
-            self.member = self._new_member(assignors)
-        if self._rebalancing is None:
-            self._rebalancing = Rebalancing(
-                self._engine,
-                self.member,
-                commits,
-                self._cursors,
-                wanted=lambda: self._topics.known,
-                took=self._took,
-                warn=self._reports.warn,
-                listener=listener,
-            )
-        self._rebalancing.listener = listener
-        self.member.request_rejoin("the subscription changed")
+        self._assignors, self._commits, self._listener = assignors, commits, listener
+        if self.member is not None:
+            assert self._rebalancing is not None, "there is none without the other"
+            self._rebalancing.listener = listener
+            self.member.request_rejoin("the subscription changed")
+        elif self._asking.running:
+            pass  # what is remembered above holds when the answer comes
+        elif self._config.group_protocol == "auto" and assignors is None:
+            flow = consumer_group.is_offered(self._engine.state)
+            self._asking.start(flow, lambda offered: self._become(server_side=offered is True))
+        else:
+            self._become(server_side=self._config.group_protocol == "consumer")
 
-    def _new_member(self, assignors: Sequence[Assignor] | None) -> Member:
-        self._topics.server_side = self._config.group_protocol == "consumer"
-        if self._topics.server_side:
-            return ServerSideMember(
-                self._engine, self._config, self._topics, self._reports, self._new_id()
+    def _become(self, *, server_side: bool) -> None:
+        self._topics.server_side = server_side
+        if server_side:
+            self.member = ServerSideMember(
+                self._engine,
+                self._config,
+                self._topics,
+                self._reports,
+                member_id=self._new_id(),
+                or_classic=self._go_classic if self._config.group_protocol == "auto" else None,
             )
-        chosen = choose_assignors("range") if assignors is None else assignors
-        return ClassicMember(self._engine, self._config, chosen, self._topics, self._reports)
+        else:
+            chosen = choose_assignors("range") if self._assignors is None else self._assignors
+            self.member = ClassicMember(
+                self._engine, self._config, chosen, self._topics, self._reports
+            )
+        assert self._commits is not None, "set by begin"
+        self._rebalancing = Rebalancing(
+            self._engine,
+            self.member,
+            self._commits,
+            self._cursors,
+            wanted=lambda: self._topics.known,
+            took=self._took,
+            warn=self._reports.warn,
+            listener=self._listener,
+        )
+        if self._polling:
+            self.member.poll_began()
+        self.member.request_rejoin("subscribed")
+
+    def _go_classic(self) -> None:
+        """The group has members of the classic protocol, and stays with them."""
+        assert self.member is not None, "it was told so"
+        self.member.stop()
+        self._become(server_side=False)
 
     def _took(self, arrival: Arrival) -> None:
         self._topics.took(arrival.partition_counts)
 
     def end(self) -> Flow[None] | None:
         """Be no member any more; return the flow that tells the group, if there is something to tell."""
+        self._asking.stop()
         member, self.member, self._rebalancing = self.member, None, None
         return None if member is None else member.leave()
 
     # What follows for the consumer
+
+    @property
+    def belongs(self) -> bool:
+        """Whether the consumer is a member, or about to be one."""
+        return self.member is not None or self._asking.running
 
     @property
     def joined(self) -> bool:
@@ -89,7 +127,7 @@ class Belonging:
     def identity(self) -> Committer | None:
         """Return who commits; None while the consumer has lost its place and must not."""
         if self.member is None:
-            return Committer()
+            return None if self._asking.running else Committer()
         return self.member.identity() if self.member.generation >= 0 else None
 
     def answered(self, code: ErrorCode, generation: int) -> None:
@@ -101,6 +139,18 @@ class Belonging:
         """Tell the group that what is subscribed to means something else by now."""
         if self.member is not None and reason is not None:
             self.member.request_rejoin(reason)
+
+    def poll_began(self) -> None:
+        """The program is inside a call that lets the member do its part."""
+        self._polling = True
+        if self.member is not None:
+            self.member.poll_began()
+
+    def poll_ended(self) -> None:
+        """The program works on its own again, from now on."""
+        self._polling = False
+        if self.member is not None:
+            self.member.poll_ended()
 
     def may_hand_out(self) -> bool:
         """Whether what is here is this consumer's still, as far as can be known; if not, have it confirmed."""

@@ -179,7 +179,7 @@ class ConsumerCore:
     @property
     def needs_background(self) -> bool:
         """Whether something may be due while the program works."""
-        return self._member is not None or (self._commits.automatic and bool(self.cursors))
+        return self._group.belongs or (self._commits.automatic and bool(self.cursors))
 
     @property
     def joined(self) -> bool:
@@ -263,7 +263,7 @@ class ConsumerCore:
         self._check_open()
         until_ms = self._engine.now_ms + timeout_ms
         # Where a listener asks, or another thread polls, the answer is what is known now.
-        while self._member is not None and not self._polling:
+        while self._group.belongs and not self._polling:
             yield from self._as_poll(self._attend())
             if self.joined or self._engine.now_ms >= until_ms:
                 break
@@ -320,15 +320,12 @@ class ConsumerCore:
                 "this consumer is being polled already: one thread or task polls, and listeners do not"
             )
         self._polling = True
-        member = self._member
-        if member is not None:
-            member.poll_began()
+        self._group.poll_began()
         try:
             yield from flow
         finally:
             self._polling = False
-            if member is not None:
-                member.poll_ended()
+            self._group.poll_ended()
 
     def _wait_for_records(self, until_ms: int) -> Flow[None]:
         while True:

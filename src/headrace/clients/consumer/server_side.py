@@ -8,6 +8,7 @@ the member lives. After one whose fate is not known, the next says everything ag
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from headrace.clients.config import ConsumerConfig
@@ -36,6 +37,8 @@ NOT_A_MEMBER: Final = frozenset(
         ErrorCode.ILLEGAL_GENERATION,
     }
 )
+CLASSIC_ONLY: Final = frozenset({ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION})
+"""Answers to a first heartbeat: the group has members of the classic protocol only, and so has the broker."""
 NOTHING: Final[Places] = frozenset()
 FIRST_INTERVAL_MS: Final = 5_000
 """Until an answer says how often to send heartbeats."""
@@ -74,9 +77,22 @@ class ServerSideMember(Member):
         config: ConsumerConfig,
         topics: Topics,
         reports: Reports,
+        *,
         member_id: str,
+        or_classic: Callable[[], object] | None = None,
     ) -> None:
+        """Prepare a member.
+
+        Args:
+            engine: What runs it.
+            config: The consumer's configuration.
+            topics: What is subscribed to.
+            reports: The consumer.
+            member_id: An id that no other member has.
+            or_classic: Called when the group does not take members of this protocol, None if that is an error.
+        """
         super().__init__(engine, config, reports)
+        self._or_classic = or_classic
         self.member_id = member_id
         """The same for as long as there is this member, whatever becomes of its membership."""
         self._topics = topics
@@ -311,6 +327,9 @@ class ServerSideMember(Member):
             error = ApiError.for_code(error.code, NOT_SPOKEN)
         if self.generation >= 0:
             self._try_again()
+        elif self._or_classic is not None and getattr(error, "code", None) in CLASSIC_ONLY:
+            self._or_classic()
+            return
         else:
             self._joining = False
             self._tell_all = True

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-from headrace.clients.config import ConsumerConfig, check_group_protocol, parse_config
+from headrace.clients.config import ConsumerConfig, parse_config, settle_group_protocol
 from headrace.clients.consumer.assignors import AssignorChoice, choose_assignors
 from headrace.clients.consumer.core import ConsumerCore
 from headrace.clients.engine import Engine
@@ -40,7 +41,9 @@ def consumer_core(
     """Return the core of a consumer that warns by the program's log."""
     # A wrong name is an error where it is written, not where the group is joined.
     if assignor is not None:
-        check_group_protocol(config.group_protocol, {"partition_assignment_strategy"})
+        given_too = {"partition_assignment_strategy"}
+        protocol = settle_group_protocol(config.group_protocol, given_too)
+        config = replace(config, group_protocol=protocol)
     chosen = choose_assignors(config.partition_assignment_strategy or "range")
     given = None if config.partition_assignment_strategy == "" else chosen
     if assignor is not None:

@@ -10,8 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from headrace import __version__
 from headrace.clients.flows.coordinator import ask_coordinator
-from headrace.clients.flows.effects import ClientState, Flow
+from headrace.clients.flows.effects import Call, ClientState, Flow, ask
+from headrace.errors import TransportError
+from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from headrace.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -20,6 +23,7 @@ from headrace.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequestTopicPartitions as OwnedTopic,
 )
 
+FEATURE: Final = "group.version"
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
 LEAVE_FOR_A_WHILE_EPOCH: Final = -2
@@ -104,6 +108,27 @@ def leave(state: ClientState, settings: MemberSettings) -> Flow[None]:
         instance_id=settings.group_instance_id,
     )
     yield from _ask(state, settings, request, None)
+
+
+def is_offered(state: ClientState) -> Flow[bool]:
+    """Whether the brokers speak this protocol: they serve its request, and the cluster's feature is on."""
+    request = ApiVersionsRequest(
+        client_software_name="headrace", client_software_version=__version__
+    )
+    backoff = state.backoff()
+    while True:
+        try:
+            response = yield from ask(Call(request=request), ApiVersionsResponse)
+        except TransportError as error:
+            yield backoff.after(error)
+            continue
+        served = any(
+            api.api_key == ConsumerGroupHeartbeatRequest.API_KEY for api in response.api_keys
+        )
+        features = response.finalized_features
+        return served and any(
+            feature.name == FEATURE and feature.max_version_level >= 1 for feature in features
+        )
 
 
 def assigned(response: ConsumerGroupHeartbeatResponse) -> Places | None:

@@ -1,4 +1,7 @@
-"""The client program for Headrace's own clients; the second argument is the assignor of its members."""
+"""The client program for Headrace's own clients.
+
+The first argument is the assignor of its members, or `server-side` for the group protocol of KIP-848.
+"""
 
 from __future__ import annotations
 
@@ -95,9 +98,15 @@ class Member:
         self._name, self._topic = command["name"], command["topic"]
         self._pending: dict[TopicPartition, int] = {}
         self._owned: set[int] = set()
+        protocol: dict[str, Any] = {"group_protocol": "consumer"}
+        if ASSIGNOR != "server-side":
+            protocol = {
+                "assignor": ASSIGNOR,
+                "session_timeout_ms": SESSION_TIMEOUT_MS,
+                "heartbeat_interval_ms": HEARTBEAT_MS,
+            }
         options: dict[str, Any] = {
-            "session_timeout_ms": SESSION_TIMEOUT_MS,
-            "heartbeat_interval_ms": HEARTBEAT_MS,
+            **protocol,
             "fetch_max_wait_ms": 100,
             "retry_backoff_ms": 50,
             **SECURITY,
@@ -108,7 +117,6 @@ class Member:
             client_id=self._name,
             enable_auto_commit=False,
             auto_offset_reset="earliest",
-            assignor=ASSIGNOR,
             **options,
         )
         self._consumer.subscribe([self._topic], listener=self)

@@ -16,10 +16,12 @@ from headrace.errors import (
     RebalanceInProgressError,
     TransportError,
 )
+from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from headrace.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
+from headrace.protocol.messages.join_group import JoinGroupRequest
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from headrace.protocol.messages.offset_commit import OffsetCommitRequest
 from headrace.protocol.messages.offset_fetch import OffsetFetchRequest
@@ -473,3 +475,86 @@ def test_a_process_that_slept_hands_out_nothing_before_the_coordinator_has_answe
     assert first.core.take_one() is None
     assert first.core.take(5) == []
     assert len(first.poll(1_000, 3)) == 3
+
+
+# Which protocol
+
+
+def test_auto_takes_the_protocol_that_the_broker_offers() -> None:
+    world = make_world()
+    first = world.consumer(group="g", group_protocol="auto")
+    first.subscribe(["t"])
+    rebalance(first)
+    assert numbers(first) == list(range(6))
+    assert beats(first)
+    assert not first.requests(JoinGroupRequest)
+
+
+def without_feature(_program: Program, call: Any) -> ApiVersionsResponse | None:
+    return ApiVersionsResponse() if isinstance(call.request, ApiVersionsRequest) else None
+
+
+def test_auto_takes_the_classic_protocol_where_the_broker_lacks_the_feature() -> None:
+    world = make_world()
+    world.fault = without_feature
+    first = world.consumer(group="g", group_protocol="auto")
+    first.subscribe(["t"])
+    rebalance(first)
+    assert numbers(first) == list(range(6))
+    assert not beats(first)
+
+
+def test_auto_takes_the_classic_protocol_where_the_group_has_such_members_and_keeps_them() -> None:
+    world = ConsumerWorld(group_consumer_migration_policy="disabled")
+    world.broker.create_topic("t", partitions=6)
+    listener = Listener()
+    classic = any_member(world, "range")
+    rebalance(classic)
+    first = world.consumer(group="g", group_protocol="auto")
+    first.subscribe(["t"], listener=listener)
+    rebalance(classic, first, rounds=30)
+    assert sorted(numbers(classic) + numbers(first)) == list(range(6))
+    assert listener.told == [("assigned", numbers(first))]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"session_timeout_ms": 10_000},
+        {"heartbeat_interval_ms": 1_000},
+        {"partition_assignment_strategy": "range"},
+    ],
+)
+def test_auto_is_classic_where_something_is_set_that_only_classic_knows(options) -> None:
+    world = make_world()
+    first = world.consumer(group="g", group_protocol="auto", **options)
+    assert first.config.group_protocol == "classic"
+    second = world.consumer(group="g", group_protocol="auto", group_remote_assignor="range")
+    assert second.config.group_protocol == "consumer"
+
+
+def test_auto_waits_for_a_broker_to_be_asked_and_forgets_the_question_with_the_subscription() -> (
+    None
+):
+    world = make_world()
+    first = world.consumer(group="g", group_protocol="auto")
+    gone = answering(ApiVersionsRequest, TransportError("away"), times=5)
+    world.fault = gone
+    first.subscribe(["t"])
+    assert first.core.needs_background
+    assert not first.core.joined
+    assert first.core.group_metadata().generation_id == -1
+    first.run(first.core.unsubscribe(1_000))
+    world.advance(5_000)
+    assert first.core._member is None
+    first.subscribe(["t"])
+    assert first.run(first.core.assignment(30_000)) == [TopicPartition("t", n) for n in range(6)]
+
+
+def test_a_member_that_is_made_inside_a_poll_counts_that_poll() -> None:
+    world = make_world()
+    first = world.consumer(group="g", group_protocol="auto", max_poll_interval_ms=10_000)
+    first.subscribe(["t"])
+    first.poll(60_000)
+    assert first.warnings == []
+    assert numbers(first) == list(range(6))
