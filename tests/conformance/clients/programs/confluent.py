@@ -132,19 +132,24 @@ class Member:
         self._name, self._topic = command["name"], command["topic"]
         self._pending: dict[int, int] = {}
         self._records: list[list[object]] = []
+        settings = command.get("settings", {})
+        # What the server decides with KIP-848's protocol may not even be said.
+        classic = {
+            "session.timeout.ms": SESSION_TIMEOUT_MS,
+            "heartbeat.interval.ms": HEARTBEAT_MS,
+            "partition.assignment.strategy": "range",
+        }
         self._consumer = Consumer(
             {
                 **SHARED,
                 "group.id": command["group"],
                 "client.id": self._name,
-                "session.timeout.ms": SESSION_TIMEOUT_MS,
-                "heartbeat.interval.ms": HEARTBEAT_MS,
+                **({} if settings.get("group.protocol") == "consumer" else classic),
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
-                "partition.assignment.strategy": "range",
                 "check.crcs": True,
                 "fetch.wait.max.ms": 100,
-                **command.get("settings", {}),
+                **settings,
             }
         )
         self._consumer.subscribe(
