@@ -18,10 +18,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from headrace.clients.flows.transactions import GroupMember
 from headrace.clients.producer.aio import Producer
+from headrace.clients.producer.delivery import Delivery
 from headrace.clients.producer.scopes import member_of
 from headrace.errors import (
     AbortableTransactionError,
@@ -32,7 +34,7 @@ from headrace.errors import (
     TransactionStateError,
 )
 from headrace.types import TopicPartition
-from headrace.workers.outbox import Outbox, Output
+from headrace.workers.outbox import Outbox
 from headrace.workers.outlet import Outlet
 from headrace.workers.scheduler import Job
 
@@ -51,16 +53,33 @@ HOPELESS: Final = frozenset(
 )
 """Why no producer of this name could do better."""
 
+NOT_ITS_FAULT: Final = frozenset(
+    {
+        ErrorCode.TRANSACTION_ABORTABLE,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+    }
+)
+"""Why a record may be refused because of its transaction, and not for itself."""
+WRITE_AGAIN_MS: Final = 1_000
+"""The pause before what was refused is written again."""
+
 _log: Final = logging.getLogger("headrace.workers")
 
 Offsets = Mapping[TopicPartition, int]
 
 
-class _Kept(NamedTuple):
+@dataclass(slots=True)
+class _Kept:
     first: int
     last: int
     """Offsets of the first and the last of the records that led to it: all of them are committed, or none."""
     box: Outbox
+    not_before_ms: int = 0
+    """It was refused, and is left alone until then, with what comes after it in its partition."""
 
 
 class Transactor:
@@ -95,6 +114,8 @@ class Transactor:
         self._on_end = on_end
         self._kept: dict[TopicPartition, dict[int, _Kept]] = {}
         """By the offset of the last record."""
+        self._at: dict[TopicPartition, int] = {}
+        """What was committed last."""
         self._count = 0
         self._many = asyncio.Event()
         self._doubt: Offsets | None = None
@@ -118,10 +139,16 @@ class Transactor:
         """Forget what is to be written for partitions that are others' now."""
         for name in partitions:
             self._end(self._kept.pop(name, {}).values(), written=False)
+            self._at.pop(name, None)
 
     def crowded(self, name: TopicPartition, limit: int) -> bool:
         """Whether so many calls of the handler wait for their transaction in a partition."""
         return len(self._kept.get(name, ())) >= limit
+
+    @property
+    def empty(self) -> bool:
+        """Whether everything that handlers wanted written is committed."""
+        return not any(self._kept.values())
 
     async def wait(self, timeout_s: float) -> None:
         """Wait until there is much to write, or for so long."""
@@ -154,35 +181,54 @@ class Transactor:
         assert self._doubt is None, "that is settled first"
         # Nothing may wait between these: the member's place, the positions and what is kept belong together.
         member = member_of(self._consumer)
-        offsets = {name: self._whole(name, at) for name, at in wanted.items()}
+        whole = {name: self._whole(name, at) for name, at in wanted.items()}
+        offsets = {name: at for name, at in whole.items() if at > self._at.get(name, -1)}
+        if not offsets:
+            return {}
         kept = [each for name, at in offsets.items() for each in self._before(name, at)]
-        outputs = [output for each in kept for output in each.box.outputs]
         try:
-            await self._transact(offsets, outputs, member)
+            await self._transact(offsets, kept, member)
         except FatalTransactionError as error:
             await self._renew(error)
-            raise
+            text = "a transaction was given up with its producer, and a new one makes it again"
+            raise AbortableTransactionError(text) from error
         self._committed(offsets)
         return offsets
 
     async def _transact(
-        self, offsets: Offsets, outputs: Collection[Output], member: GroupMember
+        self, offsets: Offsets, kept: Collection[_Kept], member: GroupMember
     ) -> None:
         producer = self._producer
         await producer.begin_transaction()
+        fates: list[tuple[_Kept, Delivery]] = []
         try:
-            for topic, value, key, headers, timestamp_ms in outputs:
-                _ = await producer.send(
-                    topic, value, key=key, headers=headers, timestamp_ms=timestamp_ms
-                )
+            for each in kept:
+                for topic, value, key, headers, timestamp_ms in each.box.outputs:
+                    fate = await producer.send(
+                        topic, value, key=key, headers=headers, timestamp_ms=timestamp_ms
+                    )
+                    fates.append((each, fate))
             await producer.send_offsets_to_transaction(offsets, member)
             self._doubt = offsets
             await producer.commit_transaction()
         except BaseException:
+            self._set_aside(fates)
             await self._abort()
             raise
         self._doubt = None
-        self.written_to.update(output.topic for output in outputs)
+        self.written_to.update(fate.topic_partition.topic for _, fate in fates)
+
+    def _set_aside(self, fates: Iterable[tuple[_Kept, Delivery]]) -> None:
+        """Leave what the brokers refuse alone for a while, so that it does not hold up everything else."""
+        again_ms = self._outlet.now_ms() + WRITE_AGAIN_MS
+        for each, fate in fates:
+            error = fate.exception()
+            if (
+                isinstance(error, ApiError)
+                and not error.retriable
+                and error.code not in NOT_ITS_FAULT
+            ):
+                each.not_before_ms = again_ms
 
     async def _abort(self) -> None:
         try:
@@ -227,10 +273,14 @@ class Transactor:
         await self._producer.init_transactions()
 
     def _whole(self, name: TopicPartition, at: int) -> int:
-        """Return a position that no batch of records lies on both sides of."""
-        for each in sorted(self._kept.get(name, {}).values(), reverse=True, key=_last):
-            if each.first < at <= each.last:
-                at = each.first
+        """Return a position that no batch of records lies on both sides of, and nothing before that was refused."""
+        kept = self._kept.get(name, {})
+        now_ms = self._outlet.now_ms()
+        refused = [each.first for each in kept.values() if each.not_before_ms > now_ms]
+        at = min([at, *refused])
+        for last in sorted(kept, reverse=True):
+            if kept[last].first < at <= last:
+                at = kept[last].first
         return at
 
     def _before(self, name: TopicPartition, at: int) -> list[_Kept]:
@@ -243,12 +293,9 @@ class Transactor:
             for each in done:
                 del self._kept[name][each.last]
             self._end(done, written=True)
+            self._at[name] = at
 
     async def close(self) -> None:
         """End, without what is not committed."""
         with contextlib.suppress(HeadraceError):
             await self._producer.close(0)
-
-
-def _last(kept: _Kept) -> int:
-    return kept.last

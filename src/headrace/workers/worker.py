@@ -476,7 +476,7 @@ class Worker:
         error = await self._commit(None)
         if self._transactor is not None:
             # What was committed just now may be another worker's work, as soon as it can be read.
-            news = error is not None or self._committed != before
+            news = error is not None or self._committed != before or not self._transactor.empty
             return not news and await self._outlet.settled(self._transactor.written_to)
         return True
 

@@ -1,0 +1,334 @@
+"""`delivery="exactly_once"`: what is written goes with the positions, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+import headrace
+from headrace import App, DeadLetter, Retry, TopicPartition
+from headrace.errors import ApiError, ConfigError, FatalTransactionError, HeadraceError
+from headrace.protocol.api_keys import ApiKey
+from headrace.testing import Broker
+from headrace.testing.faults import drop_connection, error
+from headrace.workers import transacting
+from headrace.workers.dedupe import Deduplication
+from headrace.workers.trial import Trial
+
+QUICK = Retry(attempts=3, first=0.001)
+ORDERS = TopicPartition("orders", 0)
+SOON: dict[str, Any] = {"delivery": "exactly_once", "transaction_ms": 5, "group": "g"}
+
+
+@pytest.fixture
+def broker():
+    with Broker(configs={"group.initial.rebalance.delay.ms": "0"}) as broker:
+        for topic in ("orders", "invoices"):
+            broker.create_topic(topic)
+        yield broker
+
+
+@pytest.fixture
+def app(monkeypatch) -> App:
+    monkeypatch.setattr(transacting, "WRITE_AGAIN_MS", 20)
+    return App(commit_interval_s=0.02, retry_backoff_ms=5)
+
+
+def send(trial: Trial, *values: bytes) -> None:
+    for value in values:
+        trial.produce("orders", value)
+
+
+def values(trial: Trial, topic: str = "invoices") -> list[bytes]:
+    return [message.value for message in trial.messages(topic)]
+
+
+def test_results_are_there_with_their_positions(broker, app) -> None:
+    @app.worker("orders", **SOON)
+    @app.publishes("invoices")
+    async def bill(order: bytes, context: headrace.Context) -> bytes:
+        written = await context.publish("invoices", b"first " + order)
+        assert (written.topic, written.partition, written.offset) == ("invoices", -1, -1)
+        return order
+
+    with app.test(broker) as t:
+        send(t, b"1", b"2")
+        t.wait_idle()
+        assert values(t) == [b"first 1", b"1", b"first 2", b"2"]
+        assert broker.committed("g") == {ORDERS: 2}
+
+
+def test_a_failed_attempt_leaves_nothing_and_a_dead_letter_goes_with_its_position(
+    broker, app
+) -> None:
+    @app.worker("orders", retry=QUICK, dead_letter=True, **SOON)
+    @app.publishes("invoices")
+    def bill(order: bytes, context: headrace.Context) -> bytes:
+        context.publish("invoices", b"attempt %d of %s" % (context.attempt, order))
+        if order == b"hopeless" or context.attempt == 1:
+            raise ValueError
+        return order
+
+    with app.test(broker) as t:
+        send(t, b"1", b"hopeless", b"2")
+        t.wait_idle()
+        attempts = [b"attempt 2 of 1", b"1", b"attempt 2 of 2", b"2"]
+        assert values(t) == attempts
+        assert values(t, "dlq.orders") == [b"hopeless"]
+        everything = [record.value for record in broker.messages("invoices")]
+        assert everything == attempts, "nothing of the others was ever written"
+
+
+def test_records_in_a_retry_topic_go_there_with_their_positions(broker, app) -> None:
+    @app.worker("orders", retry=Retry(attempts=2, first=0.01, topics=True), **SOON)
+    @app.publishes("invoices")
+    async def bill(order: bytes, context: headrace.Context) -> bytes:
+        if context.attempt == 1:
+            raise ValueError
+        return order
+
+    with app.test(broker) as t:
+        send(t, b"1", b"2")
+        t.wait_idle()
+        assert values(t) == [b"1", b"2"]
+        assert len(values(t, "retry.0.01.orders")) == 2
+
+
+def test_what_waits_holds_back_what_comes_after_it(broker, app) -> None:
+    gate = asyncio.Event()
+
+    @app.worker("orders", ordering="none", **SOON)
+    @app.publishes("invoices")
+    async def bill(order: bytes) -> bytes:
+        if order == b"slow":
+            await gate.wait()
+        return order
+
+    with app.test(broker) as t:
+        send(t, b"1", b"slow", b"2")
+        broker.wait_until(lambda: app.counters["bill"].handled == 2)
+        broker.wait_until(lambda: broker.broker.groups and broker_committed(broker) == 1)
+        assert values(t) == [b"1"]
+        t._loop.call_soon_threadsafe(gate.set)
+        t.wait_idle()
+        assert values(t) == [b"1", b"slow", b"2"]
+
+
+def broker_committed(broker: Broker) -> int:
+    return broker.committed("g").get(ORDERS, 0)
+
+
+REFUSALS = [
+    (ApiKey.PRODUCE, error("TRANSACTION_ABORTABLE")),
+    (ApiKey.PRODUCE, error("OUT_OF_ORDER_SEQUENCE_NUMBER")),
+    (ApiKey.PRODUCE, error("TOPIC_AUTHORIZATION_FAILED")),
+    (ApiKey.TXN_OFFSET_COMMIT, error("ILLEGAL_GENERATION")),
+    (ApiKey.TXN_OFFSET_COMMIT, error("PRODUCER_FENCED")),
+    (ApiKey.END_TXN, error("TRANSACTION_ABORTABLE")),
+    (ApiKey.END_TXN, error("PRODUCER_FENCED")),
+    (ApiKey.END_TXN, drop_connection()),
+    (ApiKey.END_TXN, drop_connection(handled=True)),
+]
+
+
+@pytest.mark.parametrize(("api", "action"), REFUSALS)
+def test_a_transaction_that_fails_is_made_again_and_no_record_handled_twice(
+    broker, app, api, action
+) -> None:
+    calls: Counter[bytes] = Counter()
+
+    @app.worker("orders", **SOON)
+    @app.publishes("invoices")
+    async def bill(order: bytes) -> bytes:
+        calls[order] += 1
+        return order
+
+    def is_the_workers(exchange: Any) -> bool:
+        return getattr(exchange.request, "transactional_id", None) is not None
+
+    fault = broker.faults.on(api, action, times=2, when=is_the_workers)
+    with app.test(broker) as t:
+        send(t, b"1", b"2", b"3")
+        broker.wait_until(lambda: fault.hits == 2)
+        t.wait_idle()
+        assert values(t) == [b"1", b"2", b"3"]
+        assert broker.committed("g") == {ORDERS: 3}
+    assert calls == {b"1": 1, b"2": 1, b"3": 1}
+
+
+def test_a_commit_whose_producer_is_shut_out_before_it_is_confirmed_counts_once(
+    broker, app
+) -> None:
+    """(1) EndTxn is done, its answer lost; (2) the producer is shut out; (3) the positions say that it was committed."""
+
+    @app.worker("orders", transactional_id="tx", **SOON)
+    @app.publishes("invoices")
+    async def bill(order: bytes) -> bytes:
+        return order
+
+    lost = broker.faults.on(ApiKey.END_TXN, once=drop_connection(handled=True))
+    fenced = broker.faults.on(ApiKey.END_TXN, once=error("PRODUCER_FENCED"))
+    with app.test(broker) as t:
+        send(t, b"1")
+        broker.wait_until(lambda: lost.hits and fenced.hits)
+        send(t, b"2")
+        t.wait_idle()
+        assert values(t) == [b"1", b"2"]
+
+
+def test_what_a_topic_refuses_holds_up_its_own_partition_only_behind_it(broker, app) -> None:
+    @app.worker("orders", dead_letter=True, **SOON)
+    @app.publishes("invoices")
+    async def bill(order: bytes) -> bytes:
+        if order == b"bad":
+            raise DeadLetter
+        return order
+
+    broker.create_topic("dlq.orders", configs={"max.message.bytes": "100"})
+    with app.test(broker) as t:
+        send(t, b"1", b"bad", b"2")
+        broker.wait_until(lambda: broker_committed(broker) == 1)
+        assert values(t) == [b"1"]
+        with headrace.Admin(broker) as admin:
+            admin.alter_configs("dlq.orders", {"max.message.bytes": None})
+        t.wait_idle()
+        assert values(t) == [b"1", b"2"]
+        assert values(t, "dlq.orders") == [b"bad"]
+
+
+def test_what_would_be_refused_is_told_to_the_handler(broker, app) -> None:
+    errors: list[HeadraceError] = []
+
+    @app.worker("orders", **SOON)
+    async def bill(order: bytes, context: headrace.Context) -> None:
+        for topic, value, headers in [
+            ("invoices", bytes(2 << 20), ()),
+            ("no/topic", b"x", ()),
+            ("invoices", b"x", [("a", "text")]),
+        ]:
+            try:
+                await context.publish(topic, value, headers=headers)
+            except (ApiError, ConfigError) as refusal:
+                errors.append(refusal)
+
+    with app.test(broker) as t:
+        send(t, b"1")
+        t.wait_idle()
+        assert values(t) == []
+    assert [str(each).partition(":")[0] for each in errors[:2]] == [
+        "MESSAGE_TOO_LARGE",
+        "INVALID_TOPIC_EXCEPTION",
+    ]
+    assert "pairs of text and bytes" in str(errors[2])
+
+
+def test_records_of_an_aborted_transaction_are_not_handled(broker, app) -> None:
+    @app.worker("orders", **SOON)
+    @app.publishes("invoices")
+    async def bill(order: bytes) -> bytes:
+        return order
+
+    with (
+        app.test(broker) as t,
+        headrace.Producer(broker, transactional_id="source", linger_ms=0) as source,
+    ):
+        for value in (b"no", b"yes"):
+            source.begin_transaction()
+            source.send("orders", value)
+            source.flush()
+            (source.abort_transaction if value == b"no" else source.commit_transaction)()
+        t.wait_idle()
+        assert values(t) == [b"yes"]
+
+
+def test_workers_follow_each_other(broker, app) -> None:
+    @app.worker("orders", **SOON)
+    @app.publishes("invoices")
+    async def bill(order: bytes) -> bytes:
+        return order + b"!"
+
+    @app.worker("invoices", **{**SOON, "group": "h"})
+    @app.publishes("sent")
+    async def post(invoice: bytes) -> bytes:
+        return invoice + b"!"
+
+    broker.create_topic("sent")
+    with app.test(broker) as t:
+        send(t, b"1", b"2")
+        t.wait_idle()
+        assert values(t, "sent") == [b"1!!", b"2!!"]
+
+
+def test_keys_of_dedupe_count_when_they_are_committed(broker, app) -> None:
+    seen: set[bytes] = set()
+
+    class Seen:
+        def __contains__(self, key: Any) -> bool:
+            return key in seen
+
+        def add(self, key: Any) -> None:
+            seen.add(key)
+
+    @app.worker("orders", dedupe=lambda order: order, seen=Seen(), **SOON)
+    @app.publishes("invoices")
+    async def bill(order: bytes) -> bytes:
+        return order
+
+    with app.test(broker) as t:
+        fault = broker.faults.on(ApiKey.END_TXN, drop_connection())
+        send(t, b"1", b"1", b"2")
+        broker.wait_until(lambda: fault.hits)
+        assert not seen
+        fault.remove()
+        t.wait_idle()
+        assert values(t) == [b"1", b"2"]
+    assert seen == {b"1", b"2"}
+
+
+def test_a_key_whose_transaction_never_comes_is_new_again() -> None:
+    async def main() -> None:
+        deduplication = Deduplication(None)
+        assert await deduplication.begin(["a", "b"]) == [True, True]
+        deduplication.hold(["a", "b"])
+        assert await deduplication.begin(["a", "b"]) == [False, False]
+        deduplication.release(["a"], handled=False)
+        deduplication.release(["b"], handled=True)
+        assert await deduplication.begin(["a", "b"]) == [True, False]
+
+    asyncio.run(main())
+
+
+def test_a_worker_without_the_right_stops_and_says_why(broker, app) -> None:
+    @app.worker("orders", transactional_id="tx", **SOON)
+    async def bill(order: bytes) -> None: ...
+
+    broker.faults.on(ApiKey.INIT_PRODUCER_ID, error("TRANSACTIONAL_ID_AUTHORIZATION_FAILED"))
+    service = app.service(broker)
+    with pytest.raises(FatalTransactionError, match="'tx'"):
+        asyncio.run(service.run())
+
+
+def test_transactional_ids_say_whose_they_are(broker) -> None:
+    names: list[str] = []
+
+    def note(exchange: Any) -> Any:
+        names.append(exchange.request.transactional_id)
+        return exchange.proceed()
+
+    broker.faults.on(ApiKey.INIT_PRODUCER_ID, note)
+    app = App(client_id="shop", group="g")
+
+    @app.worker("orders", delivery="exactly_once", group_instance_id="one")
+    async def bill(order: bytes) -> None: ...
+
+    @app.worker("invoices", delivery="exactly_once", group="h")
+    async def post(invoice: bytes) -> None: ...
+
+    with app.test(broker) as t:
+        t.wait_idle()
+    assert "shop-g-bill-one" in names
+    [random] = {name for name in names if name.startswith("shop-h-post-")}
+    assert len(random) == len("shop-h-post-") + 8
