@@ -25,6 +25,8 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "p99.9 latency": (r"p99\.9 ms$", "at most 1.0"),
     "broker CPU": (r"^broker CPU", "at most 1.0"),
     "time to create topics and join": (r"^s until", "at most 1.0"),
+    "death to successor": (r"^s from death", "at most 1.0"),
+    "standing still": (r"^% of partition time", "at most 1.0"),
     "start-up": (r"^s to the first", "at most 0.1"),
     "memory": (r"^MB", "at most 0.2"),
 }
