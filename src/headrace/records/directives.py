@@ -38,8 +38,10 @@ def directives(
     """Return a record's headers with those that say what is to be done with it; see the names above.
 
     Raises:
-        ConfigError: A time is negative or beyond the year 9999, or a tag empty or too long.
+        ConfigError: A time is negative or beyond the year 9999, or a tag empty or too long; or there are two due times.
     """
+    if deliver_at_ms is not None and delay_ms is not None:
+        raise ConfigError("a record has deliver_at_ms or delay_ms, not both")
     if isinstance(tags, str):
         raise ConfigError(f"tags are several texts, not {tags!r}: write [{tags!r}]")
     times = {TTL_MS: ttl_ms, DELIVER_AT_MS: deliver_at_ms, DELAY_MS: delay_ms}

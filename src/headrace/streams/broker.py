@@ -246,6 +246,8 @@ class Broker(World):
         headers: Iterable[tuple[str, bytes | None]] = (),
         timestamp_ms: int | None = None,
         partition: int | None = None,
+        deliver_at_ms: int | None = None,
+        delay_ms: int | None = None,
     ) -> RecordMetadata:
         """Write a record and return where it went; partition and bytes are as the topic's metadata says.
 
@@ -258,6 +260,8 @@ class Broker(World):
             headers: Name and value pairs.
             timestamp_ms: The record's time, milliseconds since 1970; None is now.
             partition: The partition, instead of the partitioner's.
+            deliver_at_ms: When the record comes, milliseconds since 1970, on topics with `headrace.delay.enable`.
+            delay_ms: How long after it is sent it comes, instead of a time.
         """
         if self._producer is None:
             from headrace.clients.producer.blocking import Producer  # noqa: PLC0415 - not every broker publishes
@@ -270,6 +274,8 @@ class Broker(World):
             headers=tuple(headers),
             timestamp_ms=timestamp_ms,
             partition=partition,
+            deliver_at_ms=deliver_at_ms,
+            delay_ms=delay_ms,
         )
         return sent.result()
 

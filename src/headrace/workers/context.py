@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.clients.producer.delivery import RecordMetadata
+from headrace.records.directives import directives
 from headrace.workers.letters import Headers, Place, place_of
 
 if TYPE_CHECKING:
@@ -70,7 +71,14 @@ class Context:
         return self.record.headers
 
     def publish(
-        self, topic: str, value: Any, *, key: Any = None, headers: Headers = ()
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: Headers = (),
+        deliver_at_ms: int | None = None,
+        delay_ms: int | None = None,
     ) -> Awaitable[RecordMetadata]:
         """Write a record, and wait until it is safe: `await context.publish(...)`.
 
@@ -84,11 +92,15 @@ class Context:
                 how. None is a record without a value.
             key: The key, likewise.
             headers: Name and value pairs.
+            deliver_at_ms: When the record comes, milliseconds since 1970, on topics with `headrace.delay.enable`; not
+                with `delivery="exactly_once"`, as transactions do not delay.
+            delay_ms: How long after it is sent it comes, instead of a time.
 
         Raises:
             HeadraceError: The record was not delivered. Not caught, it fails the attempt.
         """
-        return self._out.publish(topic, value, key=key, headers=headers)
+        own = tuple(directives(headers, deliver_at_ms=deliver_at_ms, delay_ms=delay_ms))
+        return self._out.publish(topic, value, key=key, headers=own)
 
 
 class ThreadContext(Context):
@@ -100,7 +112,17 @@ class ThreadContext(Context):
         super().__init__(records, attempt, out)
         self._loop = asyncio.get_running_loop()
 
-    def publish(self, topic: str, value: Any, *, key: Any = None, headers: Headers = ()) -> Any:
+    def publish(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: Headers = (),
+        deliver_at_ms: int | None = None,
+        delay_ms: int | None = None,
+    ) -> Any:
         """Write a record, and return where it went when it is safe."""
-        sending = self._out.publish(topic, value, key=key, headers=headers)
+        own = tuple(directives(headers, deliver_at_ms=deliver_at_ms, delay_ms=delay_ms))
+        sending = self._out.publish(topic, value, key=key, headers=own)
         return asyncio.run_coroutine_threadsafe(sending, self._loop).result()

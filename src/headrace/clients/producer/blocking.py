@@ -169,6 +169,8 @@ class Producer:
         timestamp_ms: int | None = None,
         partition: int | None = None,
         ttl_ms: int | None = None,
+        deliver_at_ms: int | None = None,
+        delay_ms: int | None = None,
         tags: Collection[str] = (),
         on_delivery: Callable[[DeliveryFuture], object] | None = None,
     ) -> DeliveryFuture:
@@ -184,6 +186,9 @@ class Producer:
             timestamp_ms: The record's time, milliseconds since 1970; None is now.
             partition: The partition, instead of the partitioner's.
             ttl_ms: How long after its time the record expires, on topics with `headrace.ttl.enable`; others keep it.
+            deliver_at_ms: When the record comes to its partition, milliseconds since 1970, on topics with
+                `headrace.delay.enable`; on others at once.
+            delay_ms: How long after it is sent it comes, instead of a time.
             tags: What consumers with `tags=` choose by.
             on_delivery: Called with what this method returns when the record's fate is known, in the order of
                 fates: from within another call, from the client's own thread, or with asyncio from the event loop.
@@ -193,13 +198,15 @@ class Producer:
 
         Raises:
             ClosedError: The producer is closed.
-            ConfigError: `ttl_ms` or a tag is out of range.
+            ConfigError: A time or a tag is out of range.
             SerializationError: Key or value cannot be turned into bytes.
             ApiError: The topic may not be written or has no such partition, or the record exceeds `max.request.size`.
             TransportError: No broker answered, or no room appeared in the buffer, within `max.block.ms`.
         """
-        if ttl_ms is not None or tags:
-            headers = directives(headers, ttl_ms=ttl_ms, tags=tags)
+        if tags or (ttl_ms, deliver_at_ms, delay_ms) != (None, None, None):
+            headers = directives(
+                headers, ttl_ms=ttl_ms, deliver_at_ms=deliver_at_ms, delay_ms=delay_ms, tags=tags
+            )
         while True:
             with self._driver.enter():
                 delivery = self._core.send(
@@ -226,6 +233,8 @@ class Producer:
         timestamp_ms: int | None = None,
         partition: int | None = None,
         ttl_ms: int | None = None,
+        deliver_at_ms: int | None = None,
+        delay_ms: int | None = None,
         tags: Collection[str] = (),
         on_delivery: Callable[[DeliveryFuture], object] | None = None,
     ) -> list[DeliveryFuture]:
@@ -241,6 +250,8 @@ class Producer:
             timestamp_ms: The time of all, milliseconds since 1970; None is now.
             partition: The partition of all, instead of the partitioner's.
             ttl_ms: How long after their time the records expire, as for `send`.
+            deliver_at_ms: When they come to their partitions, as for `send`.
+            delay_ms: How long after they are sent.
             tags: The tags of all.
             on_delivery: Called for each record, as `send` does.
 
@@ -249,13 +260,15 @@ class Producer:
 
         Raises:
             ClosedError: The producer is closed.
-            ConfigError: There are not as many keys as values, or `ttl_ms` or a tag is out of range.
+            ConfigError: There are not as many keys as values, or a time or a tag is out of range.
             SerializationError: A key or value cannot be turned into bytes; none was added.
             ApiError: As for `send`; the records before the one that is refused are on their way.
             TransportError: As for `send`; likewise.
         """
-        if ttl_ms is not None or tags:
-            headers = directives(headers, ttl_ms=ttl_ms, tags=tags)
+        if tags or (ttl_ms, deliver_at_ms, delay_ms) != (None, None, None):
+            headers = directives(
+                headers, ttl_ms=ttl_ms, deliver_at_ms=deliver_at_ms, delay_ms=delay_ms, tags=tags
+            )
         many: Many[DeliveryFuture] = Many(
             topic,
             values,
