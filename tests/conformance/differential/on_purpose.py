@@ -393,8 +393,9 @@ ADMIN: Final = (
         "other defaults: log.retention.ms one week, "
         "group.max.size, group.consumer.max.size, max.connections and max.connections.per.ip without a limit, "
         "offsets.topic.segment.bytes and transaction.state.log.segment.bytes 100 MiB, "
-        "transaction.state.log.min.isr 2, group.consumer.migration.policy bidirectional",
-        "two weeks, 1000 members, 10000 and 200 connections, 4 MiB; 1, disabled",
+        "transaction.state.log.min.isr 2, group.consumer.assignment.interval.ms 1000",
+        "two weeks, 1000 members, 10000 and 200 connections, 4 MiB; 1; 0, where a group of 100 members or more gathers "
+        "what changes for a millisecond for each member",
         "Bounds that hold without an operator, and groups that are loaded soon; see the options' documentation.",
         (
             where(
@@ -406,7 +407,6 @@ ADMIN: Final = (
                 "transaction.state.log.segment.bytes",
                 "group.max.size",
                 "group.consumer.max.size",
-                "group.consumer.migration.policy",
             ),
         ),
     ),
@@ -439,13 +439,13 @@ ADMIN: Final = (
     ),
     Difference(
         "configs of groups",
-        "consumer.*, share.*, streams.*: times and limits of the newer protocols of groups",
-        "INVALID_CONFIG, and not described; in their place headrace.topics, headrace.pattern and headrace.assignor, "
-        "which Kafka refuses: members that subscribe to nothing themselves read what they name, and a change makes "
-        "members rejoin",
-        "Groups have the classic protocol, whose members choose their timeouts. Administrators can decide what a group "
-        "reads.",
-        (where("group_configs", "kafka's own", "headrace's own", "describe*", "list*"),),
+        "consumer.assignor.offload.enable, share.*, streams.*",
+        "INVALID_CONFIG, and not described; besides the consumer.* times there are headrace.topics, headrace.pattern "
+        "and headrace.assignor, which Kafka refuses: members that subscribe to nothing themselves read what they name, "
+        "and a change makes members rejoin",
+        "There are no share groups and no streams groups, and an assignment is computed at once. Administrators can "
+        "decide what a group reads.",
+        (where("group_configs", "headrace's own*", "describe*"),),
     ),
     Difference(
         "ConsumerGroupHeartbeat",
@@ -455,11 +455,19 @@ ADMIN: Final = (
         (where("one_member", "previous epoch", paths=("assignment",)),),
     ),
     Difference(
-        "ConsumerGroupHeartbeat, JoinGroup",
-        "members of the classic protocol and of KIP-848's can be in one group",
-        "only of one of them; whoever joins an empty group decides which",
-        'Not implemented (group.consumer.migration.policy is "disabled").',
+        "ConsumerGroupHeartbeat",
+        "takes regular expressions of any length and number, and matches them in a thread of its own",
+        "INVALID_REGULAR_EXPRESSION for one of more than 1000 characters, one that is compiled to more than 1000 "
+        "instructions or would take too long over the topics that there are, and for the 101st of a group",
+        "A client cannot stop the broker with an expression.",
         (),
+    ),
+    Difference(
+        "JoinGroup",
+        "UNKNOWN_SERVER_ERROR for a classic member of a consumer group whose subscription cannot be read",
+        "INCONSISTENT_GROUP_PROTOCOL",
+        "It is a mistake of the client.",
+        (where("classic_members_refused", "garbled", paths=("error_code", "member_id")),),
     ),
     Difference(
         "ListGroups, DescribeGroups, DeleteGroups",

@@ -135,6 +135,7 @@ def classic_members_refused(peer: Peer) -> None:
     for label, options in {
         "another type": {"protocol_type": "connect"},
         "no protocol": {"protocols": ()},
+        "garbled": {"protocols": (("range", b"\0"),)},
         "no common protocol": {"protocols": (("sticky", subscription(MISSING)),)},
     }.items():
         peer.ask(label, members.join(group, "x", **options), 9)

@@ -48,9 +48,8 @@ def handle(
 
     def response(groups: list[DescribedGroup]) -> DescribeGroupsResponse:
         for group in groups:
-            if (
-                group.group_state == GroupState.DEAD.value
-                and broker.group_settings.is_attached(group.group_id)
+            if group.group_state == GroupState.DEAD.value and broker.group_settings.is_attached(
+                group.group_id
             ):
                 group.group_state = GroupState.EMPTY.value
                 group.protocol_type = CONSUMER_PROTOCOL_TYPE

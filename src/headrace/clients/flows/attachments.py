@@ -24,6 +24,8 @@ from headrace.protocol.messages.describe_configs import (
 TOPICS_CONFIG: Final = "headrace.topics"
 PATTERN_CONFIG: Final = "headrace.pattern"
 ASSIGNOR_CONFIG: Final = "headrace.assignor"
+_PREFIX: Final = "headrace."
+"""Of these options; a group may have others, which say nothing of what it reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,10 @@ def group_attachments(state: ClientState, group: str) -> Flow[Attachments]:
         frozenset(name for name in names if name),
         entries.get(PATTERN_CONFIG) or None,
         entries.get(ASSIGNOR_CONFIG) or None,
-        any(entry.config_source == ConfigSource.GROUP for entry in result.configs),
+        any(
+            entry.config_source == ConfigSource.GROUP and entry.name.startswith(_PREFIX)
+            for entry in result.configs
+        ),
     )
 
 

@@ -21,7 +21,15 @@ and by member what it asked for, its target, and what it holds. Replaying a reco
 compaction leaves records of different keys in does not matter. Soft, and lost by a crash: timers, and which
 version of the topics a group was last compared with.
 
-Where things are: `heartbeat` the protocol, `removal` leaving and the two time-outs, `reconcile` how one member is led
+Members of the classic protocol can be in a group (`classic_members`): a JoinGroup is their heartbeat, an assignment is
+encoded for them, and REBALANCE_IN_PROGRESS makes them join again. A classic group that a consumer joins becomes a
+consumer group (`upgrade`), and one that the last consumer leaves a classic group (`downgrade`), each in one batch.
+Which kind a group is decides who answers (`group.kinds`).
+
+What a heartbeat costs depends on the member's own assignment. A target costs time in proportion to the group, so that
+a large group keeps one for a while and looks at once at all that has changed since (`turn`).
+
+Where things are: `heartbeat` the protocol, `turn` what it has in common with a classic member's JoinGroup, `removal` leaving and the two time-outs, `reconcile` how one member is led
 to its target, `target` how that is computed, `assignors` by what, `topics` what the topics look like from here,
 `describe` what an operator sees, `records` what is written.
 """
