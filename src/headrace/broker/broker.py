@@ -92,6 +92,8 @@ class Broker:
     topics: Topics
     groups: GroupCoordinator
     transactions: Transactions
+    leader_epoch: int
+    """In which it leads its partitions; one more with every start."""
 
     def __init__(
         self,
@@ -205,7 +207,8 @@ class Broker:
             allocate_producer_id=self.producer_ids.allocate,
             journal=self.journal,
         )
-        self.topics.load(self._next_leader_epoch(), now_ms)
+        self.leader_epoch = self._next_leader_epoch()
+        self.topics.load(self.leader_epoch, now_ms)
         self.deliveries.load(self.topics, now_ms)
         self._load_groups(now_ms)
         self.transactions.load(now_ms)  # which may end what groups have pending

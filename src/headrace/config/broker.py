@@ -121,7 +121,10 @@ class BrokerConfig(SecurityConfig):
         minimum=1,
     )
     group_consumer_max_assignment_interval_ms: int = option(
-        15_000, "Longest assignment interval that a group can have of its own.", type=_INT, minimum=0
+        15_000,
+        "Longest assignment interval that a group can have of its own.",
+        type=_INT,
+        minimum=0,
     )
     group_consumer_max_heartbeat_interval_ms: int = option(
         15_000, "Longest heartbeat interval that a group can have of its own.", type=_INT, minimum=1
@@ -175,6 +178,14 @@ class BrokerConfig(SecurityConfig):
         "Headrace's own option.",
         minimum=0,
         dynamic=True,
+    )
+    headrace_transaction_version: int = option(
+        2,
+        "The finalized level of the feature transaction.version. With 2 clients give every transaction an epoch of its "
+        "own (KIP-890), with less they speak the classic protocol; the broker serves both at any level.",
+        type=_INT,
+        minimum=0,
+        maximum=2,
     )
     listeners: str = option(
         "PLAINTEXT://127.0.0.1:9092",

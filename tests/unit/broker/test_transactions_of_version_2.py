@@ -13,6 +13,7 @@ from headrace.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
+from headrace.protocol.messages.api_versions import ApiVersionsRequest
 from headrace.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from headrace.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -309,3 +310,36 @@ def test_a_marker_of_a_coordinator_to_come_holds_up_a_transaction_until_it_is_en
     harness.advance(200)
     settle(harness)
     assert state(harness).transaction_state == "CompleteCommit"
+
+
+@pytest.mark.parametrize(("setting", "level"), [({}, 2), ({"headrace_transaction_version": 1}, 1)])
+def test_the_feature_is_finalized_at_the_level_that_is_set(
+    tmp_path: Any, setting: dict[str, int], level: int
+) -> None:
+    harness = transactional_broker(tmp_path, **setting)
+    epochs = []
+    for _ in range(2):
+        answer = harness.call(ApiVersionsRequest(), 4)
+        finalized = {each.name: each.max_version_level for each in answer.finalized_features}
+        supported = {each.name: each.max_version for each in answer.supported_features}
+        assert (finalized["transaction.version"], supported["transaction.version"]) == (level, 2)
+        epochs.append(answer.finalized_features_epoch)
+        harness.crash()
+    assert epochs[0] < epochs[1]
+
+
+def test_a_transaction_goes_on_through_a_change_of_the_level(tmp_path: Any) -> None:
+    harness = transactional_broker(tmp_path)
+    producer = BumpingProducer(harness)
+    assert producer.send(b"a") == 0
+    config = {"offsets_topic_num_partitions": 1, "transaction_state_log_num_partitions": 1}
+    harness.crash(**config, headrace_transaction_version=1)
+    assert producer.end() == 0
+    settle(harness)
+    producer.produce_version, producer.end_version = 9, 3
+    producer.add(0)
+    assert producer.send(b"b") == 0
+    harness.crash(**config, headrace_transaction_version=2)
+    assert producer.end() == 0
+    settle(harness)
+    assert committed_values(harness) == [b"a", b"b"]

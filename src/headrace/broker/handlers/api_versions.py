@@ -6,12 +6,14 @@ every client takes as "try again with the highest you see"; `unsupported` builds
 name and version are not judged. Produce is advertised from version 0 although 0-2 are refused: older librdkafka
 switches compression off otherwise (KAFKA-18659).
 The tagged field 26738 tells Headrace's own clients what else there is: `filter`, fetches that name tags.
-Features: group.version 1 (KIP-848) and transaction.version 2 (KIP-890) are finalized.
+Features: group.version 1 (KIP-848) and transaction.version 2 (KIP-890), or what headrace.transaction.version
+says, are finalized; UpdateFeatures is not served.
 Versions: v1 throttle time; v3 client software, flexible body under a header that stays version 0.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.context import RequestContext, VersionRange
@@ -50,6 +52,10 @@ def unsupported(broker: Broker) -> ApiVersionsResponse:
     return _response(broker, ErrorCode.UNSUPPORTED_VERSION, 0)
 
 
+def _finalized(broker: Broker) -> Mapping[str, int]:
+    return {**_FEATURES, "transaction.version": broker.config.headrace_transaction_version}
+
+
 def _response(broker: Broker, error: ErrorCode, version: int) -> ApiVersionsResponse:
     supported = [
         SupportedFeatureKey(name=name, min_version=0, max_version=level)
@@ -65,10 +71,12 @@ def _response(broker: Broker, error: ErrorCode, version: int) -> ApiVersionsResp
         ],
         # Clients before v4 take a feature whose lowest level is 0 for malformed (KAFKA-17011).
         supported_features=supported if version >= _LEVEL_ZERO_VERSION else [],
-        finalized_features_epoch=0,
+        # Clients believe other levels only if they are told a higher epoch: this one grows with every start.
+        finalized_features_epoch=broker.leader_epoch,
         finalized_features=[
             FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
-            for name, level in _FEATURES.items()
+            for name, level in _finalized(broker).items()
+            if level
         ],
         headrace_extensions=list(_EXTENSIONS),
     )
