@@ -45,6 +45,7 @@ NOT_OURS: Final = frozenset(
     {
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.GROUP_ID_NOT_FOUND,
         ErrorCode.FENCED_INSTANCE_ID,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
@@ -52,6 +53,13 @@ NOT_OURS: Final = frozenset(
 """Why a last commit may fail without harm: the group went on without this member, or the topic is gone."""
 
 _log: Final = logging.getLogger("headrace.workers")
+
+
+def _assignor(settings: WorkerSettings) -> str | None:
+    """Members keep their partitions through a rebalance; None leaves the division to the group, or its coordinator."""
+    named = {name.replace("_", "."): value for name, value in settings.consumer.items()}
+    by_members = named.get("group.protocol", "classic") == "classic"
+    return "cooperative-sticky" if by_members and not settings.attached else None
 
 
 class Worker:
@@ -81,7 +89,7 @@ class Worker:
             **{
                 "group": settings.group,
                 "auto_offset_reset": "earliest",
-                "assignor": None if settings.attached else "cooperative-sticky",
+                "assignor": _assignor(settings),
                 **settings.consumer,
                 **({"isolation_level": "read_committed"} if exactly_once else {}),
                 "enable_auto_commit": False,
@@ -207,7 +215,7 @@ class Worker:
             return
         counts = await self._outlet.partition_counts(self.settings.topics)
         wanted = {name: counts[topic] or -1 for name, topic in self._sources.items()}
-        await self._outlet.create_topics(wanted)
+        await self._outlet.create_topics(wanted, delayed=True)
 
     # Records in
 
