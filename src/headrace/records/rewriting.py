@@ -25,11 +25,15 @@ from headrace.records.batch import (
     BatchHeader,
     TimestampType,
 )
+from headrace.records.builder import BatchBuilder
 from headrace.records.compression import Compression, compress
 from headrace.records.raw import iterate_raw
 from headrace.types import NO_TIMESTAMP, Buffer
 
 _UINT32: Final = struct.Struct(">I")
+_MAX_DELTA: Final = 2**31 - 1
+PLACEHOLDER_KEY: Final = struct.pack(">hh", 0, 0x4844)
+"""Version and type of the control record; Kafka's own types are small numbers, and clients pass over others."""
 
 
 @dataclass(slots=True)
@@ -116,6 +120,22 @@ def without_records(header: BatchHeader) -> bytearray:
             records_count=0,
         ),
         b"",
+    )
+
+
+def placeholder(first_offset: int, end_offset: int, *, leader_epoch: int, now_ms: int) -> bytearray:
+    """Return a batch that stands for offsets without records, for readers to come past them.
+
+    It is a control record that means nothing, which clients pass over as they do over the markers of transactions. (Not a
+    mere header: librdkafka takes ten of those, ever, for batches that are too large for it.)
+    """
+    first_offset = max(first_offset, end_offset - 1 - _MAX_DELTA)
+    builder = BatchBuilder(control=True)
+    builder.append(PLACEHOLDER_KEY, b"", (), now_ms)
+    batch = builder.build(base_offset=first_offset, partition_leader_epoch=leader_epoch)
+    header = BatchHeader.parse(batch)
+    return _sealed(
+        header._replace(last_offset_delta=end_offset - 1 - first_offset), batch[HEADER_SIZE:]
     )
 
 

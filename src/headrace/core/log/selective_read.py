@@ -2,8 +2,8 @@
 
 What has nothing to leave out is answered as ranges of the segment files, like any other read. Else batches are looked
 into, and those that lose records are written anew for this answer: offsets stay, as after compaction. Control batches
-always stay. What is left out at the end of an answer is covered by a batch without records, so that every reader comes
-past it.
+always stay. What is left out at the end of an answer is covered by a placeholder (`headrace.records.rewriting`), so that
+every reader comes past it.
 
 All records of a block whose records have all expired are passed over unread. How much one request reads and inflates
 besides is bounded by the `effort` of its `SelectiveReading`; when that is used up the answer ends, and the next request goes on from there.
@@ -18,18 +18,17 @@ from headrace.core.log.config import LogConfig
 from headrace.core.log.partition_log import PartitionLog
 from headrace.core.log.segment import Segment
 from headrace.errors import CorruptRecordError
-from headrace.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC, BatchHeader, iterate_headers
+from headrace.records.batch import HEADER_SIZE, BatchHeader, iterate_headers
 from headrace.records.expiry import expiries, expiry_of_batch
 from headrace.records.raw import records_of
-from headrace.records.rewriting import with_records, without_records
+from headrace.records.rewriting import placeholder, with_records
 from headrace.records.tags import TagFilter
-from headrace.types import NO_PRODUCER_ID, NO_TIMESTAMP, FileRange, Payload
+from headrace.types import FileRange, Payload
 
 EFFORT_BYTES: Final = 4 << 20
 """How much one request looks into, as bytes of decompressed records: some ten milliseconds, more if many records stay."""
 _WORTH_SENDING: Final = 64 << 10
 """A range without expired records is answered by itself from this size on, to be sent from its file."""
-_MAX_SPAN: Final = 2**31 - 1
 
 
 class Selected(NamedTuple):
@@ -116,7 +115,10 @@ class _Read:
         if position == offset:
             return None
         if self._end_offset < position:
-            self._add(self._hole(max(offset, self._end_offset), position), position)
+            epoch = self._log.epoch_at(position - 1)
+            first = max(offset, self._end_offset)
+            rest = placeholder(first, position, leader_epoch=epoch, now_ms=self._now_ms)
+            self._add(rest, position)
         return Selected(b"".join(self._parts), start, position)
 
     def _is_enough(self, max_bytes: int) -> bool:
@@ -215,24 +217,3 @@ class _Read:
         self._parts.append(batch)
         self._size += len(batch)
         self._end_offset = end_offset
-
-    def _hole(self, offset: int, end_offset: int) -> bytearray:
-        """Return a batch without records for what was left out."""
-        base_offset = max(offset, end_offset - 1 - _MAX_SPAN)
-        return without_records(
-            BatchHeader(
-                base_offset=base_offset,
-                batch_length=HEADER_SIZE - LOG_OVERHEAD,
-                partition_leader_epoch=self._log.epoch_at(end_offset - 1),
-                magic=MAGIC,
-                crc=0,
-                attributes=0,
-                last_offset_delta=end_offset - 1 - base_offset,
-                base_timestamp=NO_TIMESTAMP,
-                max_timestamp=NO_TIMESTAMP,
-                producer_id=NO_PRODUCER_ID,
-                producer_epoch=-1,
-                base_sequence=-1,
-                records_count=0,
-            )
-        )
