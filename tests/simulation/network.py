@@ -1,0 +1,470 @@
+"""Clients and the network between them and the broker: real pools of real connections, whose bytes take their time.
+
+Bytes of one connection arrive in order, whatever happens; on different connections they overtake each other. A
+connection may stall, or break with requests and answers under way: a request that was sent before its connection broke
+may arrive long after the client has sent it again on another.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+from headrace.broker.access.session import LOCAL
+from headrace.broker.context import CloseConnection, RequestContext
+from headrace.clients.config import ClientConfig
+from headrace.clients.engine import Engine, Task
+from headrace.clients.flows.effects import ClientState, Flow
+from headrace.clients.pool import Link, Pool
+from headrace.core.deferred import Deferred
+from headrace.errors import HeadraceError
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.codec import Message
+from headrace.protocol.frame import RequestHeader, decode_request, encode_response
+from headrace.protocol.messages.api_versions import ApiVersionsResponse
+from headrace.types import FileRange, Payload
+from tests.simulation.world import Machine, ViolationError
+
+ADDRESS = ("127.0.0.1", 9092)
+OLD_PROTOCOL: dict[int, int] = {
+    # What a client is offered that is to speak the first generation of the transaction protocol.
+    ApiKey.PRODUCE: 11,
+    ApiKey.END_TXN: 4,
+    ApiKey.TXN_OFFSET_COMMIT: 4,
+    ApiKey.ADD_OFFSETS_TO_TXN: 3,
+    ApiKey.INIT_PRODUCER_ID: 4,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 3,
+}
+DECIDING = frozenset({ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT})
+"""Requests which the first generation of the protocol takes for those of a later transaction of the same epoch."""
+
+
+@dataclass
+class Weather:
+    """How the network behaves; `calm` when the faults have ended."""
+
+    delay_ms: int = 3
+    spike: float = 0.0
+    """The chance that bytes take a hundred times as long."""
+
+    def delay(self, chance: random.Random) -> int:
+        if self.spike and chance.random() < self.spike:
+            return chance.randint(0, 100 * self.delay_ms)
+        return chance.randint(0, self.delay_ms)
+
+
+class Frame(NamedTuple):
+    """One request as it went over the network."""
+
+    client: Client | None
+    content: bytes
+
+    @property
+    def api_key(self) -> int:
+        return int.from_bytes(self.content[:2], "big")
+
+
+class Network:
+    """All connections."""
+
+    def __init__(self, machine: Machine, chance: random.Random, weather: Weather) -> None:
+        self.machine = machine
+        self.chance = chance
+        self.weather = weather
+        self.wires: dict[Wire, None] = {}
+        self.on_request: Callable[[Frame, Message], None] = lambda _frame, _request: None
+        self.on_response: Callable[[Frame, Message, Message], None] = lambda *_: None
+        self.requests = 0
+
+    def delay(self) -> int:
+        return self.weather.delay(self.chance)
+
+    def broker_fell(self) -> None:
+        """Every connection ends; clients learn of it now, or some time later."""
+        for wire in list(self.wires):
+            wire.break_off()
+
+
+class Wire:
+    """One connection, with what is under way on it in both directions."""
+
+    def __init__(self, network: Network, client: Client | None, link: Link | None) -> None:
+        self._network = network
+        self._machine = network.machine
+        self.client = client
+        self.link = link
+        self.client_is_there = True
+        self.broker_is_there = False
+        self.broken = False
+        """Whether nothing comes through to the client any more."""
+        self.stalled_until_ms = 0
+        self._life = 0
+        self._up: deque[tuple[int, Frame]] = deque()
+        self._down: deque[tuple[int, bytes]] = deque()
+        self._last_up_ms = self._last_down_ms = 0
+        self._slots: deque[list[Any]] = deque()
+        """Answers in the order of the requests; None where one is still missing."""
+        network.wires[self] = None
+
+    # Connecting
+
+    def connect(self) -> None:
+        machine = self._machine
+        self._after(self._network.delay(), self._reached)
+        self._last_up_ms = machine.now_ms
+
+    def _reached(self) -> None:
+        machine = self._machine
+        if machine.broker is None:
+            self._after(self._network.delay(), lambda: self._tell_lost("refused"))
+            return
+        self.broker_is_there = True
+        self._life = machine.life
+        self._after(self._network.delay(), self._connected)
+
+    def _connected(self) -> None:
+        client, link = self.client, self.link
+        if client is not None and link is not None and self.client_is_there:
+            client.run(lambda: client.pool.connected(link))
+
+    def _after(self, delay_ms: int, what: Callable[[], None]) -> None:
+        self._machine.schedule.at(self._machine.now_ms + delay_ms, what)
+
+    # To the broker
+
+    def send(self, frame: Frame, extra_ms: int = 0) -> None:
+        now_ms = self._machine.now_ms
+        self._last_up_ms = max(self._last_up_ms, now_ms + self._network.delay() + extra_ms)
+        self._up.append((self._last_up_ms, frame))
+        self._machine.schedule.at(self._last_up_ms, self._deliver_up)
+
+    def _deliver_up(self) -> None:
+        now_ms = self._machine.now_ms
+        if self.stalled_until_ms > now_ms:
+            self._machine.schedule.at(self.stalled_until_ms, self._deliver_up)
+            return
+        while self._up and self._up[0][0] <= now_ms:
+            frame = self._up.popleft()[1]
+            if not self.broker_is_there or self._machine.life != self._life:
+                continue
+            if self._is_undefended(frame):
+                continue
+            self._machine.step(partial(self._handle, frame))
+
+    def _is_undefended(self, frame: Frame) -> bool:
+        """Whether this comes late, and the first protocol would take it for part of a later transaction."""
+        client = self.client
+        given_up = client is not None and not client.speaks_v2 and not self.client_is_there
+        return given_up and frame.api_key in DECIDING
+
+    def _handle(self, frame: Frame) -> None:
+        machine = self._machine
+        broker = machine.broker
+        assert broker is not None
+        buffer = bytearray(frame.content)
+        header, request = decode_request(memoryview(buffer))
+        self._network.requests += 1
+        self._network.on_request(frame, request)
+        context = RequestContext(
+            now_ms=machine.now_ms,
+            header=header,
+            client_address="10.0.0.1:50000",
+            listener_host=ADDRESS[0],
+            listener_port=ADDRESS[1],
+            session=LOCAL,
+        )
+        slot: list[Any] = [None]
+        try:
+            reply = broker.handle(context, request)
+        except CloseConnection:
+            self.break_off()
+            return
+        if reply is None:
+            return
+        self._slots.append(slot)
+        answered = partial(self._answered, slot, header, frame, request)
+        if isinstance(reply, Deferred):
+            reply.on_done(answered)
+        else:
+            answered(reply)
+        buffer[:] = b"\xaa" * len(buffer)
+
+    def _answered(
+        self, slot: list[Any], header: RequestHeader, frame: Frame, request: Message, reply: Message
+    ) -> None:
+        if self._machine.broker is None or self._machine.life != self._life:
+            return
+        if isinstance(reply, ApiVersionsResponse) and frame.client is not None:
+            reply = frame.client.offered(reply)
+        slot[0] = b"".join(map(_bytes, encode_response(header, reply)))
+        self._network.on_response(frame, request, reply)
+        while self._slots and self._slots[0][0] is not None:
+            content = self._slots.popleft()[0]
+            if self.client_is_there and not self.broken:
+                now_ms = self._machine.now_ms
+                self._last_down_ms = max(self._last_down_ms, now_ms + self._network.delay())
+                self._down.append((self._last_down_ms, content))
+                self._machine.schedule.at(self._last_down_ms, self._deliver_down)
+
+    # To the client
+
+    def _deliver_down(self) -> None:
+        now_ms = self._machine.now_ms
+        if self.stalled_until_ms > now_ms:
+            self._machine.schedule.at(self.stalled_until_ms, self._deliver_down)
+            return
+        while self._down and self._down[0][0] <= now_ms:
+            content = self._down.popleft()[1]
+            client, link = self.client, self.link
+            if client is not None and link is not None and self.client_is_there:
+                client.run(partial(client.receive, link, content))
+
+    # Ends
+
+    def break_off(self) -> None:
+        """The connection breaks. What the broker has sent is lost; what the client has sent may arrive, and late."""
+        self.broken = True
+        if self._machine.broker is None:
+            self.broker_is_there = False
+        self._down.clear()
+        late_ms = self._network.chance.choice([0, 0, 5, 100])
+        self._after(late_ms, lambda: self._tell_lost("lost"))
+
+    def _tell_lost(self, why: str) -> None:
+        self._network.wires.pop(self, None)
+        client, link = self.client, self.link
+        if client is None or link is None or not self.client_is_there:
+            return
+        self.client_is_there = False
+
+        def tell() -> None:
+            if why == "refused":
+                client.pool.refused(link, "connection refused")
+            else:
+                client.pool.lost(link, "lost the connection")
+
+        client.run(tell)
+
+    def close(self) -> None:
+        """The client has closed it."""
+        self.client_is_there = False
+        self._network.wires.pop(self, None)
+
+
+def _bytes(payload: Payload) -> bytes:
+    return payload.read() if isinstance(payload, FileRange) else bytes(payload)
+
+
+class Client:
+    """One Kafka client of a process: the shell of its pool, and its engine."""
+
+    def __init__(self, process: Process, config: ClientConfig, *, speaks_v2: bool = True) -> None:
+        self.process = process
+        self.network = process.network
+        self.machine = process.network.machine
+        self.speaks_v2 = speaks_v2
+        chance = process.network.chance
+        self.state = ClientState(
+            retry_backoff_ms=config.retry_backoff_ms,
+            retry_backoff_max_ms=config.retry_backoff_max_ms,
+        )
+        self.pool = Pool(
+            self.state,
+            config,
+            self,
+            now_ms=lambda: self.machine.now_ms,
+            shuffle=chance.shuffle,
+            on_error=process.fail,
+        )
+        self.engine = Engine(
+            self.state,
+            self.pool,
+            now_ms=self.machine.now_ms,
+            request_timeout_ms=config.request_timeout_ms,
+            jitter=lambda: 0.8 + 0.4 * chance.random(),
+        )
+        self._wake_at_ms = 0
+        process.clients.append(self)
+
+    def offered(self, versions: ApiVersionsResponse) -> ApiVersionsResponse:
+        """What a broker would say that knows only as much of transactions as this client shall use."""
+        if not self.speaks_v2:
+            for row in versions.api_keys:
+                row.max_version = min(row.max_version, OLD_PROTOCOL.get(row.api_key, 1 << 15))
+            versions.finalized_features = [
+                each for each in versions.finalized_features if each.name != "transaction.version"
+            ]
+        return versions
+
+    # Time
+
+    def run(self, what: Callable[[], object]) -> None:
+        """Do something that happens to this client, when its process runs."""
+        self.process.run(partial(self._run, what))
+
+    def _run(self, what: Callable[[], object]) -> None:
+        self.engine.now_ms = max(self.engine.now_ms, self.machine.now_ms)
+        what()
+        self.follow()
+
+    def follow(self) -> None:
+        """Do what is due, and see when something will be again."""
+        now_ms = self.machine.now_ms
+        due_ms = self.pool.next_deadline_ms
+        if due_ms is not None and due_ms <= now_ms:
+            self.pool.expire(now_ms)
+        self.engine.advance(now_ms)
+        while self.engine.callbacks:
+            self.engine.callbacks.popleft()()
+        moments = [
+            at
+            for at in (self.pool.next_deadline_ms, self.engine.next_deadline_ms)
+            if at is not None
+        ]
+        if moments:
+            at_ms = max(min(moments), now_ms + 1)
+            if self._wake_at_ms <= now_ms or at_ms < self._wake_at_ms:
+                self._wake_at_ms = at_ms
+                self.machine.schedule.at(at_ms, partial(self._wake, at_ms))
+
+    def _wake(self, at_ms: int) -> None:
+        if self._wake_at_ms == at_ms:
+            self.run(lambda: None)
+
+    # The pool's shell
+
+    def open(self, link: Link) -> None:
+        link.socket = wire = Wire(self.network, self, link)
+        wire.connect()
+
+    def flush(self, link: Link) -> None:
+        output = b"".join(map(_bytes, link.connection.take_output()))
+        if not link.open or not output:
+            if output:
+                raise ViolationError("output before the connection is open")
+            return
+        link.connection.written()
+        position = 0
+        while position < len(output):
+            size = int.from_bytes(output[position : position + 4], "big")
+            content = output[position + 4 : position + 4 + size]
+            link.socket.send(Frame(self, content))  # type: ignore[attr-defined]  # a wire
+            position += 4 + size
+
+    def authenticate(self, link: Link) -> None:
+        raise AssertionError("nobody logs in here")
+
+    def close(self, link: Link) -> None:
+        link.socket.close()  # type: ignore[attr-defined]  # a wire
+
+    def receive(self, link: Link, content: bytes) -> None:
+        if link.lost is not None:
+            return
+        view = memoryview(content)
+        while view:
+            buffer = link.connection.get_buffer()
+            count = min(len(buffer), len(view))
+            buffer[:count] = view[:count]
+            view = view[count:]
+            link.connection.bytes_received(count)
+        self.pool.received(link)
+
+
+Step = tuple[Client, Flow[Any], int] | int
+"""What a program asks for: a flow of a client with its time-out, or a pause in milliseconds."""
+Program = Generator[Step, Any, None]
+
+
+class Process:
+    """A process that runs a program over its clients; it may be paused or killed at any time."""
+
+    def __init__(self, network: Network, name: str) -> None:
+        self.network = network
+        self.name = name
+        self.clients: list[Client] = []
+        self.dead = False
+        self.done = False
+        self.on_done: Callable[[], object] = lambda: None
+        self.paused_until_ms = 0
+        self._backlog: deque[Callable[[], object]] = deque()
+        self._program: Program | None = None
+
+    def start(self, program: Program) -> None:
+        self._program = program
+        self.run(lambda: self._go_on(None))
+
+    def fail(self, error: Exception) -> None:
+        raise ViolationError(f"{self.name}: {error!r}") from error
+
+    def run(self, what: Callable[[], object]) -> None:
+        """Do something now; or when the pause is over; or, for the dead, never."""
+        if self.dead:
+            return
+        if self.paused_until_ms > self.network.machine.now_ms:
+            self._backlog.append(what)
+        else:
+            what()
+
+    def pause(self, duration_ms: int) -> None:
+        machine = self.network.machine
+        machine.trace(f"{self.name}: is stopped for {duration_ms} ms")
+        self.paused_until_ms = machine.now_ms + duration_ms
+        machine.schedule.at(self.paused_until_ms, self._wake)
+
+    def _wake(self) -> None:
+        if self.dead or self.paused_until_ms > self.network.machine.now_ms:
+            return
+        backlog, self._backlog = self._backlog, deque()
+        while backlog and not self.dead:
+            backlog.popleft()()
+
+    def kill(self) -> None:
+        self.network.machine.trace(f"{self.name}: is killed")
+        self.dead = True
+        for wire in list(self.network.wires):
+            if wire.client is not None and wire.client.process is self:
+                wire.close()
+
+    # The program
+
+    def _go_on(self, outcome: object) -> None:
+        program = self._program
+        assert program is not None
+        try:
+            step = (
+                program.throw(outcome) if isinstance(outcome, Exception) else program.send(outcome)
+            )
+        except StopIteration:
+            self.done = True
+            self.on_done()
+            return
+        machine = self.network.machine
+        if isinstance(step, int):
+            machine.schedule.at(machine.now_ms + step, lambda: self.run(lambda: self._go_on(None)))
+            return
+        client, flow, timeout_ms = step
+        client.engine.now_ms = max(client.engine.now_ms, machine.now_ms)
+        client.engine.spawn(
+            flow,
+            timeout_ms=timeout_ms,
+            on_done=self._ended,
+            on_invoke=partial(_invoke, client.engine),
+        )
+        client.follow()
+
+    def _ended(self, task: Task[Any]) -> None:
+        outcome = task.outcome
+        if isinstance(outcome, BaseException) and not isinstance(outcome, HeadraceError):
+            raise ViolationError(f"{self.name}: {outcome!r}") from outcome
+        machine = self.network.machine
+        machine.schedule.at(machine.now_ms, lambda: self.run(lambda: self._go_on(outcome)))
+
+
+def _invoke(engine: Engine, task: Task[Any]) -> None:
+    invocation = task.invocation
+    assert invocation is not None
+    engine.resume(task, invocation.function(*invocation.arguments))

@@ -1,0 +1,309 @@
+"""What the processes of a story do: plain producers, members that transform, readers."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from functools import partial
+from typing import Any
+
+from headrace.clients.config import ClientConfig, ConsumerConfig, ProducerConfig
+from headrace.clients.consumer.assignors import choose_assignors
+from headrace.clients.consumer.core import ConsumerCore
+from headrace.clients.producer.core import ProducerCore
+from headrace.clients.producer.delivery import Delivery
+from headrace.errors import HeadraceError
+from headrace.types import TopicPartition
+from tests.simulation.books import Books, Transaction
+from tests.simulation.knobs import Knobs
+from tests.simulation.network import Client, Network, Process, Program
+from tests.simulation.producers import (
+    LONG_MS,
+    FailedError,
+    Ours,
+    Producer,
+    Raw,
+    ShutOutError,
+)
+from tests.simulation.raw import RawProducer
+from tests.simulation.world import ViolationError
+
+GROUP = "g"
+
+
+class Plain(Process):
+    """An idempotent producer that fills the input."""
+
+    def __init__(self, network: Network, name: str, knobs: Knobs, books: Books, seed: str) -> None:
+        super().__init__(network, name)
+        self._chance = chance = random.Random(seed)
+        self._knobs = knobs
+        self._books = books
+        config = ProducerConfig(
+            client_id=name,
+            linger_ms=chance.choice([0, 5, 30]),
+            delivery_timeout_ms=1500,
+            **knobs.client,
+        )
+        self._client = Client(self, config, speaks_v2=knobs.speaks_v2(name))
+        self._core = ProducerCore(
+            self._client.engine, config, delivery=partial(Delivery, None), choose=chance.randrange
+        )
+        self._count = 0
+        self.stopping = False
+        self.start(self._live())
+
+    def _live(self) -> Program:
+        while not self.stopping:
+            for _ in range(self._chance.randint(1, 4)):
+                partition = self._chance.randrange(self._knobs.inputs)
+                yield from self._send(partition)
+            yield self._chance.randint(1, self._knobs.produce_ms)
+        while self._core.sender.active:
+            yield 20
+
+    def _send(self, partition: int) -> Program:
+        self._count += 1
+        value = b"%s-%d" % (self.name.encode(), self._count)
+        while True:
+            delivery = self._core.send(
+                "in",
+                value,
+                key=None,
+                headers=(),
+                timestamp_ms=None,
+                partition=partition,
+                on_delivery=partial(self._delivered, value),
+            )
+            if delivery is not None:
+                self._client.follow()
+                return
+            try:
+                yield self._client, self._core.prepare("in", partition), 2000
+            except HeadraceError:
+                yield 20
+
+    def _delivered(self, value: bytes, delivery: Delivery) -> None:
+        if delivery.exception() is None:
+            self._books.plain_acknowledged.add(value)
+            self._books.counts["produced"] += 1
+        else:
+            self._books.counts["not produced"] += 1
+
+
+class Reader(Process):
+    """Reads the output without a group, and tells all that it gets."""
+
+    def __init__(
+        self, network: Network, name: str, knobs: Knobs, books: Books, *, committed: bool
+    ) -> None:
+        super().__init__(network, name)
+        self._books = books
+        self._chance = random.Random(name)
+        self.committed = committed
+        self.names = [TopicPartition("out", number) for number in range(knobs.outputs)]
+        self.got: dict[TopicPartition, list[tuple[int, bytes | None]]] = defaultdict(list)
+        config = ConsumerConfig(
+            client_id=name,
+            auto_offset_reset="earliest",
+            isolation_level="read_committed" if committed else "read_uncommitted",
+            fetch_max_wait_ms=200,
+            max_partition_fetch_bytes=self._chance.choice([100, 1 << 20]),
+            **knobs.client,
+        )
+        self._client = Client(self, config)
+        self._core = ConsumerCore(self._client.engine, config, new_id=lambda: name)
+        self.start(self._live())
+
+    def _live(self) -> Program:
+        while True:
+            try:
+                yield self._client, self._core.assign(dict.fromkeys(self.names, 0)), 2000
+                break
+            except HeadraceError:
+                yield 20
+        while True:
+            try:
+                yield self._client, self._core.poll(500), 2000
+                for record in self._core.take(None):
+                    self._got(record)
+                self._client.follow()
+            except HeadraceError as error:
+                self.network.machine.trace(f"{self.name}: {error!r}")
+                yield 20
+
+    def _got(self, record: Any) -> None:
+        name = TopicPartition(record.topic, record.partition)
+        got = self.got[name]
+        if got and record.offset <= got[-1][0]:
+            raise ViolationError(f"{self.name} got {name}@{record.offset} after {got[-1][0]} (7)")
+        got.append((record.offset, record.value))
+        self._books.read(name, record.offset, record.value)
+        self._books.counts["read"] += 1
+
+
+class Listener:
+    """Tells the books whose partitions are whose."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+
+    def on_assigned(self, partitions: list[TopicPartition]) -> None:
+        self._member.assigned(partitions)
+
+
+class Member(Process):
+    """Consumes the input in a group, transforms it, and produces the output, in transactions."""
+
+    def __init__(self, network: Network, name: str, knobs: Knobs, books: Books, life: int) -> None:
+        super().__init__(network, f"{name}.{life}")
+        self._books = books
+        self._knobs = knobs
+        self._chance = chance = random.Random(f"{knobs.seed} {name} {life}")
+        self._transactions = 0
+        config = ConsumerConfig(
+            client_id=self.name,
+            group_id=GROUP,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            isolation_level="read_committed",
+            **knobs.membership,
+            max_poll_interval_ms=3 * knobs.session_ms,
+            fetch_max_wait_ms=200,
+            **knobs.client,
+        )
+        speaks_v2 = knobs.speaks_v2(name)
+        self._reading = Client(self, config)
+        self._consumer = ConsumerCore(
+            self._reading.engine,
+            config,
+            new_id=lambda: f"{self.name}-{chance.randrange(1 << 40)}",
+            assignors=None if knobs.new_groups else choose_assignors(knobs.assignor),
+        )
+        timeout_ms = chance.choice([knobs.transaction_ms, 3 * knobs.transaction_ms])
+        self._producer: Producer
+        if not speaks_v2 and chance.random() < 0.5:
+            self._producer = Raw(self, name, timeout_ms, knobs.client)
+        else:
+            self._producer = Ours(
+                self, name, timeout_ms, knobs.client, speaks_v2=speaks_v2, chance=chance
+            )
+        self.start(self._live())
+
+    def assigned(self, partitions: list[TopicPartition]) -> None:
+        generation = self._consumer.group_metadata().generation_id
+        self._books.assigned(self.name, generation, partitions)
+
+    def _live(self) -> Program:
+        while True:
+            try:
+                yield self._reading, self._consumer.subscribe(["in"], listener=Listener(self)), 2000
+                break
+            except HeadraceError:
+                yield 20
+        while True:
+            try:
+                yield self._reading, self._consumer.poll(300), 2000
+                records = self._consumer.take(
+                    10 if self._knobs.calm else self._chance.choice([1, 3, 10])
+                )
+                self._reading.follow()
+                if records:
+                    yield from self._transact(records)
+            except ShutOutError as error:
+                self.network.machine.trace(f"{self.name}: {error!r}")
+                self._books.counts["fenced"] += 1
+                return
+            except (HeadraceError, FailedError) as error:
+                self.network.machine.trace(f"{self.name}: {error!r}")
+                self._books.counts["failed"] += 1
+                yield from self._rewind()
+
+    def _transact(self, records: list[Any]) -> Program:
+        chance, books = self._chance, self._books
+        self._transactions += 1
+        transaction = Transaction(f"{self.name}-{self._transactions}")
+        books.transactions[transaction.name] = transaction
+        transaction.sources = [(record.partition, record.offset) for record in records]
+        offsets: dict[TopicPartition, int] = {}
+        outputs: dict[TopicPartition, list[bytes]] = defaultdict(list)
+        for record in records:
+            offsets[TopicPartition(record.topic, record.partition)] = record.offset + 1
+            name = TopicPartition("out", chance.randrange(self._knobs.outputs))
+            value = f"{transaction.name}|{record.partition}|{record.offset}"
+            outputs[name].append(value.encode() + b"|" + b"x" * chance.choice([0, 40]))
+        group = self._consumer.group_metadata()
+        yield from self._producer.begin()
+        for name, values in outputs.items():
+            yield from self._producer.write(name, values)
+            transaction.acknowledged += values
+            if chance.random() < 0.1 and not self._knobs.calm:
+                yield chance.randint(0, 2 * self._knobs.transaction_ms)
+        yield from self._producer.send_offsets(offsets, group)
+        transaction.wanted = self._knobs.calm or chance.random() < 0.85
+        self.network.machine.trace(f"{transaction.name}: ends, {transaction.wanted}")
+        yield from self._producer.end(committed=transaction.wanted)
+        transaction.told = transaction.wanted
+        if transaction.wanted:
+            books.ended(transaction)
+        else:
+            yield from self._rewind()
+
+    def _rewind(self) -> Program:
+        """Go back to what is committed."""
+        while True:
+            owned = self._consumer.owned
+            try:
+                found = yield self._reading, self._consumer.committed(owned), 2000
+            except HeadraceError:
+                yield 20
+                continue
+            for name, at in found.items():
+                if name in self._consumer.cursors:
+                    self._consumer.places.seek(name, 0 if at is None else at.offset)
+            return
+
+
+class Careless(Process):
+    """A transactional producer that ends its transactions while its batches are still on their way, and goes on."""
+
+    def __init__(self, network: Network, knobs: Knobs) -> None:
+        super().__init__(network, "z")
+        self._knobs = knobs
+        self._chance = random.Random(f"{knobs.seed} careless")
+        configs = [ClientConfig(client_id=f"z{number}", **knobs.client) for number in range(2)]
+        self._slow, self._fast = (Client(self, each, speaks_v2=False) for each in configs)
+        self._producer = RawProducer(self._fast.state, "z", knobs.transaction_ms)
+        self.start(self._live())
+
+    def _live(self) -> Program:
+        count = 0
+        known = False
+        while not self._knobs.calm:
+            try:
+                if not known:
+                    yield self._fast, self._producer.init(), LONG_MS
+                    known = True
+                name = TopicPartition("out", self._chance.randrange(self._knobs.outputs))
+                yield self._fast, self._producer.add(name), 1000
+                count += 1
+                value = b"z%d|-|-" % count
+                self._slow.engine.spawn(
+                    self._producer.write(name, [value], self._fast.engine.now_ms), timeout_ms=1000
+                )
+                self._slow.follow()
+                self._delay()
+                yield self._chance.choice([0, 3, 30])
+                yield self._fast, self._producer.end(committed=self._chance.random() < 0.5), 1000
+                yield self._chance.choice([5, 200])
+            except HeadraceError as error:
+                self.network.machine.trace(f"z: {error!r}")
+                known = False
+                yield 50
+
+    def _delay(self) -> None:
+        """Have what was just sent arrive later than what comes next."""
+        machine = self.network.machine
+        for wire in self.network.wires:
+            if wire.client is self._slow and self._chance.random() < 0.5:
+                wire.stalled_until_ms = machine.now_ms + self._chance.choice([20, 100, 500])

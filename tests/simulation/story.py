@@ -1,0 +1,385 @@
+"""One seed, one story: processes at work, what goes wrong, and the judgement at the end."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from functools import partial
+from typing import Any
+
+from headrace.broker.access.session import LOCAL
+from headrace.broker.context import RequestContext
+from headrace.core.deferred import Deferred
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.codec import Message
+from headrace.protocol.frame import RequestHeader
+from headrace.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from headrace.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+)
+from headrace.protocol.messages.produce import ProduceRequest
+from headrace.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
+from headrace.records.batch import iterate_headers
+from headrace.records.reader import read_records
+from headrace.types import TopicPartition
+from tests.simulation.books import Books, Mirror
+from tests.simulation.knobs import Knobs
+from tests.simulation.network import Frame, Network, Process, Weather, Wire
+from tests.simulation.programs import GROUP, Careless, Member, Plain, Reader
+from tests.simulation.world import Machine, ViolationError
+
+REPEATED = (
+    ApiKey.PRODUCE,
+    ApiKey.END_TXN,
+    ApiKey.TXN_OFFSET_COMMIT,
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    ApiKey.ADD_OFFSETS_TO_TXN,
+)
+"""What the one sends again who has seen it: late, and more than once."""
+SETTLING_MS = 20_000
+
+
+class Story:
+    """A world of one seed."""
+
+    def __init__(self, seed: int, *, trace: bool = False) -> None:
+        self.seed = seed
+        self.knobs = knobs = Knobs(seed)
+        self.counts: Counter[str] = Counter()
+        self.machine = Machine(random.Random(f"disk {seed}"), knobs.broker, knobs.sync_ms)
+        self.machine.tracing = trace
+        self.network = Network(self.machine, random.Random(f"net {seed}"), knobs.weather)
+        self._chance = random.Random(f"nemesis {seed}")
+        self._ambush: tuple[int, bool] | None = None
+        """The answer after which the broker ends, and whether the power fails with it."""
+        self._heard: deque[Frame] = deque(maxlen=60)
+        self._replayer = Wire(self.network, None, None)
+        self.books = Books(["in", "out"], GROUP)
+        self._create_topics()
+        self.machine.after_step = self.books.look
+        self.machine.after_start = self.books.restarted
+        self.machine.after_fall = self.network.broker_fell
+        self.network.on_request = self._hear
+        self.network.on_response = self._answered
+        self._lives: Counter[str] = Counter()
+        self.members = [self._member(number) for number in range(knobs.members)]
+        self.plain = [Plain(self.network, "p1", knobs, self.books, f"{seed} p1")]
+        self.readers = [
+            Reader(self.network, "rc", knobs, self.books, committed=True),
+            Reader(self.network, "ru", knobs, self.books, committed=False),
+        ]
+        self._careless = Careless(self.network, knobs) if knobs.careless else None
+        self.zombies: list[Process] = []
+        """Members that were replaced while they were stopped, and go on."""
+
+    def run(self) -> None:
+        """Tell it.
+
+        Raises:
+            ViolationError: A promise was broken.
+        """
+        machine, knobs = self.machine, self.knobs
+        end_ms = machine.now_ms + knobs.duration_ms
+        for fault, rate in knobs.faults.items():
+            if rate:
+                self._plan(fault, rate, end_ms)
+        machine.schedule.run_until(end_ms)
+        self._settle()
+        self._judge()
+
+    # What goes wrong
+
+    def _plan(self, fault: str, rate: float, end_ms: int) -> None:
+        when_ms = self.machine.now_ms + round(1000 * self._chance.expovariate(rate))
+        if when_ms < end_ms:
+            self.machine.schedule.at(when_ms, partial(self._happen, fault, rate, end_ms))
+
+    def _happen(self, fault: str, rate: float, end_ms: int) -> None:
+        getattr(self, f"_{fault}")()
+        self._plan(fault, rate, end_ms)
+
+    def _power(self) -> None:
+        self._fall(cut_power=True)
+
+    def _kill(self) -> None:
+        self._fall(cut_power=False)
+
+    def _fall(self, *, cut_power: bool) -> None:
+        if self.machine.broker is None:
+            return
+        self.counts["power cuts" if cut_power else "kills"] += 1
+        how = self._chance.random()
+        if how < 0.2:
+            self.machine.fall(cut_power=cut_power)
+        elif how < 0.6:
+            self.machine.light_fuse(cut_power=cut_power, operations=self._chance.randint(1, 12))
+        else:
+            self._ambush = self._chance.choice([*REPEATED, ApiKey.INIT_PRODUCER_ID]), cut_power
+
+    def _spring(self, *, cut_power: bool) -> None:
+        """The broker ends right after it has given an answer that was waited for."""
+
+        def spring() -> None:
+            if self.machine.broker is not None:
+                self.machine.fall(cut_power=cut_power)
+
+        delay_ms = self._chance.choice([0, 1, 5, 20])
+        self.machine.schedule.at(self.machine.now_ms + delay_ms, spring)
+
+    def _cut(self) -> None:
+        if wire := self._any_wire():
+            self.counts["cuts"] += 1
+            wire.break_off()
+
+    def _stall(self) -> None:
+        if wire := self._any_wire():
+            self.counts["stalls"] += 1
+            pause_ms = self._chance.choice([30, 300, 900])
+            wire.stalled_until_ms = self.machine.now_ms + pause_ms
+
+    def _any_wire(self) -> Wire | None:
+        wires = [wire for wire in self.network.wires if wire.client is not None]
+        return self._chance.choice(wires) if wires else None
+
+    def _pause(self) -> None:
+        process = self._chance.choice([*self.members, *self.plain, *self.readers])
+        if not process.dead:
+            self.counts["pauses"] += 1
+            process.pause(self._chance.choice([50, 500, 2000]))
+
+    def _die(self) -> None:
+        """A member is killed, and another with its transactional id takes its place, now or later."""
+        number = self._chance.randrange(len(self.members))
+        member = self.members[number]
+        if member.dead:
+            return
+        self.counts["deaths"] += 1
+        if self._chance.random() < 0.3:
+            member.pause(self._chance.choice([300, 1500]))  # not dead: it comes back as a zombie
+        else:
+            member.kill()
+        delay_ms = self._chance.choice([0, 100, 1000])
+        self.machine.schedule.at(
+            self.machine.now_ms + delay_ms, partial(self._succeed, number, member)
+        )
+
+    def _succeed(self, number: int, before: Process) -> None:
+        if self.members[number] is not before:
+            return
+        if not before.dead:
+            self.zombies.append(before)
+        self.members[number] = self._member(number)
+
+    def _member(self, number: int) -> Member:
+        name = f"m{number}"
+        self._lives[name] += 1
+        member = Member(self.network, name, self.knobs, self.books, self._lives[name])
+        member.on_done = partial(self._member_ended, number, member)
+        return member
+
+    def _member_ended(self, number: int, member: Member) -> None:
+        """It was shut out, and ends; it begins again, unless it has been replaced."""
+        member.kill()
+        delay_ms = self._chance.choice([1, 50])
+        self.machine.schedule.at(
+            self.machine.now_ms + delay_ms, partial(self._succeed, number, member)
+        )
+
+    def _repeat(self) -> None:
+        """Send what somebody has sent once more, on a connection of its own."""
+        frames = [frame for frame in self._heard if self._may_be_repeated(frame)]
+        if not frames:
+            return
+        self.counts["repeats"] += 1
+        wire = Wire(self.network, None, None)
+        wire.connect()
+        for frame in self._chance.sample(frames, min(len(frames), self._chance.randint(1, 2))):
+            wire.send(Frame(None, frame.content), self._chance.choice([1, 20, 200]))
+
+    def _marker(self) -> None:
+        """A marker comes that is of an earlier epoch than the transaction which is open."""
+        found = [
+            (name, producer_id, mirror.sequences[producer_id][0])
+            for name, mirror in self.books.mirrors.items()
+            for producer_id in mirror.open
+            if mirror.sequences.get(producer_id, (0, 0))[0] > 0
+        ]
+        if not found or self.machine.broker is None:
+            return
+        self.counts["markers"] += 1
+        name, producer_id, epoch = self._chance.choice(found)
+        marker = WritableTxnMarker(
+            producer_id=producer_id,
+            producer_epoch=epoch - 1,
+            transaction_result=self._chance.random() < 0.5,
+            topics=[WritableTxnMarkerTopic(name=name.topic, partition_indexes=[name.partition])],
+            coordinator_epoch=0,
+        )
+        request = WriteTxnMarkersRequest(markers=[marker])
+        self.machine.step(lambda: self._ask(request))
+
+    def _may_be_repeated(self, frame: Frame) -> bool:
+        client = frame.client
+        assert client is not None
+        # The first protocol does not tell transactions of one epoch apart.
+        return client.speaks_v2 or frame.api_key == ApiKey.PRODUCE
+
+    def _hear(self, frame: Frame, request: Message) -> None:
+        if self.machine.tracing:
+            self.machine.trace(f"{_who(frame)}> {_told(request)}")
+        if frame.client is not None and frame.api_key in REPEATED:
+            self._heard.append(frame)
+        self.books.asked(frame, request)
+
+    def _answered(self, frame: Frame, request: Message, response: Message) -> None:
+        if self.machine.tracing:
+            self.machine.trace(f"{_who(frame)}< {response}")
+        self.books.answered(frame, request, response)
+        if self._ambush is not None and frame.api_key == self._ambush[0]:
+            self._spring(cut_power=self._ambush[1])
+            self._ambush = None
+
+    # The end
+
+    def _settle(self) -> None:
+        """No more faults: everything that is under way must come to its end."""
+        machine = self.machine
+        knobs = self.knobs
+        self.network.weather = Weather(delay_ms=1)
+        self._ambush = None
+        knobs.calm = True
+        for process in self.plain:
+            process.stopping = True
+        end_ms = machine.now_ms + SETTLING_MS
+        while machine.now_ms < end_ms:
+            machine.schedule.run_until(machine.now_ms + 500)
+            if self._settled():
+                return
+        raise ViolationError(f"it does not come to rest: {self._unsettled()} (20)")
+
+    def _settled(self) -> bool:
+        return not self._unsettled()
+
+    def _unsettled(self) -> str:
+        broker = self.machine.broker
+        if broker is None:
+            return "the broker is down"
+        if not all(process.done for process in self.plain):
+            return "producers are at work"
+        for name, mirror in self.books.mirrors.items():
+            if mirror.last_stable_offset != mirror.end:
+                return f"{name} ends at {mirror.end}, stable until {mirror.last_stable_offset}"
+        final = self._final()
+        for number in range(self.knobs.inputs):
+            name = TopicPartition("in", number)
+            if final.get(name, 0) != self.books.mirrors[name].end:
+                return f"{name}: {final.get(name)} of {self.books.mirrors[name].end} is committed"
+        for reader in self.readers:
+            for name in reader.names:
+                expected = self.books.expected(name, committed=reader.committed)
+                if len(reader.got[name]) < len(expected):
+                    return f"{reader.name} has {len(reader.got[name])} of {len(expected)} of {name}"
+        return ""
+
+    def _final(self) -> dict[TopicPartition, int]:
+        request = OffsetFetchRequest(
+            groups=[OffsetFetchRequestGroup(group_id=GROUP, topics=None)], require_stable=True
+        )
+        response = self._ask(request)
+        if response is None:
+            return {}
+        (group,) = response.groups
+        return {
+            TopicPartition(topic.name, part.partition_index): part.committed_offset
+            for topic in group.topics
+            for part in topic.partitions
+            if not part.error_code
+        }
+
+    def _judge(self) -> None:
+        broker = self.machine.broker
+        assert broker is not None
+        books = self.books
+        books.check_plain()
+        books.check_transactions(self._final())
+        for reader in self.readers:
+            for name in reader.names:
+                expected = books.expected(name, committed=reader.committed)
+                if reader.got[name] != expected:
+                    raise ViolationError(f"{reader.name} read {name} otherwise than it is (18)")
+        if self.machine.journal.errors:
+            raise ViolationError(f"the broker says: {self.machine.journal.errors[0]} (25)")
+        self.counts += books.counts
+
+    # The beginning
+
+    def _create_topics(self) -> None:
+        knobs = self.knobs
+        configs = [
+            CreatableTopicConfig(name=name, value=value) for name, value in knobs.topic.items()
+        ]
+        partitions = {"in": knobs.inputs, "out": knobs.outputs}
+        request = CreateTopicsRequest(
+            topics=[
+                CreatableTopic(
+                    name=name, num_partitions=count, replication_factor=1, configs=configs
+                )
+                for name, count in partitions.items()
+            ]
+        )
+        response = self._ask(request)
+        assert not any(topic.error_code for topic in response.topics), response
+        for name, count in partitions.items():
+            for number in range(count):
+                place = TopicPartition(name, number)
+                self.books.mirrors[place] = Mirror(place)
+
+    def _ask(self, request: Message) -> Any:
+        """Ask the broker at once, past the network."""
+        broker = self.machine.broker
+        assert broker is not None
+        version = max(api.served.max for api in broker.apis if api.key == request.API_KEY)
+        context = RequestContext(
+            now_ms=self.machine.now_ms,
+            header=RequestHeader(request.API_KEY, version, 0, "story"),
+            client_address="10.0.0.1:50000",
+            listener_host="127.0.0.1",
+            listener_port=9092,
+            session=LOCAL,
+        )
+        reply = broker.handle(context, request)
+        while isinstance(reply, Deferred) and not reply.done:
+            batch = broker.start_sync()
+            if batch is None:
+                return None  # one is under way
+            batch.run()
+            broker.finish_sync(batch, None, self.machine.now_ms)
+        return reply.value if isinstance(reply, Deferred) else reply
+
+
+def _who(frame: Frame) -> str:
+    return "again " if frame.client is None else f"{frame.client.process.name} "
+
+
+def _told(request: Message) -> str:
+    """A request as a trace shows it: batches by what is in them."""
+    if not isinstance(request, ProduceRequest):
+        return repr(request)
+    parts = [
+        f"{topic.name}-{data.index} {header.producer_id}/{header.producer_epoch} "
+        f"sequence {header.base_sequence} {[record.value for record in read_records(records)]}"
+        for topic in request.topic_data
+        for data in topic.partition_data
+        for records in [bytes(data.records or b"")]  # type: ignore[arg-type]  # a request has no file ranges
+        for _, header in iterate_headers(records)
+    ]
+    return f"Produce {request.transactional_id} {'; '.join(parts)}"
