@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
@@ -248,6 +248,8 @@ class Broker(World):
         partition: int | None = None,
         deliver_at_ms: int | None = None,
         delay_ms: int | None = None,
+        ttl_ms: int | None = None,
+        tags: Collection[str] = (),
     ) -> RecordMetadata:
         """Write a record and return where it went; partition and bytes are as the topic's metadata says.
 
@@ -262,6 +264,8 @@ class Broker(World):
             partition: The partition, instead of the partitioner's.
             deliver_at_ms: When the record comes, milliseconds since 1970, on topics with `headrace.delay.enable`.
             delay_ms: How long after it is sent it comes, instead of a time.
+            ttl_ms: How long after its time it expires, on topics with `headrace.ttl.enable`.
+            tags: What consumers with `tags=` choose by.
         """
         if self._producer is None:
             from headrace.clients.producer.blocking import Producer  # noqa: PLC0415 - not every broker publishes
@@ -276,6 +280,8 @@ class Broker(World):
             partition=partition,
             deliver_at_ms=deliver_at_ms,
             delay_ms=delay_ms,
+            ttl_ms=ttl_ms,
+            tags=tags,
         )
         return sent.result()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Collection
 from typing import TYPE_CHECKING, Any
 
 from headrace.clients.consumer.records import ConsumerRecord
@@ -79,6 +79,8 @@ class Context:
         headers: Headers = (),
         deliver_at_ms: int | None = None,
         delay_ms: int | None = None,
+        ttl_ms: int | None = None,
+        tags: Collection[str] = (),
     ) -> Awaitable[RecordMetadata]:
         """Write a record, and wait until it is safe: `await context.publish(...)`.
 
@@ -95,11 +97,17 @@ class Context:
             deliver_at_ms: When the record comes, milliseconds since 1970, on topics with `headrace.delay.enable`; not
                 with `delivery="exactly_once"`, as transactions do not delay.
             delay_ms: How long after it is sent it comes, instead of a time.
+            ttl_ms: How long after its time it expires, on topics with `headrace.ttl.enable`.
+            tags: What readers with `tags=` choose by.
 
         Raises:
             HeadraceError: The record was not delivered. Not caught, it fails the attempt.
         """
-        own = tuple(directives(headers, deliver_at_ms=deliver_at_ms, delay_ms=delay_ms))
+        own = tuple(
+            directives(
+                headers, ttl_ms=ttl_ms, deliver_at_ms=deliver_at_ms, delay_ms=delay_ms, tags=tags
+            )
+        )
         return self._out.publish(topic, value, key=key, headers=own)
 
 
@@ -121,8 +129,14 @@ class ThreadContext(Context):
         headers: Headers = (),
         deliver_at_ms: int | None = None,
         delay_ms: int | None = None,
+        ttl_ms: int | None = None,
+        tags: Collection[str] = (),
     ) -> Any:
         """Write a record, and return where it went when it is safe."""
-        own = tuple(directives(headers, deliver_at_ms=deliver_at_ms, delay_ms=delay_ms))
+        own = tuple(
+            directives(
+                headers, ttl_ms=ttl_ms, deliver_at_ms=deliver_at_ms, delay_ms=delay_ms, tags=tags
+            )
+        )
         sending = self._out.publish(topic, value, key=key, headers=own)
         return asyncio.run_coroutine_threadsafe(sending, self._loop).result()

@@ -150,3 +150,26 @@ def test_workers_choose_by_tags(broker) -> None:
         producer.send("t", b"mine", tags=["mine"]).result()
     asyncio.run(asyncio.wait_for(app.serve(), 20))
     assert handled == [b"mine"]
+
+
+def test_what_is_published_may_have_both(broker, clock) -> None:
+    broker.create_topic("t", configs=EXPIRING)
+    broker.create_topic("out", configs=EXPIRING)
+    app = headrace.App(broker, group="g")
+
+    @app.worker("t")
+    async def work(value: bytes, context: headrace.Context) -> None:
+        await context.publish("out", value, ttl_ms=10, tags=["x"])
+        app.stop()
+
+    broker.publish("t", b"v", ttl_ms=5, tags=["x", "y"])
+    asyncio.run(asyncio.wait_for(app.serve(), 20))
+    [record] = broker.read("t", 0, 0)
+    assert record.headers == (
+        ("headrace.ttl-ms", b"5"),
+        ("headrace.tag", b"x"),
+        ("headrace.tag", b"y"),
+    )
+    assert len(broker.read("out", 0, 0)) == 1
+    clock.advance_to(clock.now_ms() + 10)
+    assert broker.read("out", 0, 0) == broker.read("t", 0, 0) == []
