@@ -127,6 +127,7 @@ class Feeder(Background):
             if self._random.random() > ABORTED:
                 _repeat(partial(self._producer.commit_transaction, CALL_S))
                 return True
+            self._producer.flush(CALL_S)  # so that there is something in the log to pass over
         except KafkaException as error:
             if not error.args[0].txn_requires_abort():
                 raise

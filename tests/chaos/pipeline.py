@@ -77,12 +77,14 @@ class Slot:
 
 @dataclass
 class Pipeline:
-    """One run: client and group protocol of the workers, and a seed."""
+    """One run: a seed, and client and group protocol of the workers."""
 
     directory: Path
     seed: int
     client: str
     protocol: str
+    fault: str = ""
+    """What workers by Headrace's clients do wrong on purpose."""
     counts: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -99,6 +101,8 @@ class Pipeline:
         self.slots = [Slot(number) for number in range(WORKERS)]
         self.zombies: list[Incarnation] = []
         self.assignor = self.random.choice(["range", "roundrobin", "cooperative-sticky"])
+        self.shares_id = self.random.random() < 0.5
+        """Whether the next process of an app's worker has the transactional id of the one before."""
         self._broker_due_at = 0.0
         self._broker_wakes_at = 0.0
         self._tick = threading.Event()
@@ -203,6 +207,8 @@ class Pipeline:
             "input": INPUT,
             "output": OUTPUT,
             "transactional_id": f"w{slot.number}",
+            "shares_id": self.shares_id,
+            "fault": self.fault,
             "protocol": self.protocol,
             "assignor": self.assignor,
             "session_timeout_ms": SESSION_MS,

@@ -9,6 +9,7 @@ import faulthandler
 import json
 import signal
 import sys
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ FAST: dict[str, Any] = {
     "retry_backoff_max_ms": 200,
     "request_timeout_ms": 2_500,
 }
+COMMITS_APART, READS_ALL = "commits apart", "reads all"
+"""What a worker does wrong on purpose, for the judge to find."""
 ENDING = (FatalTransactionError, CommitInDoubtError)
 PASSING = (AbortableTransactionError, ApiError, TransportError)
 
@@ -42,6 +45,7 @@ class Worker:
         self._settings = settings
         self._name: str = settings["name"]
         self._journal = Journal(Path(settings["journal"]), self._name)
+        self._fault: str = settings["fault"]
         self._ends = False
         self._attempt = 0
         self._producer = headrace.Producer(
@@ -63,7 +67,7 @@ class Worker:
             settings["bootstrap"],
             group=settings["group"],
             client_id=self._name,
-            isolation_level="read_committed",
+            isolation_level="read_uncommitted" if self._fault == READS_ALL else "read_committed",
             enable_auto_commit=False,
             auto_offset_reset="earliest",
             max_poll_records=40,
@@ -140,7 +144,11 @@ class Worker:
                 TopicPartition(record.topic, record.partition): record.offset + 1
                 for record in records
             }
-            transaction.send_offsets(positions, self._consumer)
+            if self._fault != COMMITS_APART:
+                transaction.send_offsets(positions, self._consumer)
+        if self._fault == COMMITS_APART:
+            time.sleep(0.1)  # somebody is killed here before long
+            self._consumer.commit(positions)
         for delivery, send in zip(deliveries, sends, strict=True):
             send[2] = [delivery.result(0).offset, send[2]]
 
