@@ -10,6 +10,7 @@ import struct
 from typing import Final, NamedTuple
 
 from headrace.clients.consumer.records import ConsumerRecord
+from headrace.records.directives import DELAY_MS, DELIVER_AT_MS
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -40,6 +41,8 @@ NUMBERS: Final = {
     for what, layout in (("partition", INT), ("offset", LONG), ("timestamp", LONG))
 } | {RETRY_ATTEMPT: INT, RETRY_DUE: LONG}
 _OWN: Final = {ERROR_TYPE, ERROR_MESSAGE, ATTEMPTS, GROUP, ONLY_GROUP, RETRY_ATTEMPT, RETRY_DUE}
+_SPENT: Final = {DELIVER_AT_MS, DELAY_MS}
+"""What said when the record was to come: it has, and is not to be delayed once more."""
 
 
 class Place(NamedTuple):
@@ -104,14 +107,17 @@ def is_for(record: ConsumerRecord, group: str) -> bool:
     return only is None or only == group.encode()
 
 
-def retry_headers(record: ConsumerRecord, group: str, attempt: int, due_ms: int) -> Headers:
-    """Return the headers of a record that waits for its next attempt."""
+def retry_headers(
+    record: ConsumerRecord, group: str, attempt: int, due_ms: int, *, delayed: bool = False
+) -> Headers:
+    """Return the headers of a record that waits for its next attempt; in the broker, if it can be `delayed` there."""
     return (
         *_foreign(record, RETRIED),
         *_place_headers(RETRIED, place_of(record)),
         (RETRY_ATTEMPT, INT.pack(attempt)),
         (RETRY_DUE, LONG.pack(due_ms)),
         (ONLY_GROUP, group.encode()),
+        *(((DELIVER_AT_MS, b"%d" % due_ms),) if delayed else ()),
     )
 
 
@@ -148,7 +154,9 @@ def redrives(record: ConsumerRecord) -> int:
 def _foreign(record: ConsumerRecord, *prefixes: str) -> Headers:
     """Return the headers that the record's own producer gave it, and how often it was sent back."""
     return tuple(
-        one for one in record.headers if one[0] not in _OWN and not one[0].startswith(prefixes)
+        one
+        for one in record.headers
+        if one[0] not in _OWN and one[0] not in _SPENT and not one[0].startswith(prefixes)
     )
 
 

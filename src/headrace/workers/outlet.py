@@ -28,6 +28,7 @@ from headrace.types import TopicPartition
 from headrace.workers.letters import Headers
 
 CREATE_TIMEOUT_MS: Final = 30_000
+DELAYED: Final = {"headrace.delay.enable": "true"}
 TRANSACTION_TIMEOUT_MS: Final = 10_000
 """After which a worker's transaction is aborted that ends by itself no more: until then nobody can go on behind it."""
 COMMIT_TIMEOUT_MS: Final = 10_000
@@ -156,22 +157,30 @@ class Outlet:
         known = await self._driver.run(metadata.refresh(state, topics))
         return {topic: len(known.partitions(topic)) for topic in topics}
 
-    async def create_topics(self, partitions: Mapping[str, int]) -> None:
+    async def create_topics(self, partitions: Mapping[str, int], *, delayed: bool = False) -> None:
         """Create topics that do not exist yet.
 
         Args:
             partitions: The number of partitions by name; -1 is the broker's default.
+            delayed: Whether records can be delayed in them, if the broker is one that delays.
 
         Raises:
             ApiError: The broker refuses one.
         """
         counts = await self.partition_counts(partitions)
-        missing = [NewTopic(name, partitions[name]) for name, count in counts.items() if not count]
+        missing = [
+            NewTopic(name, partitions[name], configs=DELAYED if delayed else {})
+            for name, count in counts.items()
+            if not count
+        ]
         if not missing:
             return
         flow = create_topics(self._driver.engine.state, missing, CREATE_TIMEOUT_MS)
         outcomes: Mapping[str, ApiError | None] = await self._driver.run(flow, UNLIMITED_MS)
         for error in outcomes.values():
+            if error is not None and error.code == ErrorCode.INVALID_CONFIG and delayed:
+                await self.create_topics(partitions)
+                return
             if error is not None and error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise error
 

@@ -22,6 +22,8 @@ from headrace.workers.transacting import Transactor
 
 WRITE_AGAIN_MS: Final = 1_000
 """The pause before a dead letter, or a record for a retry topic, is written again that could not be."""
+AWAY_MS: Final = 250
+"""How much longer than until it is due a record may be on its way out of a retry topic."""
 CANCEL_TIMEOUT_S: Final = 1.0
 """How long a cancelled handler may take to end before it counts as running on."""
 YIELD_EVERY: Final = 32
@@ -70,6 +72,8 @@ class Slots:
         self._jobs: dict[asyncio.Task[None], Job | None] = {}
         self._closed = False
         self._known_topics: set[str] = set()
+        self.away_until_ms = 0
+        """Until when records may be nowhere to be seen that were sent to a retry topic: the broker has them."""
 
     def start(self) -> None:
         """Begin what can begin now."""
@@ -232,7 +236,14 @@ class Slots:
         long_enough = [pause for pause in self._pauses_s if pause >= pause_s]
         seconds = min(long_enough, default=self._pauses_s[-1])
         topic = letters.retry_topic(letters.place_of(record).topic, seconds)
-        headers = letters.retry_headers(record, self._settings.group, job.attempt + 1, due_ms)
+        headers = letters.retry_headers(
+            record,
+            self._settings.group,
+            job.attempt + 1,
+            due_ms,
+            delayed=self._settings.delivery != "exactly_once",  # transactions do not delay
+        )
+        self.away_until_ms = max(self.away_until_ms, due_ms + AWAY_MS)
         await self._write(job, topic, headers, "retried")
 
     async def _write(self, job: Job, topic: str, headers: letters.Headers, kind: EventKind) -> None:

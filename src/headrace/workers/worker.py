@@ -474,6 +474,8 @@ class Worker:
         """Whether every record that is there now is finished; then positions are committed too."""
         if not self._consumer.joined or self._held or not self._scheduler.idle:
             return False
+        if self._outlet.now_ms() < self._slots.away_until_ms:
+            return False
         positions = self._consumer.positions()
         ends = await self._consumer.end_offsets(positions)
         positions = self._consumer.positions()
