@@ -51,38 +51,45 @@ def check_expiry(batch: Buffer) -> Expiry:
         records = decode_data(header, data)
     except CorruptRecordError as error:
         raise InvalidRecordError(str(error)) from error
+    times = _expiries(records)
+    if min(times) >= 0:
+        return Expiry(min(times), max(times))
+    wrong = [number for number, expiry in enumerate(times) if expiry < 0]
+    reason = _what_is_wrong(records[wrong[0]])
+    raise InvalidRecordsError(reason, wrong[:_MOST_REPORTED], reason)
+
+
+def _expiries(records: Sequence[Record]) -> list[int]:
+    """Return when each record expires, -1 for one whose header makes no sense."""
     times: list[int] = []
-    wrong: list[int] = []
-    reason = ""
-    for number, record in enumerate(records):
-        try:
-            times.append(_strict_expiry(record))
-        except InvalidRecordError as error:
-            reason = reason or error.message
-            wrong.append(number)
-    if wrong:
-        raise InvalidRecordsError(reason, wrong[:_MOST_REPORTED], reason)
-    return Expiry(min(times), max(times))
+    known: dict[bytes | None, int] = {}
+    for record in records:
+        expiry, timestamp = NEVER, record[1]
+        for name, content in record[4]:
+            if name == TTL_MS:
+                if content not in known:
+                    known[content] = _ttl_ms(content)
+                ttl_ms = known[content]
+                expiry = timestamp + ttl_ms if ttl_ms >= 0 <= timestamp else -1
+        times.append(expiry)
+    return times
 
 
-def _strict_expiry(record: Record) -> int:
-    expiry = NEVER
-    for name, content in record.headers:
-        if name == TTL_MS:
-            expiry = record.timestamp + decode_ms(content, TTL_MS)
-    if expiry != NEVER and record.timestamp < 0:
-        raise InvalidRecordError(f"a record with a header {TTL_MS} needs a timestamp")
-    return expiry
-
-
-def expiry_of(record: Record) -> int:
-    """Return when a stored record expires."""
-    if not record.headers or record.timestamp < 0:
-        return NEVER
+def _ttl_ms(content: bytes | None) -> int:
     try:
-        return _strict_expiry(record)
+        return decode_ms(content, TTL_MS)
     except InvalidRecordError:
-        return NEVER
+        return -1
+
+
+def _what_is_wrong(record: Record) -> str:
+    try:
+        for name, content in record.headers:
+            if name == TTL_MS:
+                decode_ms(content, TTL_MS)
+    except InvalidRecordError as error:
+        return error.message
+    return f"a record with a header {TTL_MS} needs a timestamp"
 
 
 def expiries(header: BatchHeader, data: bytes) -> Sequence[int] | None:
@@ -97,7 +104,7 @@ def expiries(header: BatchHeader, data: bytes) -> Sequence[int] | None:
     """
     if header.is_control or _NAME not in data:
         return None
-    return [expiry_of(record) for record in decode_data(header, data)]
+    return [NEVER if expiry < 0 else expiry for expiry in _expiries(decode_data(header, data))]
 
 
 def expiry_of_batch(header: BatchHeader, batch: Buffer) -> Expiry:

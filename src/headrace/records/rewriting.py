@@ -7,6 +7,7 @@ all its records can stay as a mere header; such a header has no codec and no tim
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from headrace.records.batch import (
 )
 from headrace.records.builder import BatchBuilder
 from headrace.records.compression import Compression, compress
-from headrace.records.raw import iterate_raw
+from headrace.records.raw import record_starts, timestamp_delta_at
 from headrace.types import NO_TIMESTAMP, Buffer
 
 _UINT32: Final = struct.Struct(">I")
@@ -46,35 +47,30 @@ class Selection:
     has_tombstone: bool = False
 
 
-def with_records(header: BatchHeader, data: bytes, stays: Sequence[bool]) -> bytearray:
+def with_records(
+    header: BatchHeader, data: bytes, stays: Sequence[bool], *, max_timestamp: int | None = None
+) -> bytearray:
     """Return a batch with only those of its records that stay, at least one.
 
     Args:
         header: Its header.
         data: The bytes of its records, decompressed.
         stays: Of each record, whether it does.
+        max_timestamp: What the new header says; None finds it out, which costs as much as all else.
 
     Raises:
         CorruptRecordError: The records do not decode.
     """
-    selection = Selection([])
-    newest_delta: int | None = None
-    for stay, (start, end, time_delta, *_) in zip(
-        stays, iterate_raw(data, header.records_count), strict=True
-    ):
-        if not stay:
-            continue
-        selection.kept += 1
-        if newest_delta is None or time_delta > newest_delta:
-            newest_delta = time_delta
-        runs = selection.runs
-        if runs and runs[-1][1] == start:
-            runs[-1] = (runs[-1][0], end)
-        else:
-            runs.append((start, end))
-    selection.newest_delta = newest_delta or 0
-    kept = b"".join([data[start:end] for start, end in selection.runs])
-    return rebuilt(header, kept, selection, header.base_timestamp, header.attributes)
+    starts = record_starts(data, header.records_count)
+    ends = [*starts[1:], len(data)]
+    kept = list(itertools.compress(zip(starts, ends, strict=True), stays))
+    selection = Selection([], kept=len(kept))
+    if max_timestamp is None:
+        selection.newest_delta = max(timestamp_delta_at(data, start) for start, _ in kept)
+    else:
+        selection.newest_delta = max_timestamp - header.base_timestamp
+    body = b"".join([data[start:end] for start, end in kept])
+    return rebuilt(header, body, selection, header.base_timestamp, header.attributes)
 
 
 def rebuilt(

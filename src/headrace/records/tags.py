@@ -5,6 +5,7 @@ In a fetch request a filter is a byte 1, then each tag with its length in one by
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Final, Self
 
@@ -12,7 +13,7 @@ from headrace.errors import ConfigError, InvalidRequestError
 from headrace.records.batch import BatchHeader
 from headrace.records.builder import Headers, encode_headers
 from headrace.records.directives import MAX_TAG_BYTES, TAG, encode_tag
-from headrace.records.reader import decode_data
+from headrace.records.raw import record_starts
 
 MAX_TAGS: Final = 64
 """Most tags of a filter: a batch is searched for each of them."""
@@ -71,7 +72,10 @@ class TagFilter:
         return any(name == TAG and content in self.tags for name, content in headers)
 
     def select(self, header: BatchHeader, data: bytes) -> Sequence[bool] | None:
-        """Return which records of a batch pass; None when none does.
+        """Return which records of a batch may pass; None when none does.
+
+        It looks for the bytes of headers, so that batches of a rare tag cost no more than a search. A record passes too
+        that has just these bytes elsewhere: readers ask `accepts`.
 
         Args:
             header: The batch's header.
@@ -80,8 +84,15 @@ class TagFilter:
         Raises:
             CorruptRecordError: They do not decode.
         """
-        # Most batches of a rare tag are done with here: a search for a few bytes is all they cost.
-        if not any(encoded in data for encoded in self._headers):
-            return None
-        passes = [self.accepts(record.headers) for record in decode_data(header, data)]
-        return passes if any(passes) else None
+        starts: list[int] = []
+        passes: list[bool] = []
+        for encoded in self._headers:
+            position = data.find(encoded)
+            while position >= 0:
+                starts = starts or record_starts(data, header.records_count)
+                passes = passes or [False] * len(starts)
+                number = bisect_right(starts, position)
+                passes[number - 1] = True
+                after = starts[number] if number < len(starts) else len(data)
+                position = data.find(encoded, after)
+        return passes or None

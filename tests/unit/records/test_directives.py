@@ -12,11 +12,11 @@ from headrace.records.tags import MAX_TAGS, TagFilter
 
 def test_directives_are_headers_behind_those_of_the_program() -> None:
     given = (("a", b"1"),)
-    assert directives(given, ttl_ms=5, deliver_at_ms=MAX_TIME_MS, delay_ms=0, tags=["x", "ü"]) == (
+    assert directives((), delay_ms=0) == (("headrace.delay-ms", b"0"),)
+    assert directives(given, ttl_ms=5, deliver_at_ms=MAX_TIME_MS, tags=["x", "ü"]) == (
         ("a", b"1"),
         ("headrace.ttl-ms", b"5"),
         ("headrace.deliver-at-ms", b"253402300799999"),
-        ("headrace.delay-ms", b"0"),
         ("headrace.tag", b"x"),
         ("headrace.tag", "ü".encode()),
     )

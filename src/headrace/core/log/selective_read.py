@@ -186,7 +186,9 @@ class _Read:
             stays = self._selection(header, data)
             if stays is None or not any(stays):
                 return None
-            return batch if all(stays) else with_records(header, data, stays)
+            if all(stays):
+                return batch
+            return with_records(header, data, stays, max_timestamp=header.max_timestamp)
         except CorruptRecordError:
             return batch  # the producer's doing: the reader is to see it
 
