@@ -6,6 +6,8 @@ import asyncio
 import uuid
 import warnings
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import aiokafka
 import confluent_kafka
@@ -13,8 +15,14 @@ import pytest
 from aiokafka.errors import ProducerFenced
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.fixtures.targets import Target
+from tests.conformance.clients.java import in_properties
+from tests.conformance.clients.peer import Peer
+from tests.fixtures import client_security
+from tests.fixtures.javascript import NodeUnavailableError, node_program
+from tests.fixtures.targets import HEADRACE_TEST_SETTINGS, HeadraceServer, Target
+from tools.fetch_java import JavaUnavailableError, java_command, kafka_class_path
 
+PROGRAM = Path(__file__).parent / "programs" / "Transactions.java"
 PARTITIONS = 2
 ROUNDS = 6
 WANTED = sorted(f"{number}-{part}" for number in range(0, ROUNDS, 2) for part in range(4))
@@ -26,10 +34,15 @@ OFFSET = 5
 @pytest.fixture
 def topic(target: Target) -> str:
     name = f"t-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": target.bootstrap})
+    admin = AdminClient({"bootstrap.servers": target.bootstrap, **target.client_properties})
     for created in admin.create_topics([NewTopic(name, PARTITIONS, 1)]).values():
         created.result()
     return name
+
+
+def config(target: Target, **settings: str) -> dict[str, Any]:
+    """Settings of a client of librdkafka."""
+    return {"bootstrap.servers": target.bootstrap, **target.client_properties, **settings}
 
 
 def read(target: Target, topic: str, isolation: str = "read_committed") -> list[str]:
@@ -37,6 +50,7 @@ def read(target: Target, topic: str, isolation: str = "read_committed") -> list[
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": target.bootstrap,
+            **target.client_properties,
             "group.id": uuid.uuid4().hex,
             "auto.offset.reset": "earliest",
             "isolation.level": isolation,
@@ -60,7 +74,7 @@ def read(target: Target, topic: str, isolation: str = "read_committed") -> list[
 
 
 def committed(target: Target, group: str, topic: str) -> int:
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": target.bootstrap, "group.id": group})
+    consumer = confluent_kafka.Consumer(config(target, **{"group.id": group}))
     (position,) = consumer.committed([confluent_kafka.TopicPartition(topic, 0)], 20)
     consumer.close()
     return int(position.offset)
@@ -73,12 +87,10 @@ def check(target: Target, topic: str, extra: Iterable[str] = ()) -> None:
 
 
 def test_confluent_kafka(target: Target, topic: str) -> None:
-    config = {"bootstrap.servers": target.bootstrap, "transactional.id": f"x-{topic}"}
-    producer = confluent_kafka.Producer(config)
+    settings = config(target, **{"transactional.id": f"x-{topic}"})
+    producer = confluent_kafka.Producer(settings)
     producer.init_transactions(20)
-    member = confluent_kafka.Consumer(
-        {"bootstrap.servers": target.bootstrap, "group.id": f"g-{topic}"}
-    )
+    member = confluent_kafka.Consumer(config(target, **{"group.id": f"g-{topic}"}))
     for number in range(ROUNDS):
         producer.begin_transaction()
         for part in range(4):
@@ -92,7 +104,7 @@ def test_confluent_kafka(target: Target, topic: str) -> None:
     producer.begin_transaction()
     producer.produce(topic, "zombie", partition=0)
     producer.flush(20)
-    replacement = confluent_kafka.Producer(config)
+    replacement = confluent_kafka.Producer(settings)
     replacement.init_transactions(20)
     with pytest.raises(confluent_kafka.KafkaException) as raised:
         producer.commit_transaction(20)
@@ -103,12 +115,128 @@ def test_confluent_kafka(target: Target, topic: str) -> None:
     check(target, topic, ["kept"])
 
 
+def words(line: str) -> tuple[str, dict[str, object]] | None:
+    """What a line of the Java program says."""
+    name, _, value = line.strip().partition(" ")
+    return (name, {"value": value}) if value else None
+
+
+def java(target: Target, scratch: Path, topic: str, *arguments: str) -> Peer:
+    """The Java program."""
+    try:
+        classes = kafka_class_path()
+    except JavaUnavailableError as error:
+        pytest.skip(str(error))
+    settings = {
+        "bootstrap.servers": target.bootstrap,
+        "reconnect.backoff.max.ms": "100",
+        "retry.backoff.ms": "50",
+        **client_security.java(target.client_properties),
+    }
+    properties = scratch / f"{topic}.properties"
+    properties.write_text("".join(f"{key}={in_properties(settings[key])}\n" for key in settings))
+    options = ["-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    options += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=error"]
+    command = [java_command(), *options, "-cp", classes, str(PROGRAM)]
+    return Peer(
+        "java",
+        [*command, str(properties), topic, str(PARTITIONS), *arguments],
+        directory=scratch,
+        translate=words,
+    )
+
+
+@pytest.mark.java
+def test_java(target: Target, topic: str, scratch: Path) -> None:
+    program = java(target, scratch, topic, str(ROUNDS))
+    found = {name: program.wait(name)["value"] for name in ("begun", "ended", "zombie", "slow")}
+    program.wait("done")
+    program.close()
+    raised = int(str(found["ended"])) - int(str(found["begun"]))
+    assert raised == ROUNDS or target.name.startswith("kafka")  # its third generation does not
+    assert "Fenced" in str(found["zombie"])
+    assert found["slow"] != "none"
+    check(target, topic, ["kept"])
+
+
+@pytest.mark.java
+def test_a_client_follows_the_level_of_the_feature(tmp_path: Path) -> None:
+    """Also with a transaction that is open while the broker is replaced by one with another level."""
+    server = LevelServer(tmp_path / "headrace")
+    server.start()
+    try:
+        admin = AdminClient({"bootstrap.servers": server.bootstrap})
+        admin.create_topics([NewTopic("t", PARTITIONS, 1)])["t"].result()
+        program = java(server, tmp_path, "t")
+        say(program, "ready")
+        for level in (2, 1, 2):
+            say(program, "begin")
+            server.level = level
+            server.restart()
+            say(program, "abort")
+            say(program, "begin")
+            say(program, "commit")  # only now it looks at the level
+            epoch = say(program, "begin")
+            assert say(program, "commit") - epoch == (1 if level == 2 else 0), f"at level {level}"
+        program.close()
+        assert read(server, "t") == sorted("124578")
+    finally:
+        server.stop()
+
+
+class LevelServer(HeadraceServer):
+    """A broker whose level of transaction.version changes with a restart."""
+
+    level = 1
+
+    def launch(self) -> None:
+        self._settings = {
+            **HEADRACE_TEST_SETTINGS,
+            "transaction.state.log.num.partitions": "1",
+            "headrace.transaction.version": str(self.level),
+        }
+        super().launch()
+
+
+def say(program: Peer, word: str) -> int:
+    answer = program.wait(word) if word == "ready" else program.call(word, do=word)
+    return int(str(answer["value"]))
+
+
+def test_kafkajs(target: Target, topic: str, scratch: Path) -> None:
+    try:
+        command = node_program("client.js")
+    except NodeUnavailableError as error:
+        pytest.skip(str(error))
+    program = Peer(
+        "kafkajs",
+        [*command, target.bootstrap],
+        directory=scratch,
+        properties=target.client_properties,
+    )
+    done = program.call(
+        "done",
+        do="transactions",
+        topic=topic,
+        partitions=PARTITIONS,
+        rounds=ROUNDS,
+        offset=OFFSET,
+    )
+    program.close()
+    assert done["zombie"] in {"PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"}
+    check(target, topic, ["kept"])
+
+
 def test_kafka_python(target: Target, topic: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # it reads its schemas in an old way
         import kafka  # noqa: PLC0415 - where its warnings are not errors
-    config = {"bootstrap_servers": target.bootstrap, "transactional_id": f"x-{topic}"}
-    producer = kafka.KafkaProducer(**config)
+    settings: dict[str, Any] = {
+        "bootstrap_servers": target.bootstrap,
+        **client_security.kafka_python(target.client_properties),
+        "transactional_id": f"x-{topic}",
+    }
+    producer = kafka.KafkaProducer(**settings)
     producer.init_transactions()
     for number in range(ROUNDS):
         producer.begin_transaction()
@@ -124,7 +252,7 @@ def test_kafka_python(target: Target, topic: str) -> None:
         (producer.abort_transaction if number % 2 else producer.commit_transaction)()
     producer.begin_transaction()
     producer.send(topic, b"zombie", partition=0).get(20)
-    replacement = kafka.KafkaProducer(**config)
+    replacement = kafka.KafkaProducer(**settings)
     replacement.init_transactions()
     with pytest.raises(kafka.errors.KafkaError):
         producer.commit_transaction()
@@ -139,8 +267,12 @@ def test_aiokafka(target: Target, topic: str) -> None:
 
 
 async def _aiokafka(target: Target, topic: str) -> None:
-    config = {"bootstrap_servers": target.bootstrap, "transactional_id": f"x-{topic}"}
-    producer = aiokafka.AIOKafkaProducer(**config)
+    settings: dict[str, Any] = {
+        "bootstrap_servers": target.bootstrap,
+        **client_security.aiokafka(target.client_properties),
+        "transactional_id": f"x-{topic}",
+    }
+    producer = aiokafka.AIOKafkaProducer(**settings)
     await producer.start()
     for number in range(ROUNDS):
         await producer.begin_transaction()
@@ -152,7 +284,7 @@ async def _aiokafka(target: Target, topic: str) -> None:
         await (producer.abort_transaction if number % 2 else producer.commit_transaction)()
     await producer.begin_transaction()
     await producer.send_and_wait(topic, b"zombie", partition=0)
-    replacement = aiokafka.AIOKafkaProducer(**config)
+    replacement = aiokafka.AIOKafkaProducer(**settings)
     await replacement.start()
     with pytest.raises(ProducerFenced):
         await producer.commit_transaction()

@@ -192,9 +192,45 @@ async function member({ name, group, topic }) {
   };
 }
 
+// Rounds of which every second one is aborted, two of them with an offset; then a producer that was replaced.
+async function transactions({ topic, partitions, rounds, offset }) {
+  const transactionalProducer = async () => {
+    const transactionalId = `x-${topic}`;
+    const producer = client("producer").producer({ transactionalId, maxInFlightRequests: 1, idempotent: true });
+    await producer.connect();
+    return producer;
+  };
+  const send = (transaction, value, partition) =>
+    transaction.send({ topic, messages: [{ value, partition }] });
+  const producer = await transactionalProducer();
+  for (let round = 0; round < rounds; round++) {
+    const transaction = await producer.transaction();
+    for (let part = 0; part < 4; part++) await send(transaction, `${round}-${part}`, part % partitions);
+    if (round >= rounds - 2) {
+      const position = String(round % 2 ? offset + 1 : offset);
+      const topics = [{ topic, partitions: [{ partition: 0, offset: position }] }];
+      await transaction.sendOffsets({ consumerGroupId: `g-${topic}`, topics });
+    }
+    await (round % 2 ? transaction.abort() : transaction.commit());
+  }
+  const zombie = await producer.transaction();
+  await send(zombie, "zombie", 0);
+  const replacement = await transactionalProducer();
+  const kept = await replacement.transaction();
+  await send(kept, "kept", partitions - 1);
+  const refusal = await zombie.commit().then(
+    () => "none",
+    (error) => error.type,
+  );
+  await kept.commit();
+  await producer.disconnect();
+  await replacement.disconnect();
+  emit("done", { zombie: refusal });
+}
+
 async function main() {
   await zstd.init();
-  const actions = { create, produce, consume, member, leave: () => leave() };
+  const actions = { create, produce, consume, member, transactions, leave: () => leave() };
   for await (const line of readline.createInterface({ input: process.stdin })) {
     const command = JSON.parse(line);
     try {
