@@ -46,6 +46,7 @@ class Consumer:
         key_serde: str | Serde | None = None,
         tags: Iterable[str] | None = None,
         group_instance_id: str | None = None,
+        group_protocol: str | None = None,
         client_id: str = "headrace",
         **properties: Any,
     ) -> None:
@@ -64,6 +65,8 @@ class Consumer:
             tags: Only records with any of these tags; the others are passed over, by the broker where the topic has
                 `headrace.filter.enable`. None is all records.
             group_instance_id: Makes a static member, which may restart without a rebalance.
+            group_protocol: Who divides partitions: the members (classic, the default), the broker (consumer, KIP-848),
+                or the broker where it offers to (auto).
             client_id: The name by which brokers know the consumer.
             properties: More properties, `max_poll_records=100` or `**{"max.poll.records": 100}`.
 
@@ -79,6 +82,7 @@ class Consumer:
             enable_auto_commit=enable_auto_commit,
             tags=tags,
             group_instance_id=group_instance_id,
+            group_protocol=group_protocol,
             client_id=client_id,
         )
         self._driver = open_aio_driver(target, self.config)

@@ -86,16 +86,14 @@ class ConsumerCore:
             engine: What runs it.
             config: Its configuration.
             new_id: Returns an id that no other member has, for the protocol `consumer`.
-            assignors: How its group may divide partitions, best first; None is what the group is attached with, or range.
+            assignors: How its group may divide partitions, best first; None is what it is attached with, or range.
             serde: What makes values of bytes; None asks each topic.
             key_serde: What makes keys of bytes; None asks each topic.
             resolve_serde: Returns the serde of a name in a topic's configuration; None takes bytes.
             warn: Told what the program's operator should know.
         """
-        self._engine = engine
-        self._config = config
+        self._engine, self._config, self._warn = engine, config, warn
         self._assignors = list(assignors) if assignors is not None else None
-        self._warn = warn
         self.cursors: dict[TopicPartition, Cursor] = {}
         self._subscription = Subscription()
         self._topics = SubscribedTopics(engine, config, self.cursors)

@@ -9,7 +9,7 @@ from headrace.clients.consumer.background import Background
 from headrace.clients.engine import Engine
 from headrace.clients.flows.effects import Flow
 from headrace.clients.flows.topic_settings import hidden_settings, topic_settings
-from headrace.errors import HeadraceError, TransportError
+from headrace.errors import HeadraceError
 from headrace.serdes.plain import BytesSerde
 
 Decode = Callable[[bytes], Any]
@@ -87,15 +87,8 @@ class Decoders:
             self._reports.failed(outcome)
 
     def _ask(self, topics: list[str]) -> Flow[None]:
-        backoff = self._engine.state.backoff()
         for topic in topics:
-            while True:
-                try:
-                    named = yield from topic_settings(self._engine.state, topic)
-                except TransportError as error:
-                    yield backoff.after(error)
-                    continue
-                break
+            named = yield from topic_settings(self._engine.state, topic)
             if not named.may_read:
                 missing = [
                     name
