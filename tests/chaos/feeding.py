@@ -74,16 +74,20 @@ class Feeder(Background):
         self._journal = Journal(journal, "feeder")
         self._transactional = transactional
         self._attempt = 0
+        self._bootstrap = bootstrap
+        self._producer = self._new_producer()
+
+    def _new_producer(self) -> Producer:
         own = {"transactional.id": "feeder", "transaction.timeout.ms": 60_000}
-        self._producer = Producer(
+        return Producer(
             {
-                "bootstrap.servers": bootstrap,
+                "bootstrap.servers": self._bootstrap,
                 **FAST,
                 "enable.idempotence": True,
                 "linger.ms": 1,
                 "retry.backoff.ms": 30,
                 "message.timeout.ms": 60_000,
-                **(own if transactional else {}),
+                **(own if self._transactional else {}),
             }
         )
 
@@ -131,8 +135,19 @@ class Feeder(Background):
         except KafkaException as error:
             if not error.args[0].txn_requires_abort():
                 raise
-        _repeat(partial(self._producer.abort_transaction, CALL_S))
+        self._abort()
         return False
+
+    def _abort(self) -> None:
+        try:
+            _repeat(partial(self._producer.abort_transaction, CALL_S))
+        except KafkaException as error:
+            # librdkafka asks for the end of a transaction whose beginning may have got lost with the broker; then there
+            # is none, it is told so by INVALID_TXN_STATE, and is of no more use.
+            if error.args[0].code() != KafkaError.INVALID_TXN_STATE:
+                raise
+            self._producer = self._new_producer()
+            _repeat(partial(self._producer.init_transactions, CALL_S))
 
 
 def _repeat(call: Any) -> None:

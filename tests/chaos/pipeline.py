@@ -193,8 +193,9 @@ class Pipeline:
         code = one.process.returncode
         said = (self.directory / f"{one.name}.err").read_text()
         hung = "Timeout (" in said  # faulthandler's
-        assert code in {0, FENCED} or hung, f"{one.name} died of {code}: {said[-2000:]}"
-        self.counts["left" if code == 0 else "fenced" if code == FENCED else "hung"] += 1
+        left = code in {0, -signal.SIGTERM}  # told to before it listens, or when it ends anyway
+        assert left or code == FENCED or hung, f"{one.name} died of {code}: {said[-2000:]}"
+        self.counts["left" if left else "fenced" if code == FENCED else "hung"] += 1
 
     def _start_worker(self, slot: Slot) -> None:
         name = f"w{slot.number}.{slot.born}"

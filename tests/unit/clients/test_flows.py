@@ -8,13 +8,20 @@ import pytest
 
 from headrace.clients.flows import metadata
 from headrace.clients.flows.admin import NewTopic, create_topics, describe_cluster
-from headrace.clients.flows.cluster import ClusterMetadata, PartitionMetadata, TopicMetadata
+from headrace.clients.flows.cluster import (
+    ClusterMetadata,
+    PartitionMetadata,
+    TopicMetadata,
+    TopicSettings,
+)
 from headrace.clients.flows.effects import Backoff, ClientState
 from headrace.clients.flows.fetch import FetchLimits, FetchPosition, fetch
 from headrace.clients.flows.list_offsets import EARLIEST, LATEST, list_offsets
 from headrace.clients.flows.produce import init_producer_id, produce
+from headrace.clients.flows.topic_settings import topic_settings
 from headrace.errors import ApiError, ErrorCode, ProtocolError, TransportError
 from headrace.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
+from headrace.protocol.messages.describe_configs import DescribeConfigsResponse
 from headrace.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
@@ -66,6 +73,15 @@ def test_backoff_doubles_up_to_its_limit() -> None:
     backoff = Backoff(100, 1000)
     cause = TransportError("x")
     assert [backoff.after(cause).duration_ms for _ in range(6)] == [100, 200, 400, 800, 1000, 1000]
+
+
+def test_a_topic_s_settings_are_asked_for_until_a_broker_answers() -> None:
+    outcomes = iter([TransportError("down"), DescribeConfigsResponse(results=[])])
+    driver = ScriptedDriver(lambda _call: next(outcomes))
+    state = ClientState()
+    assert driver.run(topic_settings(state, "t")) == TopicSettings()
+    assert [sleep.duration_ms for sleep in driver.sleeps] == [100]
+    assert "t" in state.topic_settings
 
 
 def test_refresh_tries_again_when_a_broker_does_not_answer() -> None:

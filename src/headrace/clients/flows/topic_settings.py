@@ -10,7 +10,7 @@ from typing import Final
 
 from headrace.clients.flows.cluster import TopicSettings
 from headrace.clients.flows.effects import Call, ClientState, Flow, ask
-from headrace.errors import ApiError, ErrorCode
+from headrace.errors import ApiError, ErrorCode, TransportError
 from headrace.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -24,12 +24,14 @@ KEY_SERDE: Final = "headrace.key.serde"
 
 
 def topic_settings(state: ClientState, topic: str) -> Flow[TopicSettings]:
-    """Return what a topic's metadata says, asking a broker once."""
-    known = state.topic_settings.get(topic)
-    if known is None:
-        known = yield from _ask(topic)
-        state.topic_settings[topic] = known
-    return known
+    """Return what a topic's metadata says, asking until a broker has answered once."""
+    backoff = state.backoff()
+    while topic not in state.topic_settings:
+        try:
+            state.topic_settings[topic] = yield from _ask(topic)
+        except TransportError as error:
+            yield backoff.after(error)
+    return state.topic_settings[topic]
 
 
 def _ask(topic: str) -> Flow[TopicSettings]:
