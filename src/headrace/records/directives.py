@@ -29,11 +29,10 @@ _MAX_DIGITS: Final = len(str(MAX_TIME_MS))
 
 def directives(
     headers: Headers,
-    *,
+    tags: Iterable[str] = (),
     ttl_ms: int | None = None,
     deliver_at_ms: int | None = None,
     delay_ms: int | None = None,
-    tags: Iterable[str] = (),
 ) -> Headers:
     """Return a record's headers with those that say what is to be done with it; see the names above.
 

@@ -12,8 +12,8 @@ gets nothing, and the time for which it is to pause. With read_committed the rec
 the aborted transactions that have something in them are told, in the order of their first offsets; without it the list
 is null. A long poll goes on until the last stable offset moves.
 On a topic with headrace.ttl.enable what has expired is left out, on one with headrace.filter.enable what has no tag of
-the request's filter, tagged field 26738: offsets stay, and a control record that means nothing stands for what is left out at the end. A
-request with a filter is in no session; else, or if the filter is none, it gets INVALID_REQUEST.
+the request's filter, tagged field 26738: offsets stay, and a control record that means nothing stands for what is left
+out at the end. A request with a filter is in no session; else, or if the filter is none, it gets INVALID_REQUEST.
 Not implemented: racks.
 Versions: v5 log start offset; v7 sessions; v9 leader epochs; v10 zstd; v11 rack; v12 flexible, last fetched epoch.
 """

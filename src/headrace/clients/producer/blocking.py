@@ -174,9 +174,7 @@ class Producer:
         tags: Collection[str] = (),
         on_delivery: Callable[[DeliveryFuture], object] | None = None,
     ) -> DeliveryFuture:
-        """Add a record to its partition's batch.
-
-        Waits only for what is needed first: the topic's metadata, and room in the buffer.
+        """Add a record to its partition's batch; waits only for the topic's metadata, and room in the buffer.
 
         Args:
             topic: Where to; created by the broker if it does that.
@@ -186,8 +184,7 @@ class Producer:
             timestamp_ms: The record's time, milliseconds since 1970; None is now.
             partition: The partition, instead of the partitioner's.
             ttl_ms: How long after its time the record expires, on topics with `headrace.ttl.enable`; others keep it.
-            deliver_at_ms: When the record comes to its partition, milliseconds since 1970, on topics with
-                `headrace.delay.enable`; on others at once.
+            deliver_at_ms: When it comes, milliseconds since 1970, on topics with `headrace.delay.enable`; else at once.
             delay_ms: How long after it is sent it comes, instead of a time.
             tags: What consumers with `tags=` choose by.
             on_delivery: Called with what this method returns when the record's fate is known, in the order of
@@ -204,9 +201,7 @@ class Producer:
             TransportError: No broker answered, or no room appeared in the buffer, within `max.block.ms`.
         """
         if tags or (ttl_ms, deliver_at_ms, delay_ms) != (None, None, None):
-            headers = directives(
-                headers, ttl_ms=ttl_ms, deliver_at_ms=deliver_at_ms, delay_ms=delay_ms, tags=tags
-            )
+            headers = directives(headers, tags, ttl_ms, deliver_at_ms, delay_ms)
         while True:
             with self._driver.enter():
                 delivery = self._core.send(
@@ -240,11 +235,9 @@ class Producer:
     ) -> list[DeliveryFuture]:
         """Add many records to their partitions' batches: as `send` for each, at a fraction of the cost.
 
-        All are turned into bytes before the first is added, so that a value that cannot be keeps all of them back.
-
         Args:
             topic: Where to.
-            values: The contents, one for each record.
+            values: The contents, one for each record; all become bytes before the first is added.
             keys: As many keys; None is records without a key.
             headers: Name and value pairs that each record gets.
             timestamp_ms: The time of all, milliseconds since 1970; None is now.
@@ -266,9 +259,7 @@ class Producer:
             TransportError: As for `send`; likewise.
         """
         if tags or (ttl_ms, deliver_at_ms, delay_ms) != (None, None, None):
-            headers = directives(
-                headers, ttl_ms=ttl_ms, deliver_at_ms=deliver_at_ms, delay_ms=delay_ms, tags=tags
-            )
+            headers = directives(headers, tags, ttl_ms, deliver_at_ms, delay_ms)
         many: Many[DeliveryFuture] = Many(
             topic,
             values,
