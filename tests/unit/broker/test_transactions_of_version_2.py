@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.broker.context import CloseConnection
+from headrace.broker.coordinators import transactional_batches
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -343,3 +344,17 @@ def test_a_transaction_goes_on_through_a_change_of_the_level(tmp_path: Any) -> N
     assert producer.end() == 0
     settle(harness)
     assert committed_values(harness) == [b"a", b"b"]
+
+
+def test_what_waits_for_its_transaction_has_a_bound(
+    harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactional_batches, "WAITING_BYTES_MAX", 100)
+    producer = BumpingProducer(harness)
+    first = harness.send(producer.produce_request(b"x" * 200), 12)  # one may be larger
+    second = harness.send(producer.produce_request(b"y", 1), 12)
+    assert code(second) == ErrorCode.CONCURRENT_TRANSACTIONS
+    settle(harness)
+    assert code(first) == 0
+    assert harness.broker.transactions.waiting_bytes == 0
+    assert producer.send(b"y", 1) == 0

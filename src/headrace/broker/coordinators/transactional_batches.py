@@ -1,9 +1,10 @@
 """The transactional batches of one produce request: which may be appended, now, later, or not at all (KIP-890).
 
 Until Produce 11 a partition has to be in the transaction already. From Produce 12 on its first batch adds it. The batch
-is appended only when that cannot be lost any more: else a crash could leave data of which the coordinator knows nothing,
-and nobody would ever end its transaction. The batches of one partition stay in order: what comes after the first one
-waits for the same record of the coordinator's, behind it.
+is appended only when that cannot be lost any more: else a crash could leave data of which the coordinator knows
+nothing, and nobody would ever end its transaction. The batches of one partition stay in order: what comes after the first one
+waits for the same record of the coordinator's, behind it. Those that wait are copies, as a connection uses its memory
+again; there is a bound of what they take.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from headrace.types import Buffer
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
+WAITING_BYTES_MAX: Final = 64 << 20
+"""Of all batches that wait; one alone may have more."""
 _ADDING_VERSION: Final = 12
 _ABORTABLE_VERSION: Final = 11
 _CLASSIC: Final = Told(
@@ -94,7 +97,15 @@ class TransactionalBatches:
     def enter(
         self, partition: Partition, records: Buffer, append: Callable[[Buffer | ApiError], None]
     ) -> None:
-        """Keep a batch that may not be appended yet."""
+        """Keep a batch that may not be appended yet.
+
+        Raises:
+            ApiError: Too much waits already; it is to be sent again.
+        """
+        transactions, size = self._broker.transactions, len(records)
+        if transactions.waiting_bytes and transactions.waiting_bytes + size > WAITING_BYTES_MAX:
+            raise ApiError(self._told.concurrent, "too many batches wait for their transactions")
+        transactions.waiting_bytes += size
         self._entering.append(Entering(partition, bytes(records), append))
 
     def add(self, now_ms: int) -> Deferred[None]:
@@ -113,6 +124,7 @@ class TransactionalBatches:
 
     def _added(self, error: ErrorCode) -> None:
         for partition, records, append in self._entering:
+            self._broker.transactions.waiting_bytes -= len(records)
             try:
                 self._require(partition, records, error)
             except ApiError as refusal:

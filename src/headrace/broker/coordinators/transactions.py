@@ -66,7 +66,15 @@ class Told(NamedTuple):
 class Transactions:
     """The transaction coordinator and what it works with."""
 
-    __slots__ = ("_config", "_groups", "_journal", "_replicas", "_topics", "coordinator")
+    __slots__ = (
+        "_config",
+        "_groups",
+        "_journal",
+        "_replicas",
+        "_topics",
+        "coordinator",
+        "waiting_bytes",
+    )
 
     def __init__(
         self,
@@ -83,6 +91,8 @@ class Transactions:
         self._replicas = replicas
         self._groups = groups
         self._journal = journal
+        self.waiting_bytes = 0
+        """Of batches whose partitions are being added to their transactions."""
         self.coordinator = TransactionCoordinator(
             TransactionConfig.from_broker(config),
             InternalLog(TRANSACTIONS_TOPIC, topics, replicas),

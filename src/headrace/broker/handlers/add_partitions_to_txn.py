@@ -4,7 +4,7 @@ Behaviour: the transaction begins with the first partitions that are added; the 
 only then does a partition take its batches (KIP-890). All partitions of a request are added or none: what is wrong is
 said of the partitions concerned, of the others OPERATION_NOT_ATTEMPTED. The broker's own topics are refused.
 From v4 on it is for brokers among each other, who have the right to act for the cluster: several transactions, each to
-be added to, as a Produce 12 does, or only asked whether it has its partitions; the broker itself does not come this way.
+be added to, as by a Produce 12, or only asked whether it has its partitions; the broker itself does not come this way.
 Versions: v2 PRODUCER_FENCED; v3 flexible; v4 several transactions, verification (KIP-890); v5 TRANSACTION_ABORTABLE.
 """
 

@@ -4,8 +4,8 @@ Behaviour: answered when the outcome is durable, while the markers of the transa
 follows at once gets CONCURRENT_TRANSACTIONS until they are. A repeated request with the outcome of the transaction that
 was last ended is answered as the first; with the other outcome, or without a transaction, it is INVALID_TXN_STATE.
 From v5 on the end of a transaction raises the producer's epoch (KIP-890): the answer has the epoch of its next
-transaction, or a new producer id with epoch 0 when the epochs are used up, and whoever repeats the request gets the same
-answer. What arrives late with the old epoch is PRODUCER_FENCED. A producer may abort without having a transaction.
+transaction, or a new producer id with epoch 0 when the epochs are used up, and a repeated request is answered as the
+first. What arrives late with the old epoch is PRODUCER_FENCED. A producer may abort without having a transaction.
 Versions: v2 PRODUCER_FENCED; v3 flexible; v4 TRANSACTION_ABORTABLE, which is never the answer; v5 producer id and epoch
 in the answer.
 """

@@ -2,8 +2,9 @@
 
 Behaviour: the offsets are records of the producer's in `__consumer_offsets`: they count once the transaction is
 committed, and are forgotten when it is aborted. Until v4 the group has to be in the transaction (AddOffsetsToTxn): else
-it is INVALID_TXN_STATE, in v4 TRANSACTION_ABORTABLE; from v5 on it is added (KIP-890). From v3 on members are told from those whose partitions have been taken away. Errors are per partition; partitions that do not
-exist are UNKNOWN_TOPIC_OR_PARTITION and do not stop the others.
+it is INVALID_TXN_STATE, in v4 TRANSACTION_ABORTABLE; from v5 on it is added (KIP-890). From v3 on members are told from
+those whose partitions have been taken away. Errors are per partition; partitions that do not exist are
+UNKNOWN_TOPIC_OR_PARTITION and do not stop the others.
 Versions: v2 leader epochs; v3 flexible, member, generation and group instance; v4 TRANSACTION_ABORTABLE; v5 adds the
 group to the transaction.
 """
