@@ -13,7 +13,7 @@ from headrace.core.log.transactions import NEVER
 def plan_compaction(log: PartitionLog, clean_offset: int, now_ms: int) -> Plan | None:
     """Return a round for a log, None if there is nothing to do.
 
-    Never compacted are the active segment; what is not synced, not visible, or of an open transaction; and a segment
+    Never compacted are the active segment; what is not synced, not visible, or of an open transaction; what `keep_from` holds; and a segment
     with a record that is younger than `min.compaction.lag.ms`, with all that follow it. A round is worth it when the
     dirty part's share is above `min.cleanable.dirty.ratio`, or a record of it is older than `max.compaction.lag.ms`.
 
@@ -42,7 +42,7 @@ def plan_compaction(log: PartitionLog, clean_offset: int, now_ms: int) -> Plan |
 
 def cleanable_end(log: PartitionLog) -> int:
     """Return the offset below which segments may be written anew: synced, visible, and of no open transaction."""
-    limit = min(log.high_watermark, log.last_stable_offset, log.synced_offset)
+    limit = min(log.high_watermark, log.last_stable_offset, log.synced_offset, log.keep_from)
     # A crash may take away a marker that is not synced; what it aborted is still needed then.
     for aborted in log.producers.transactions.aborted_between(log.synced_offset, NEVER):
         limit = min(limit, aborted.first_offset)
