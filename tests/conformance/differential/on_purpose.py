@@ -361,8 +361,10 @@ ADMIN: Final = (
     Difference(
         "DescribeConfigs",
         "has no options of these names",
-        "headrace.durability, headrace.partitioner, headrace.serde, headrace.key.serde, headrace.storage",
-        "What an acknowledgement means can be chosen for each topic, and what its clients have to agree on.",
+        "headrace.durability, headrace.partitioner, headrace.serde, headrace.key.serde, headrace.storage, "
+        "headrace.ttl.enable, headrace.filter.enable",
+        "What an acknowledgement means can be chosen for each topic, and what its clients have to agree on; what is "
+        "[beyond Kafka](beyond-kafka.md).",
         (where("*_configs*", paths=("*/headrace.*",), kafka="nothing"),),
     ),
     Difference(

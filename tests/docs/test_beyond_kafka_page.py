@@ -1,0 +1,28 @@
+"""docs/beyond-kafka.md tells the truth: its programs run, and its options and headers are those that there are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from headrace.config.topic import TOPIC_OPTIONS
+from headrace.records import directives
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "beyond-kafka.md").read_text()
+BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
+
+
+def test_the_programs_of_the_page_run(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = BLOCK.findall(PAGE)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, "docs/beyond-kafka.md", "exec"), {"__name__": "beyond"})
+
+
+def test_the_options_and_headers_are_those_that_there_are() -> None:
+    headers = {directives.TTL_MS, directives.TAG, directives.DELAY_MS, directives.DELIVER_AT_MS}
+    named = set(re.findall(r"`(headrace\.[a-z.-]+)", PAGE))
+    assert named <= headers | set(TOPIC_OPTIONS)
+    assert {"headrace.ttl.enable", "headrace.filter.enable", directives.TTL_MS} <= named
+    assert str(directives.MAX_TIME_MS) in PAGE
