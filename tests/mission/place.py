@@ -58,11 +58,15 @@ class Place:
         return self._keep(headrace.Producer(self.target, **{"linger_ms": 0, **QUICK, **options}))
 
     def consumer(self, group: str | None = None, **options: Any) -> headrace.Consumer:
+        return self._keep(headrace.Consumer(self.target, group=group, **self.options(**options)))
+
+    def options(self, **options: Any) -> dict[str, Any]:
+        """How consumers are made here."""
         given = {**QUICK_CONSUMER, **options}
         if self.protocol == "consumer":
             given = {name: value for name, value in given.items() if name not in CLASSIC_ONLY}
             given["group_protocol"] = self.protocol
-        return self._keep(headrace.Consumer(self.target, group=group, **given))
+        return given
 
     def topic(self, name: str, partitions: int = 1, **options: Any) -> str:
         self.admin().create_topic(name, partitions, **options)

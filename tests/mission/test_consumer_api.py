@@ -16,7 +16,7 @@ from headrace.errors import (
     NoSubscriptionError,
     NotAssignedError,
 )
-from tests.mission.place import QUICK_CONSUMER, Member, read_all, until
+from tests.mission.place import Member, read_all, until
 
 
 def zero_of(place, name: str, count: int = 10) -> TopicPartition:
@@ -176,6 +176,7 @@ def test_b1_revocation_commits_by_default(place, name) -> None:
     assert place.admin().offsets(name)[zero].offset == 10
 
 
+@pytest.mark.usefixtures("protocol")
 def test_b1_and_the_asyncio_twin(place, name) -> None:
     async def life() -> list[int]:
         async with headrace.aio.Admin(place.target) as admin:
@@ -183,7 +184,7 @@ def test_b1_and_the_asyncio_twin(place, name) -> None:
         async with headrace.aio.Producer(place.target, linger_ms=0) as producer:
             for number in range(10):
                 await (await producer.send(name, b"%d" % number))
-        options = {**QUICK_CONSUMER, "enable_auto_commit": False}
+        options = place.options(enable_auto_commit=False)
         async with headrace.aio.Consumer(place.target, group=name, **options) as consumer:
             await consumer.subscribe([name])
             assert len(await consumer.assignment()) == 2

@@ -31,6 +31,13 @@ def test_b6_what_stays_is_read_on_while_a_group_rebalances(place, name, assignor
     until(lambda: settled(4, first, second), first, second)
     given_up = {one for what, many in first.told if what == "revoked" for one in many}
     assert given_up == second.partitions, "only what moved was given up"
+    admin = place.admin()
+    until(lambda: admin.describe_group(name).state == "Stable", first, second)
+    described = admin.describe_group(name)
+    assert described.protocol == ("uniform" if assignor == "server-side" else assignor)
+    who = {member.member_id: set(member.assignment) for member in described.members}
+    ids = [one.consumer.group_metadata().member_id for one in (first, second)]
+    assert who == dict(zip(ids, (first.partitions, second.partitions), strict=True))
 
 
 @pytest.mark.usefixtures("protocol")

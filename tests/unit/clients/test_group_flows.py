@@ -19,6 +19,13 @@ from headrace.clients.flows.membership import (
 )
 from headrace.clients.flows.offsets import OffsetAndMetadata, commit_offsets, committed_offsets
 from headrace.errors import ApiError, ErrorCode, ProtocolError, TransportError
+from headrace.protocol.messages.consumer_group_describe import (
+    Assignment,
+    ConsumerGroupDescribeResponse,
+    TopicPartitions,
+)
+from headrace.protocol.messages.consumer_group_describe import DescribedGroup as ConsumerGroup
+from headrace.protocol.messages.consumer_group_describe import Member as ConsumerMember
 from headrace.protocol.messages.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,
@@ -53,6 +60,10 @@ from tests.unit.clients.scripted import ScriptedDriver, known_state, metadata_re
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 SETTINGS = GroupSettings(group_id="g")
+
+NOT_OF_THE_OTHER_KIND = ConsumerGroupDescribeResponse(
+    groups=[ConsumerGroup(group_id="g", error_code=ErrorCode.GROUP_ID_NOT_FOUND)]
+)
 
 
 def coordinated(answer, nodes=(1,)):
@@ -270,6 +281,32 @@ def test_a_group_that_does_not_exist_is_dead_in_every_version() -> None:
         DescribedGroup(group_id="g", group_state="Dead"),
         DescribedGroup(group_id="g", error_code=ErrorCode.GROUP_ID_NOT_FOUND),
     ):
-        response = DescribeGroupsResponse(groups=[described])
-        driver = ScriptedDriver(coordinated(lambda _call, response=response: response))
+        answers = [DescribeGroupsResponse(groups=[described]), NOT_OF_THE_OTHER_KIND]
+        driver = ScriptedDriver(coordinated(lambda _call, answers=answers: answers.pop(0)))
         assert driver.run(describe_groups(known_state({}), ["g"]))["g"].state == "Dead"
+
+
+def test_a_group_of_the_protocol_consumer_is_described_too() -> None:
+    reads = [TopicPartitions(topic_id=bytes(16), topic_name="t", partitions=[0, 1])]
+    member = ConsumerMember(
+        member_id="m", client_id="c", client_host="h", assignment=Assignment(topic_partitions=reads)
+    )
+    found = ConsumerGroup(group_id="g", group_state="Stable", assignor_name="uniform")
+    found.members = [member]
+    answers = [
+        DescribeGroupsResponse(groups=[DescribedGroup(group_id="g", group_state="Dead")]),
+        ConsumerGroupDescribeResponse(groups=[found]),
+    ]
+    driver = ScriptedDriver(coordinated(lambda _call: answers.pop(0)))
+    group = driver.run(describe_groups(known_state({}), ["g"]))["g"]
+    assert (group.state, group.protocol, group.coordinator) == ("Stable", "uniform", 1)
+    assert group.members[0].assignment == (T0, T1)
+
+
+def test_a_broker_without_the_protocol_consumer_describes_classic_groups() -> None:
+    answers = [
+        DescribeGroupsResponse(groups=[DescribedGroup(group_id="g", group_state="Empty")]),
+        ApiError.for_code(ErrorCode.UNSUPPORTED_VERSION, "not offered"),
+    ]
+    driver = ScriptedDriver(coordinated(lambda _call: answers.pop(0)))
+    assert driver.run(describe_groups(known_state({}), ["g"]))["g"].state == "Empty"

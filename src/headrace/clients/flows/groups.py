@@ -1,4 +1,4 @@
-"""ListGroups, DescribeGroups, and LeaveGroup for others: which groups there are, and who is in them."""
+"""Groups as an administrator sees them: which there are, who is in them; and members that are removed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from headrace.clients.flows.coordinator import ask_coordinator, find_coordinator
 from headrace.clients.flows.effects import Call, ClientState, Flow
 from headrace.clients.flows.membership import CONSUMER_PROTOCOL_TYPE, decode_assignment
 from headrace.errors import ApiError, ErrorCode, HeadraceError, ProtocolError
+from headrace.protocol.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
 from headrace.protocol.messages.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,
@@ -96,8 +100,53 @@ def describe_groups(state: ClientState, groups: Iterable[str]) -> Flow[dict[str,
         if not response.groups:
             raise ProtocolError(f"the coordinator left group {group!r} out of its answer")
         coordinator = yield from find_coordinator(state, group)
-        descriptions[group] = _description(response.groups[0], coordinator)
+        described = _description(response.groups[0], coordinator)
+        if not described.members:
+            # That is also what a group of the protocol `consumer` (KIP-848) looks like to this question.
+            described = (
+                yield from _describe_consumer_group(state, group, coordinator)
+            ) or described
+        descriptions[group] = described
     return descriptions
+
+
+def _describe_consumer_group(
+    state: ClientState, group: str, coordinator: int
+) -> Flow[GroupDescription | None]:
+    """Describe a group of the protocol `consumer`; None if there is none of this name, or no such protocol."""
+    try:
+        response = yield from ask_coordinator(
+            state,
+            group,
+            ConsumerGroupDescribeRequest(group_ids=[group]),
+            ConsumerGroupDescribeResponse,
+            lambda answer: answer.groups[0].error_code if answer.groups else 0,
+        )
+    except ApiError as error:
+        if error.code != ErrorCode.UNSUPPORTED_VERSION:
+            raise
+        return None
+    [found] = response.groups
+    if found.error_code in {ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION}:
+        return None
+    raise_for(found.error_code, f"group {group!r}")
+    members = tuple(
+        MemberDescription(
+            member.member_id,
+            member.client_id,
+            member.client_host,
+            member.instance_id,
+            tuple(
+                TopicPartition(topic.topic_name, number)
+                for topic in member.assignment.topic_partitions
+                for number in topic.partitions
+            ),
+        )
+        for member in found.members
+    )
+    return GroupDescription(
+        group, found.group_state, CONSUMER_PROTOCOL_TYPE, found.assignor_name, coordinator, members
+    )
 
 
 def _description(group: DescribedGroup, coordinator: int) -> GroupDescription:
