@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from headrace.workers import letters
 from headrace.workers.counters import Counters
@@ -15,7 +16,10 @@ PAGE = (ROOT / "docs/workers.md").read_text()
 
 
 def test_the_programs_of_the_page_run() -> None:
-    app, test = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    app, once, test = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    apart: dict[str, Any] = {"__name__": "billing"}
+    exec(compile(app + once, "docs/workers.md", "exec"), apart)
+    assert list(apart["app"].counters) == ["bill", "bill-2"]
     names: dict[str, object] = {"__name__": "billing"}
     exec(compile(app, "docs/workers.md", "exec"), names)
     exec(compile(test, "docs/workers.md", "exec"), names)
@@ -44,4 +48,18 @@ def test_the_example_shows_each_step() -> None:
     assert "SerializationError not even JSON" in done.stdout
     assert 'DeadLetter {"id":2' in done.stdout
     assert "revenue: {'alice': 12.5, 'bob': 18.0}" in done.stdout
+    assert done.stderr == ""
+
+
+def test_the_example_of_exactly_once_shows_both_bookings_of_each_transfer() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples/exactly_once.py"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    bookings = [line for line in done.stdout.splitlines() if line.startswith("booking:")]
+    assert len(bookings) == 6
+    assert "attempts: [1, 2, 2, 3]" in done.stdout
+    assert "balance: {'bookings': 6, 'moved': 4200, 'sum': 0}" in done.stdout
     assert done.stderr == ""

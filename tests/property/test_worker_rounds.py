@@ -10,11 +10,14 @@ from unittest.mock import patch
 
 import pytest
 
-from headrace.errors import HeadraceError
+from headrace.clients.consumer.core import GroupMetadata
+from headrace.errors import HeadraceError, TransactionStateError
 from headrace.workers.outlet import Outlet
 from headrace.workers.scheduler import Scheduler
 from headrace.workers.slots import Slots
+from headrace.workers.transacting import Transactor
 from headrace.workers.worker import Worker
+from tests.fixtures.exactly_once_rounds import ExactlyOnceRound
 from tests.fixtures.worker_rounds import WorkerRound
 
 ROUNDS = int(os.environ.get("HEADRACE_WORKER_ROUNDS", "8"))
@@ -41,11 +44,27 @@ def test_nothing_is_lost_committed_early_or_out_of_order_whatever_happens(
     assert {"commits", "letters", "flaky", "stops", "cancelled"} <= set(counts), counts
 
 
-def first_failure(seeds: range) -> str:
+@pytest.mark.timeout(3600)
+def test_what_is_delivered_exactly_once_is_there_once_whatever_happens() -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(0, ROUNDS, 4):
+        ordering, batches = KINDS[seed // 4 % len(KINDS)]
+        story = ExactlyOnceRound(seed, ordering, batches=batches)
+        try:
+            story.run()
+        except AssertionError as error:
+            raise AssertionError(
+                f"round {seed} of {ordering}, batches={batches}: {error}"
+            ) from error
+        counts += story.counts
+    assert {"commits", "aborts", "letters", "flaky", "stops"} <= set(counts), counts
+
+
+def first_failure(seeds: range, kind: type[WorkerRound] = WorkerRound) -> str:
     for seed in seeds:
         ordering, batches = KINDS[seed % 2]
         try:
-            WorkerRound(seed, ordering, batches=batches).run()
+            kind(seed, ordering, batches=batches).run()
         except AssertionError as error:
             return str(error)
     return ""
@@ -100,6 +119,63 @@ def test_the_rounds_find_a_fault(fault: str) -> None:
         for each in patches:
             stack.enter_context(each)
         assert told in first_failure(range(40)), f"nobody noticed that {fault}"
+
+
+async def take_for_lost(self: Transactor) -> Any:
+    """Have a new producer make a transaction again that may be committed already."""
+    if self._doubt is not None:
+        self._doubt = None
+        await self._renew(TransactionStateError("it is not asked"))
+    return {}
+
+
+async def take_for_committed(self: Transactor) -> Any:
+    """Believe that a commit happened that nobody confirmed."""
+    offsets, self._doubt = self._doubt or {}, None
+    if offsets:
+        await self._renew(TransactionStateError("it is not asked"))
+    self._committed(offsets)
+    return offsets
+
+
+EXACTLY_ONCE_FAULTS: dict[str, tuple[int, str, Any]] = {
+    "a commit in doubt is made again": (
+        17,
+        "again",
+        patch.object(Transactor, "settle", take_for_lost),
+    ),
+    "a commit in doubt is believed": (
+        5,
+        "is open",
+        patch.object(Transactor, "settle", take_for_committed),
+    ),
+    "what is kept of a partition that goes is written": (
+        3,
+        "again",
+        patch.object(Transactor, "drop", lambda self, partitions: None),
+    ),
+    "positions run ahead of results": (
+        0,
+        "is open",
+        patch.object(Transactor, "keep", lambda self, job, box: None),
+    ),
+    "a member's place is not told": (
+        8,
+        "",
+        patch("headrace.workers.transacting.member_of", lambda consumer: NOBODY),
+    ),
+}
+NOBODY = GroupMetadata("billing", -1, "", None)
+
+
+# The first seed is one by which it is found soon.
+@pytest.mark.parametrize("fault", EXACTLY_ONCE_FAULTS)
+def test_the_rounds_find_what_is_not_exactly_once(fault: str) -> None:
+    first, told, how = EXACTLY_ONCE_FAULTS[fault]
+    with how:
+        found = first_failure(range(first, first + 30), ExactlyOnceRound)
+    assert found, f"nobody noticed that {fault}"
+    assert told in found, found
 
 
 def test_one_seed_tells_one_story() -> None:

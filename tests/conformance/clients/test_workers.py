@@ -112,3 +112,49 @@ def test_a_broker_that_restarts_costs_no_record(target: Target) -> None:
         t.wait_idle(WAIT_S)
     assert committed(target, "flights", "flights") == 500
     assert max(handled.values()) <= 2
+
+
+def test_exactly_once_results_are_there_once_though_a_broker_restarts(target: Target) -> None:
+    create(target, "trades", "bookings")
+    app = App(group="trades", commit_interval_s=0.2, **target.admin_properties)
+
+    @app.worker(
+        "trades",
+        ordering="key",
+        delivery="exactly_once",
+        retry=Retry(attempts=2, first=0.01),
+        dead_letter=True,
+    )
+    @app.publishes("bookings")
+    async def book(number: int, context) -> int:
+        await context.publish("bookings", -number, key=context.key)
+        if number % 50 == 7:
+            raise ValueError(number)
+        return number
+
+    with app.test(target.bootstrap) as t:
+        with headrace.Producer(
+            target.bootstrap, **target.admin_properties, serde="json", key_serde="str"
+        ) as producer:
+            for number in range(1, 300):
+                producer.send("trades", number, key=f"k{number % 9}")
+            producer.flush()
+            until(lambda: committed(target, "trades", "trades") > 20)
+            target.restart()
+            for number in range(300, 500):
+                producer.send("trades", number, key=f"k{number % 9}")
+        until(lambda: committed(target, "trades", "trades") == 499)
+        t.wait_idle(WAIT_S)
+        bookings = t.messages("bookings")
+        letters = t.messages("dlq.trades")
+    good = [number for number in range(1, 500) if number % 50 != 7]
+    assert sorted(message.json() for message in bookings) == sorted(
+        [*good, *map(int.__neg__, good)]
+    )
+    assert sorted(message.json() for message in letters) == list(range(7, 500, 50))
+    by_key: dict[bytes, list[int]] = {}
+    for message in bookings:
+        by_key.setdefault(message.record.key, []).append(message.json())
+    for numbers in by_key.values():
+        assert numbers == [each for one in numbers[1::2] for each in (-one, one)], "in their order"
+        assert numbers[1::2] == sorted(numbers[1::2])
