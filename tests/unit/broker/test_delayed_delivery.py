@@ -325,3 +325,29 @@ def test_transactions_do_not_delay() -> None:
     with pytest.raises(ApiError, match="not transactional"):
         divide(bytes(batch), now_ms=START_MS, max_delay_ms=DAY_MS)
     assert world.values() == []
+
+
+def test_a_time_to_live_counts_from_when_a_record_comes() -> None:
+    world = World()
+    world.create_topic("both", headrace_delay_enable="true", headrace_ttl_enable="true")
+    headers = ((AFTER, b"1000"), ("headrace.ttl-ms", b"50"))
+    world.call(produce_request("both", 0, records((b"a", headers))))
+    wrong = ((AFTER, b"1000"), ("headrace.ttl-ms", b"long"))
+    part = world.call(produce_request("both", 0, records((b"b", wrong)))).responses[0]
+    assert part.partition_responses[0].error_code == ErrorCode.INVALID_RECORD
+    world.pass_time(1010)
+    found = world.fetch("both", 1).records
+    assert [record.value for record in read_records(found)] == [b"a"]
+    world.pass_time(100)
+    assert not [*read_records(world.fetch("both", 1).records or b"")]
+
+
+def test_a_record_that_waits_comes_though_its_time_to_live_would_be_refused_by_now() -> None:
+    world = World()
+    headers = ((AFTER, b"1000"), ("headrace.ttl-ms", b"long"))
+    world.put((b"a", headers), delayed(b"b", 2000))
+    config = AlterableConfig(name="headrace.ttl.enable", config_operation=0, value="true")
+    resource = AlterConfigsResource(resource_type=2, resource_name="later", configs=[config])
+    world.call(IncrementalAlterConfigsRequest(resources=[resource]))
+    world.pass_time(5000)
+    assert world.values() == [b"a", b"b"]

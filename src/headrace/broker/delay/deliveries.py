@@ -19,6 +19,7 @@ from headrace.core.log.partition_log import AppendInfo
 from headrace.core.log.validation import check_produced
 from headrace.errors import ApiError, ErrorCode, StorageError
 from headrace.ports import Journal
+from headrace.records.expiry import check_expiry
 from headrace.types import Buffer
 
 if TYPE_CHECKING:
@@ -103,6 +104,8 @@ class Deliveries:
         if max_delay_ms is None or not may_be_delayed(records):
             return self._replicas.append(partition, records, now_ms), None
         check_produced(records, partition.log.config, now_ms)
+        if partition.log.config.expires:
+            check_expiry(records)
         schedule = self._schedules.get(partition)
         clock = now_ms if schedule is None else schedule.clock(now_ms)
         divided = divide(records, now_ms=clock, max_delay_ms=max_delay_ms)

@@ -34,8 +34,14 @@ from headrace.core.log.validation import (
 )
 from headrace.errors import ApiError, ErrorCode, OffsetOutOfRangeError
 from headrace.ports import FileSystem, Journal
-from headrace.records.batch import LOG_OVERHEAD, TRANSACTIONAL_FLAG, TimestampType, unpack_header
-from headrace.records.expiry import NO_RECORDS, Expiry, check_expiry
+from headrace.records.batch import (
+    LOG_OVERHEAD,
+    TRANSACTIONAL_FLAG,
+    BatchHeader,
+    TimestampType,
+    unpack_header,
+)
+from headrace.records.expiry import NO_RECORDS, Expiry, check_expiry, expiry_of_batch
 from headrace.types import NO_TIMESTAMP, Buffer, FileRange, TopicPartition
 
 _HEAD: Final = struct.Struct(">qii")
@@ -266,7 +272,7 @@ class PartitionLog:
         if config.message_timestamp_type == TimestampType.LOG_APPEND_TIME:
             records = with_log_append_time(records, now_ms)
             append_time_ms = max_timestamp = now_ms
-        expiry = check_expiry(records) if config.expires else NO_RECORDS
+        expiry = _expiry(records, validate=validate) if config.expires else NO_RECORDS
         offset = self._write(records, fields, max_timestamp, leader_epoch, now_ms)
         if config.expires:
             self._note_expiry(fields[1] + LOG_OVERHEAD, expiry)
@@ -581,3 +587,10 @@ class PartitionLog:
         """Drop the files because the log is being deleted; a sync that runs meanwhile may fail as it likes."""
         self._log_files.abandon()
         self._failure = OSError("the log was deleted")
+
+
+def _expiry(records: Buffer, *, validate: bool) -> Expiry:
+    """Return when the records of a batch expire. Of what the broker has accepted before, nothing is refused."""
+    if validate:
+        return check_expiry(records)
+    return expiry_of_batch(BatchHeader.parse(records), records)
