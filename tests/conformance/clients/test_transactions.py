@@ -24,6 +24,7 @@ from tools.fetch_java import JavaUnavailableError, java_command, kafka_class_pat
 
 PROGRAM = Path(__file__).parent / "programs" / "Transactions.java"
 PARTITIONS = 2
+MANY = 40
 ROUNDS = 6
 WANTED = sorted(f"{number}-{part}" for number in range(0, ROUNDS, 2) for part in range(4))
 """What remains of the rounds of which every second one is aborted."""
@@ -34,10 +35,14 @@ OFFSET = 5
 @pytest.fixture
 def topic(target: Target) -> str:
     name = f"t-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": target.bootstrap, **target.client_properties})
-    for created in admin.create_topics([NewTopic(name, PARTITIONS, 1)]).values():
-        created.result()
+    create(target, name, PARTITIONS)
     return name
+
+
+def create(target: Target, name: str, partitions: int) -> None:
+    admin = AdminClient({"bootstrap.servers": target.bootstrap, **target.client_properties})
+    for created in admin.create_topics([NewTopic(name, partitions, 1)]).values():
+        created.result()
 
 
 def config(target: Target, **settings: str) -> dict[str, Any]:
@@ -45,7 +50,12 @@ def config(target: Target, **settings: str) -> dict[str, Any]:
     return {"bootstrap.servers": target.bootstrap, **target.client_properties, **settings}
 
 
-def read(target: Target, topic: str, isolation: str = "read_committed") -> list[str]:
+def read(
+    target: Target,
+    topic: str,
+    isolation: str = "read_committed",
+    partitions: int = PARTITIONS,
+) -> list[str]:
     """Return all values that a consumer of this isolation level reads, up to the ends of the partitions."""
     consumer = confluent_kafka.Consumer(
         {
@@ -59,10 +69,10 @@ def read(target: Target, topic: str, isolation: str = "read_committed") -> list[
         }
     )
     consumer.assign(
-        [confluent_kafka.TopicPartition(topic, number, 0) for number in range(PARTITIONS)]
+        [confluent_kafka.TopicPartition(topic, number, 0) for number in range(partitions)]
     )
     found, ends = [], 0
-    while ends < PARTITIONS:
+    while ends < partitions:
         message = consumer.poll(20)
         assert message is not None, "no answer"
         if message.error():
@@ -148,6 +158,7 @@ def java(target: Target, scratch: Path, topic: str, *arguments: str) -> Peer:
 
 @pytest.mark.java
 def test_java(target: Target, topic: str, scratch: Path) -> None:
+    create(target, f"{topic}-wide", MANY)
     program = java(target, scratch, topic, str(ROUNDS))
     found = {name: program.wait(name)["value"] for name in ("begun", "ended", "zombie", "slow")}
     program.wait("done")
@@ -157,6 +168,7 @@ def test_java(target: Target, topic: str, scratch: Path) -> None:
     assert "Fenced" in str(found["zombie"])
     assert found["slow"] != "none"
     check(target, topic, ["kept"])
+    assert read(target, f"{topic}-wide", partitions=MANY) == ["kept"] * MANY
 
 
 @pytest.mark.java
@@ -165,8 +177,7 @@ def test_a_client_follows_the_level_of_the_feature(tmp_path: Path) -> None:
     server = LevelServer(tmp_path / "headrace")
     server.start()
     try:
-        admin = AdminClient({"bootstrap.servers": server.bootstrap})
-        admin.create_topics([NewTopic("t", PARTITIONS, 1)])["t"].result()
+        create(server, "t", PARTITIONS)
         program = java(server, tmp_path, "t")
         say(program, "ready")
         for level in (2, 1, 2):

@@ -42,6 +42,7 @@ public class Transactions {
             program.rounds(Integer.parseInt(arguments[3]));
             program.fence();
             program.timeOut();
+            program.wide();
         } else {
             program.obey();
         }
@@ -134,6 +135,24 @@ public class Transactions {
             Thread.sleep(50);
         }
         System.out.println("slow " + failure(slow));
+    }
+
+    /** A transaction in every partition of a topic, once aborted and once committed. */
+    private void wide() {
+        String topic = this.topic + "-wide";
+        try (KafkaProducer<String, String> producer = producer("wide-" + topic, 60_000)) {
+            for (String value : List.of("lost", "kept")) {
+                producer.beginTransaction();
+                for (int number = 0; number < producer.partitionsFor(topic).size(); number++) {
+                    producer.send(new ProducerRecord<>(topic, number, null, value));
+                }
+                if (value.equals("lost")) {
+                    producer.abortTransaction();
+                } else {
+                    producer.commitTransaction();
+                }
+            }
+        }
     }
 
     private static String failure(KafkaProducer<String, String> producer) {
