@@ -16,6 +16,7 @@ from headrace.protocol.messages.api_versions import (
     ApiVersionsRequest,
     ApiVersionsResponse,
 )
+from headrace.protocol.messages.fetch import FetchRequest
 from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from headrace.protocol.messages.list_groups import ListGroupsRequest
 from headrace.protocol.messages.produce import ProduceRequest
@@ -232,3 +233,19 @@ def test_versions_are_the_highest_that_both_speak() -> None:
     assert choose_version(12, VersionRange(0, 4), VersionRange(0, 2)) == 2
     with pytest.raises(ApiError, match="offers HEARTBEAT 5-9"):
         choose_version(12, VersionRange(0, 4), VersionRange(5, 9))
+
+
+@pytest.mark.parametrize(
+    ("extensions", "expected"),
+    [([], b""), (["something", "filter"], b"\x01\x01a"), (["filters"], b"")],
+)
+def test_a_filter_goes_only_to_a_broker_that_understands_it(extensions, expected) -> None:
+    connection = new_connection()
+    [(header, _)] = sent(connection)
+    offers = [ApiVersion(api_key=ApiKey.FETCH, min_version=4, max_version=17)]
+    answer = ApiVersionsResponse(api_keys=offers, headrace_extensions=extensions)
+    feed(connection, encoded(header, answer))
+    connection.send(FetchRequest(headrace_filter=b"\x01\x01a"), "t")
+    [(header, request)] = sent(connection)
+    assert header.api_version == 12
+    assert bytes(request.headrace_filter) == expected

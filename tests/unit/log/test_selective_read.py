@@ -9,7 +9,7 @@ from headrace.core.log.partition_log import PartitionLog
 from headrace.core.log.replacement import finish_replacements
 from headrace.core.log.selective_read import SelectiveReading
 from headrace.errors import InvalidRecordError
-from headrace.records.batch import check_batch, iterate_headers
+from headrace.records.batch import TimestampType, batch_crc, check_batch, iterate_headers
 from headrace.records.builder import build_batch
 from headrace.records.compression import Compression
 from headrace.records.reader import read_records
@@ -260,3 +260,28 @@ def test_what_was_known_of_replaced_segments_goes_with_them() -> None:
         swap.append([source.read(0, source.size)])
     finish_replacements(files, "events-0")
     assert not [name for name in files.list("events-0") if name.endswith(".ttlindex")]
+
+
+def test_where_the_broker_stamps_records_it_is_from_then_that_they_live() -> None:
+    config = LogConfig(expires=True, message_timestamp_type=TimestampType.LOG_APPEND_TIME)
+    log = open_log(MemoryFileSystem(), config)
+    append(log, batch([50, None], timestamp=-1), now_ms=NOW_MS + 1000)
+    assert everything(log, now_ms=NOW_MS + 1049)[0] == [0, 1]
+    assert everything(log, now_ms=NOW_MS + 1050)[0] == [1]
+    assert log.offset_for_timestamp(NOW_MS + 1000).offset == 0
+
+
+def test_what_does_not_decode_is_the_readers_to_see() -> None:
+    log = open_log(MemoryFileSystem(), FILTERED)
+    garbage = bytearray(batch([None], tags=["a"], compression=Compression.GZIP))
+    garbage[-4:] = b"\0" * 4
+    garbage[17:21] = batch_crc(garbage, 0, len(garbage)).to_bytes(4, "big")
+    append(log, bytes(garbage))
+    append(log, batch([None], tags=["b"]))
+    assert read(log, tags=["c"]).records[21:].startswith(bytes(garbage[21:]))
+    log.config = EXPIRING
+    log.roll(NOW_MS)
+    log.segments.all[0].cut_expiries(0)
+    with pytest.raises(InvalidRecordError):
+        append(log, bytes(garbage))
+    assert read(log).end_offset == 2
