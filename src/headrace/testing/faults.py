@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from headrace.broker.broker import APIS, Api
 from headrace.broker.context import CloseConnection, RequestContext
+from headrace.clients.flows.consumer_group import LEAVE_EPOCH
 from headrace.errors import ConfigError, ErrorCode, UnknownTopicOrPartitionError
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.codec import Message
 from headrace.protocol.frame import RequestHeader
-from headrace.protocol.messages.describe_groups import DescribedGroupMember
+from headrace.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from headrace.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from headrace.protocol.messages.metadata import MetadataRequest
+from headrace.testing import views
 from headrace.testing.interception import Exchange, InterceptedBroker, Reply
 from headrace.testing.refusals import refuse
 from headrace.testing.releases import apis_of
@@ -225,8 +228,8 @@ class Faults:
             ConfigError: There is no such member.
         """
         with self._condition:
-            described = self._core.groups.describe_groups([group], self._world.now_ms())
-            rows = described[0].members if isinstance(described, list) else []
+            described = views.describe(self._core, group, self._world.now_ms())
+            rows = [] if described is None else described.members
             chosen = [row for row in rows if member in {None, row.member_id, row.group_instance_id}]
             if len(chosen) != 1:
                 known = ", ".join(row.member_id for row in rows) or "none"
@@ -234,22 +237,35 @@ class Faults:
                 raise ConfigError(f"group {group!r} does not have {wanted}; its members: {known}")
             self.remove_members(group, chosen)
 
-    def remove_members(self, group: str, members: Iterable[DescribedGroupMember]) -> None:
+    def remove_members(self, group: str, members: Iterable[views.Member]) -> None:
         """Take members out of a group as if their sessions had ended; under the lock."""
-        gone = [
-            MemberIdentity(member_id=each.member_id, group_instance_id=each.group_instance_id)
-            for each in members
-        ]
-        version = LeaveGroupRequest.MAX_VERSION
+        gone = []
+        for each in members:
+            instance_id = each.group_instance_id
+            if each.by_heartbeats:
+                self._handle(
+                    ConsumerGroupHeartbeatRequest(
+                        group_id=group,
+                        member_id=each.member_id,
+                        member_epoch=LEAVE_EPOCH,
+                        instance_id=instance_id,
+                    )
+                )
+            else:
+                gone.append(MemberIdentity(member_id=each.member_id, group_instance_id=instance_id))
+        if gone:
+            self._handle(LeaveGroupRequest(group_id=group, members=gone))
+        self._world.pump()
+
+    def _handle(self, request: Message) -> None:
         context = RequestContext(
             now_ms=self._world.now_ms(),
-            header=RequestHeader(ApiKey.LEAVE_GROUP, version, 0, "headrace-testing"),
+            header=RequestHeader(request.API_KEY, request.MAX_VERSION, 0, "headrace-testing"),
             client_address="embedded",
             listener_host="",
             listener_port=0,
         )
-        self._core.handle_undisturbed(context, LeaveGroupRequest(group_id=group, members=gone))
-        self._world.pump()
+        self._core.handle_undisturbed(context, request)
 
     def max_versions(self, release: str) -> None:
         """Speak only what a release of Kafka speaks, such as "2.8": older versions of APIs, and fewer of them.

@@ -7,13 +7,18 @@ has to be held.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from headrace.broker.broker import Broker as CoreBroker
 from headrace.clients.flows.membership import CONSUMER_PROTOCOL_TYPE, decode_assignment
 from headrace.errors import ProtocolError
-from headrace.protocol.messages.describe_groups import DescribedGroup
+from headrace.protocol.messages import consumer_group_describe
+from headrace.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember
 from headrace.protocol.messages.offset_fetch import OffsetFetchRequestGroup
 from headrace.types import TopicPartition
+
+CONSUMER_MEMBER: Final = 1
+"""The type of a member that speaks KIP-848's protocol, as ConsumerGroupDescribe tells it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +38,48 @@ class GroupView:
         return f"{self.state}, {count}, lag {{{lag}}}"
 
 
-def describe(core: CoreBroker, group: str, now_ms: int) -> DescribedGroup | None:
+class Member(NamedTuple):
+    """A member of a group, under whichever protocol."""
+
+    member_id: str
+    group_instance_id: str | None
+    assigned: frozenset[TopicPartition]
+    by_heartbeats: bool = False
+    """Whether it speaks KIP-848's protocol."""
+
+
+class Group(NamedTuple):
+    """A group and its members."""
+
+    state: str
+    members: list[Member]
+
+
+def describe(core: CoreBroker, group: str, now_ms: int) -> Group | None:
     """Return a group and its members; None while a change of it is not durable yet."""
     described = core.groups.describe_groups([group], now_ms)
-    return described[0] if isinstance(described, list) else None
+    if not isinstance(described, list):
+        return None
+    members = [
+        Member(each.member_id, each.group_instance_id, _assigned(described[0], each))
+        for each in described[0].members
+    ]
+    consumers = core.groups.describe_consumer_groups([group], now_ms)
+    if not isinstance(consumers, list):
+        return None
+    if consumers[0].error_code:
+        return Group(described[0].group_state, members)
+    return Group(consumers[0].group_state, [_consumer(each) for each in consumers[0].members])
+
+
+def _consumer(member: consumer_group_describe.Member) -> Member:
+    assigned = frozenset(
+        TopicPartition(topic.topic_name, number)
+        for topic in member.assignment.topic_partitions
+        for number in topic.partitions
+    )
+    by_heartbeats = member.member_type == CONSUMER_MEMBER
+    return Member(member.member_id, member.instance_id, assigned, by_heartbeats)
 
 
 def committed_offsets(
@@ -68,13 +111,13 @@ def view_group(core: CoreBroker, group: str, topic: str | None, now_ms: int) -> 
     committed = committed_offsets(core, group, now_ms)
     if described is None or committed is None:
         return None
-    places = set(committed) | _assigned(described)
+    places = set(committed).union(*(member.assigned for member in described.members))
     if topic is not None:
         found = core.topics.get(topic)
         count = 0 if found is None else len(found.partitions)
         places = {TopicPartition(topic, index) for index in range(count)}
     return GroupView(
-        described.group_state,
+        described.state,
         len(described.members),
         committed,
         {where: _lag(core, where, committed.get(where)) for where in places},
@@ -88,16 +131,13 @@ def record_count(core: CoreBroker, topic: str) -> int:
     return sum(each.high_watermark - each.log_start_offset for each in partitions if each)
 
 
-def _assigned(described: DescribedGroup) -> set[TopicPartition]:
+def _assigned(described: DescribedGroup, member: DescribedGroupMember) -> frozenset[TopicPartition]:
     if described.protocol_type != CONSUMER_PROTOCOL_TYPE:
-        return set()
-    assigned: set[TopicPartition] = set()
-    for member in described.members:
-        try:
-            assigned.update(decode_assignment(member.member_assignment))
-        except ProtocolError:  # a format of the client's own
-            continue
-    return assigned
+        return frozenset()
+    try:
+        return frozenset(decode_assignment(member.member_assignment))
+    except ProtocolError:  # a format of the client's own
+        return frozenset()
 
 
 def _lag(core: CoreBroker, where: TopicPartition, committed: int | None) -> int:

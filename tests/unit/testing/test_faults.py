@@ -140,10 +140,11 @@ def test_a_leader_that_is_not_there_cannot_move(broker) -> None:
         broker.faults.move_leader("orders", 2)
 
 
-def test_a_member_that_expires_joins_again(broker, clients) -> None:
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_member_that_expires_joins_again(broker, clients, protocol: str) -> None:
     broker.publish("orders", b"a")
     lost = []
-    consumer = clients.consumer(group="g")
+    consumer = clients.consumer(group="g", group_protocol=protocol)
 
     class Listener:
         def on_lost(self, partitions):
@@ -157,13 +158,16 @@ def test_a_member_that_expires_joins_again(broker, clients) -> None:
     broker.publish("orders", b"b")
     assert b"b" in consume(consumer, 2)
     after = consumer.group_metadata()
-    assert after.member_id != before.member_id
+    assert (after.member_id != before.member_id) == (protocol == "classic")
+    assert after.generation_id > before.generation_id or protocol == "classic"
     assert len(lost) == 2
 
 
-def test_one_of_several_members_is_named(broker, clients) -> None:
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_one_of_several_members_is_named(broker, clients, protocol: str) -> None:
+    options = {"group": "g", "group_protocol": protocol}
     consumers = [
-        clients.consumer("orders", group="g", group_instance_id=name) for name in ("x", "y")
+        clients.consumer("orders", group_instance_id=name, **options) for name in ("x", "y")
     ]
     for _ in range(50):
         for consumer in consumers:

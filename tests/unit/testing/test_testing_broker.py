@@ -37,9 +37,10 @@ def consume(consumer, count) -> None:
     raise AssertionError("too few records")
 
 
-def test_a_group_is_waited_for(broker, clients) -> None:
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_is_waited_for(broker, clients, protocol: str) -> None:
     broker.publish("orders", 1)
-    consumer = clients.consumer("orders", group="g")
+    consumer = clients.consumer("orders", group="g", group_protocol=protocol)
     consume(consumer, 1)
     broker.wait_for(group="g")
     broker.wait_for(group="g", state="Stable", members=1)
@@ -164,9 +165,10 @@ def test_a_clock_by_hand_cannot_listen(broker) -> None:
         _ = broker.bootstrap
 
 
-def test_a_reset_leaves_nothing(broker, clients) -> None:
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_reset_leaves_nothing(broker, clients, protocol: str) -> None:
     broker.publish("orders", 1)
-    consume(clients.consumer("orders", group="g"), 1)
+    consume(clients.consumer("orders", group="g", group_protocol=protocol), 1)
     broker.faults.on(ApiKey.PRODUCE, error("NOT_LEADER_OR_FOLLOWER"))
     broker.faults.move_leader("orders")
     broker.faults.max_versions("2.8")
