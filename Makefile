@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q
 
-.PHONY: help run test check format conformance chaos crash simulate fuzz bench generate clean
+.PHONY: help run test check format conformance chaos crash delay simulate fuzz bench generate clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -34,7 +34,7 @@ conformance:  ## the client suites alone; TARGET is kafka, kafka-3.9, or headrac
 
 chaos:  ## exactly-once pipelines under kill -9 of workers and broker for MINUTES (10); HEADRACE_CHAOS_SEED repeats
 	@$(PYTHON) tools/prepare.py test
-	HEADRACE_CHAOS_SECONDS=$$((60 * $(or $(MINUTES),10))) $(PYTEST) -s tests/chaos/test_pipeline.py
+	HEADRACE_CHAOS_SECONDS=$$((60 * $(or $(MINUTES),10))) $(PYTEST) -s tests/chaos/test_pipeline.py tests/chaos/faulty_workers.py
 
 crash:  ## power cuts at thousands of points of recorded servers, then many cycles of kill -9 under load
 	@$(PYTHON) tools/prepare.py test
@@ -43,8 +43,14 @@ crash:  ## power cuts at thousands of points of recorded servers, then many cycl
 	@cat .cache/crash/results.txt
 	HEADRACE_KILL_CYCLES=500 $(PYTEST) tests/conformance/server/test_kill_nine.py --timeout 3600
 
-simulate:  ## a thousand lives of consumers, and of workers, in virtual time; a failure names its seed
+delay:  ## a million delayed records over kill -9: each comes once, in time (RECORDS=n; five minutes)
 	@$(PYTHON) tools/prepare.py test
+	HEADRACE_DELAYED_RECORDS=$(or $(RECORDS),1000000) \
+		$(PYTEST) tests/conformance/server/test_delayed_records.py --timeout 1800 -s
+
+simulate:  ## ten thousand stories of broker, network, disk and clients (an hour; an interrupted run goes on); SEEDS=n
+	@$(PYTHON) tools/prepare.py test
+	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),10000)
 	HEADRACE_GROUP_ROUNDS=$(or $(ROUNDS),1000) HEADRACE_WORKER_ROUNDS=$(or $(ROUNDS),1000) \
 		$(PYTEST) -n 2 tests/property/test_group_rounds.py tests/property/test_worker_rounds.py
 

@@ -19,6 +19,7 @@ FIRST = {
     "transactions have a time (B10)": 5,
     "old epochs are fenced (B11)": 1,
     "members of old generations commit nothing (C3)": 32,
+    "partitions wait for their owner (C6)": 5,
 }
 
 

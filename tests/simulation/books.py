@@ -14,13 +14,18 @@ The numbers are those of the invariants in the design of the simulation:
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headrace.broker.broker import Broker
 from headrace.core.log.control_batch import Marker, read_marker
 from headrace.core.log.partition_log import PartitionLog
 from headrace.protocol.codec import Message
+from headrace.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from headrace.protocol.messages.end_txn import EndTxnResponse
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
 from headrace.protocol.messages.init_producer_id import InitProducerIdResponse
@@ -28,6 +33,9 @@ from headrace.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFe
 from headrace.records.batch import BatchHeader, iterate_headers
 from headrace.records.reader import read_records
 from headrace.types import FileRange, TopicPartition
+from tests.fixtures.history.checker import check
+from tests.simulation.history import Recorder
+from tests.simulation.holders import Holders
 from tests.simulation.network import Client, Frame
 from tests.simulation.world import ViolationError
 
@@ -145,14 +153,16 @@ class Transaction:
     sources: list[tuple[int, int]] = field(default_factory=list)
     """Partition and offset of the records that it has worked on."""
     acknowledged: list[bytes] = field(default_factory=list)
+    steps: list[list[Any]] = field(default_factory=list)
+    """Its polls and sends, as a history has them."""
 
 
 class Books:
     """Everything that was said and seen."""
 
-    def __init__(self, topics: list[str], group: str) -> None:
-        self.topics = topics
+    def __init__(self, group: str, now_ms: Callable[[], int]) -> None:
         self.group = group
+        self.history = Recorder(now_ms)
         self.mirrors: dict[TopicPartition, Mirror] = {}
         self.transactions: dict[str, Transaction] = {}
         self.seen: dict[tuple[TopicPartition, int], bytes | None] = {}
@@ -163,6 +173,7 @@ class Books:
         """What the group was told to have committed."""
         self.counts: Counter[str] = Counter()
         self.broker: Broker | None = None
+        self._holders = Holders(group)
         self._asked: dict[int, dict[TopicPartition, int]] = {}
 
     # At every step
@@ -171,6 +182,11 @@ class Books:
         self.broker = broker
         for name, mirror in self.mirrors.items():
             mirror.look(_log(broker, name))
+
+    def at_rest(self, broker: Broker) -> None:
+        """The broker has done something, and comes to rest."""
+        self.look(broker)
+        self._holders.check(broker)
 
     def restarted(self, broker: Broker) -> None:
         self.broker = broker
@@ -188,6 +204,9 @@ class Books:
             self._fetched(request, response)
         elif isinstance(response, InitProducerIdResponse | EndTxnResponse):
             self._identified(frame, response)
+        elif isinstance(response, ConsumerGroupHeartbeatResponse):
+            assert isinstance(request, ConsumerGroupHeartbeatRequest)
+            self._holders.answered(request, response)
         elif isinstance(response, OffsetFetchResponse) and id(request) in self._asked:
             self._fetched_offsets(self._asked.pop(id(request)), response)
 
@@ -350,6 +369,12 @@ class Books:
         missing = self.plain_acknowledged - set(found)
         if missing:
             raise ViolationError(f"acknowledged and lost: {sorted(missing)[:3]} (1, 17)")
+
+    def check_history(self) -> None:
+        """Judge what clients said of their operations."""
+        anomalies = check(self.history.operations)
+        if anomalies:
+            raise ViolationError(f"the history has {len(anomalies)} anomalies: {anomalies[0]}")
 
     def expected(self, name: TopicPartition, *, committed: bool) -> list[tuple[int, bytes | None]]:
         """Return what a reader of a partition must have read in the end."""

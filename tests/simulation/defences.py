@@ -9,6 +9,8 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 from unittest.mock import patch
 
+from headrace.core.coordinator.consumer import turn
+from headrace.core.coordinator.consumer.reconcile import reconcile
 from headrace.core.coordinator.group import transactional
 from headrace.core.coordinator.group.offset_store import OffsetStore
 from headrace.core.coordinator.runtime import NOTHING, Shard
@@ -37,6 +39,10 @@ def _end_without_bump(
     transaction = shard.find(transactional_id, *producer)
     ended = transactions.end(shard, transaction, now_ms, committed=committed)
     return ended.with_response(producer)
+
+
+def _everything_is_free(current: Any, target: Any, epoch: Any, owned: Any, _is_free: Any) -> Any:
+    return reconcile(current, target, epoch, owned, lambda _partition: True)
 
 
 DEFENCES: dict[str, list[Any]] = {
@@ -81,6 +87,7 @@ DEFENCES: dict[str, list[Any]] = {
     "members of old generations commit nothing (C3)": [
         patch.object(transactional, "_refusal", lambda *_: ErrorCode.NONE)
     ],
+    "partitions wait for their owner (C6)": [patch.object(turn, "reconcile", _everything_is_free)],
     "the next transaction waits for the markers": [patch.object(transactions, "PREPARED", ())],
 }
 

@@ -27,6 +27,8 @@ from tests.simulation.raw import RawProducer
 
 LONG_MS = 1 << 40
 CALL_MS = 1000
+BATCH = 10
+"""Records in a batch, so that it fits into a small segment."""
 FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
 
 
@@ -67,7 +69,9 @@ class Raw:
             self._known = True
 
     def write(self, name: TopicPartition, values: list[bytes]) -> Program:
-        yield from self._run(self._raw.send(name, values, self._client.engine.now_ms), CALL_MS)
+        for start in range(0, len(values), BATCH):
+            batch = values[start : start + BATCH]
+            yield from self._run(self._raw.send(name, batch, self._client.engine.now_ms), CALL_MS)
 
     def send_offsets(self, offsets: dict[TopicPartition, int], group: GroupMetadata) -> Program:
         yield from self._run(self._raw.send_offsets(offsets, group), CALL_MS)
@@ -103,6 +107,7 @@ class Ours:
             transactional_id=name,
             transaction_timeout_ms=timeout_ms,
             linger_ms=chance.choice([0, 5]),
+            batch_size=600,
             delivery_timeout_ms=1500,
             max_block_ms=2000,
             **options,

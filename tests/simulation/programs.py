@@ -14,7 +14,9 @@ from headrace.clients.producer.core import ProducerCore
 from headrace.clients.producer.delivery import Delivery
 from headrace.errors import HeadraceError
 from headrace.types import TopicPartition
+from tests.fixtures.history.operations import FAIL, INFO, INVOKE, OK
 from tests.simulation.books import Books, Transaction
+from tests.simulation.history import place, polled, sent
 from tests.simulation.knobs import Knobs
 from tests.simulation.network import Client, Network, Process, Program
 from tests.simulation.producers import (
@@ -73,9 +75,11 @@ class Plain(Process):
                 headers=(),
                 timestamp_ms=None,
                 partition=partition,
-                on_delivery=partial(self._delivered, value),
+                on_delivery=partial(self._delivered, partition, value),
             )
             if delivery is not None:
+                step = sent(TopicPartition("in", partition), value)
+                self._books.history.write(value.decode(), INVOKE, "send", [step])
                 self._client.follow()
                 return
             try:
@@ -83,8 +87,11 @@ class Plain(Process):
             except HeadraceError:
                 yield 20
 
-    def _delivered(self, value: bytes, delivery: Delivery) -> None:
+    def _delivered(self, partition: int, value: bytes, delivery: Delivery) -> None:
         if delivery.exception() is None:
+            offset = delivery.metadata().offset
+            step = sent(TopicPartition("in", partition), value, offset)
+            self._books.history.write(value.decode(), OK, "send", [step])
             self._books.plain_acknowledged.add(value)
             self._books.counts["produced"] += 1
         else:
@@ -125,7 +132,10 @@ class Reader(Process):
         while True:
             try:
                 yield self._client, self._core.poll(500), 2000
-                for record in self._core.take(None):
+                records = self._core.take(None)
+                if records and self.committed:
+                    self._books.history.at_once(self.name, "poll", [polled(records)])
+                for record in records:
                     self._got(record)
                 self._client.follow()
             except HeadraceError as error:
@@ -192,7 +202,9 @@ class Member(Process):
 
     def assigned(self, partitions: list[TopicPartition]) -> None:
         generation = self._consumer.group_metadata().generation_id
-        self._books.assigned(self.name, generation, partitions)
+        if not self._knobs.new_groups:  # there each member has an epoch of its own
+            self._books.assigned(self.name, generation, partitions)
+        self._books.history.at_once(self.name, "assign", [place(name) for name in partitions])
 
     def _live(self) -> Program:
         while True:
@@ -205,11 +217,11 @@ class Member(Process):
             try:
                 yield self._reading, self._consumer.poll(300), 2000
                 records = self._consumer.take(
-                    10 if self._knobs.calm else self._chance.choice([1, 3, 10])
+                    50 if self._knobs.calm else self._chance.choice([1, 3, 10])
                 )
                 self._reading.follow()
                 if records:
-                    yield from self._transact(records)
+                    yield from self._recorded(records)
             except ShutOutError as error:
                 self.network.machine.trace(f"{self.name}: {error!r}")
                 self._books.counts["fenced"] += 1
@@ -219,11 +231,26 @@ class Member(Process):
                 self._books.counts["failed"] += 1
                 yield from self._rewind()
 
-    def _transact(self, records: list[Any]) -> Program:
-        chance, books = self._chance, self._books
+    def _recorded(self, records: list[Any]) -> Program:
+        """Do one transaction, and write down what it was."""
         self._transactions += 1
         transaction = Transaction(f"{self.name}-{self._transactions}")
-        books.transactions[transaction.name] = transaction
+        self._books.transactions[transaction.name] = transaction
+        history = self._books.history
+        history.write(self.name, INVOKE, "transaction", transaction.steps)
+        try:
+            yield from self._transact(records, transaction)
+        except Exception:
+            history.write(self.name, INFO, "transaction", transaction.steps)
+            raise
+        outcome = OK if transaction.told else FAIL
+        history.write(self.name, outcome, "transaction", transaction.steps)
+        if not transaction.told:
+            yield from self._rewind()
+
+    def _transact(self, records: list[Any], transaction: Transaction) -> Program:
+        chance, books = self._chance, self._books
+        transaction.steps.append(polled(records))
         transaction.sources = [(record.partition, record.offset) for record in records]
         offsets: dict[TopicPartition, int] = {}
         outputs: dict[TopicPartition, list[bytes]] = defaultdict(list)
@@ -232,6 +259,7 @@ class Member(Process):
             name = TopicPartition("out", chance.randrange(self._knobs.outputs))
             value = f"{transaction.name}|{record.partition}|{record.offset}"
             outputs[name].append(value.encode() + b"|" + b"x" * chance.choice([0, 40]))
+            transaction.steps.append(sent(name, outputs[name][-1]))
         group = self._consumer.group_metadata()
         yield from self._producer.begin()
         for name, values in outputs.items():
@@ -246,8 +274,6 @@ class Member(Process):
         transaction.told = transaction.wanted
         if transaction.wanted:
             books.ended(transaction)
-        else:
-            yield from self._rewind()
 
     def _rewind(self) -> Program:
         """Go back to what is committed."""
@@ -261,14 +287,16 @@ class Member(Process):
             for name, at in found.items():
                 if name in self._consumer.cursors:
                     self._consumer.places.seek(name, 0 if at is None else at.offset)
+            self._books.history.at_once(self.name, "assign", [place(name) for name in found])
             return
 
 
 class Careless(Process):
     """A transactional producer that ends its transactions while its batches are still on their way, and goes on."""
 
-    def __init__(self, network: Network, knobs: Knobs) -> None:
+    def __init__(self, network: Network, knobs: Knobs, books: Books) -> None:
         super().__init__(network, "z")
+        self._books = books
         self._knobs = knobs
         self._chance = random.Random(f"{knobs.seed} careless")
         configs = [ClientConfig(client_id=f"z{number}", **knobs.client) for number in range(2)]
@@ -288,6 +316,7 @@ class Careless(Process):
                 yield self._fast, self._producer.add(name), 1000
                 count += 1
                 value = b"z%d|-|-" % count
+                self._books.history.write(f"z{count}", INVOKE, "send", [sent(name, value)])
                 self._slow.engine.spawn(
                     self._producer.write(name, [value], self._fast.engine.now_ms), timeout_ms=1000
                 )

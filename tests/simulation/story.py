@@ -18,6 +18,7 @@ from headrace.protocol.messages.create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
+from headrace.protocol.messages.list_groups import ListGroupsRequest
 from headrace.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -63,9 +64,9 @@ class Story:
         """The answer after which the broker ends, and whether the power fails with it."""
         self._heard: deque[Frame] = deque(maxlen=60)
         self._replayer = Wire(self.network, None, None)
-        self.books = Books(["in", "out"], GROUP)
+        self.books = Books(GROUP, lambda: self.machine.now_ms)
         self._create_topics()
-        self.machine.after_step = self.books.look
+        self.machine.after_step = self.books.at_rest
         self.machine.after_start = self.books.restarted
         self.machine.after_fall = self.network.broker_fell
         self.network.on_request = self._hear
@@ -77,7 +78,7 @@ class Story:
             Reader(self.network, "rc", knobs, self.books, committed=True),
             Reader(self.network, "ru", knobs, self.books, committed=False),
         ]
-        self._careless = Careless(self.network, knobs) if knobs.careless else None
+        self._careless = Careless(self.network, knobs, self.books) if knobs.careless else None
         self.zombies: list[Process] = []
         """Members that were replaced while they were stopped, and go on."""
 
@@ -256,6 +257,7 @@ class Story:
         knobs = self.knobs
         self.network.weather = Weather(delay_ms=1)
         self._ambush = None
+        machine.sync_ms = 1
         knobs.calm = True
         for process in self.plain:
             process.stopping = True
@@ -270,24 +272,33 @@ class Story:
         return not self._unsettled()
 
     def _unsettled(self) -> str:
-        broker = self.machine.broker
-        if broker is None:
+        """Return what is still under way, if anything is."""
+        if self.machine.broker is None:
             return "the broker is down"
         if not all(process.done for process in self.plain):
             return "producers are at work"
+        return self._undecided() or self._unread()
+
+    def _undecided(self) -> str:
         for name, mirror in self.books.mirrors.items():
             if mirror.last_stable_offset != mirror.end:
                 return f"{name} ends at {mirror.end}, stable until {mirror.last_stable_offset}"
+        listed = self._ask(ListGroupsRequest())
+        states = [] if listed is None else [group.group_state for group in listed.groups]
+        return "" if states == ["Stable"] else f"groups are {states}"
+
+    def _unread(self) -> str:
         final = self._final()
         for number in range(self.knobs.inputs):
             name = TopicPartition("in", number)
-            if final.get(name, 0) != self.books.mirrors[name].end:
-                return f"{name}: {final.get(name)} of {self.books.mirrors[name].end} is committed"
+            end = self.books.mirrors[name].end
+            if final.get(name, 0) != end:
+                return f"{name}: {final.get(name)} of {end} is committed"
         for reader in self.readers:
             for name in reader.names:
-                expected = self.books.expected(name, committed=reader.committed)
-                if len(reader.got[name]) < len(expected):
-                    return f"{reader.name} has {len(reader.got[name])} of {len(expected)} of {name}"
+                count = len(self.books.expected(name, committed=reader.committed))
+                if len(reader.got[name]) < count:
+                    return f"{reader.name} has {len(reader.got[name])} of {count} of {name}"
         return ""
 
     def _final(self) -> dict[TopicPartition, int]:
@@ -316,6 +327,7 @@ class Story:
                 expected = books.expected(name, committed=reader.committed)
                 if reader.got[name] != expected:
                     raise ViolationError(f"{reader.name} read {name} otherwise than it is (18)")
+        books.check_history()
         if self.machine.journal.errors:
             raise ViolationError(f"the broker says: {self.machine.journal.errors[0]} (25)")
         self.counts += books.counts

@@ -82,7 +82,8 @@ class Machine:
         self._metadata = MemoryMetadataStore()
         self._entropy = CountingEntropy()
         self._config = BrokerConfig(**options)
-        self._sync_ms = sync_ms
+        self.sync_ms = sync_ms
+        """How long a group commit may take."""
         self._cut_power = False
         self._tick_at_ms = 0
         self.start()
@@ -168,7 +169,7 @@ class Machine:
                     failure = error
                 broker.finish_sync(batch, failure, self.now_ms)
 
-            self.schedule.at(self.now_ms + self.chance.randint(0, self._sync_ms), synced)
+            self.schedule.at(self.now_ms + self.chance.randint(0, self.sync_ms), synced)
         if broker.compaction_due and (task := broker.start_compaction()) is not None:
             task.run()
             broker.finish_compaction(task, None, self.now_ms)

@@ -1,0 +1,51 @@
+"""The operations of a story's clients as the checker of histories takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from headrace.types import TopicPartition
+from tests.fixtures.history.operations import INVOKE, OK, Operation
+
+
+class Recorder:
+    """Writes down what each process does, one operation at a time."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self.operations: list[Operation] = []
+        self._now_ms = now_ms
+
+    def write(self, process: str, type_: str, f: str, value: list[Any]) -> None:
+        # No two have one time: what was written later happened later.
+        time_ns = self._now_ms() * 1_000_000_000 + len(self.operations)
+        self.operations.append(Operation(time_ns, process, type_, f, value))
+
+    def at_once(self, process: str, f: str, value: list[Any]) -> None:
+        """Write an operation that takes no time."""
+        self.write(process, INVOKE, f, value)
+        self.write(process, OK, f, value)
+
+
+def polled(records: Iterable[Any]) -> list[Any]:
+    """Return the step that is a poll."""
+    found: dict[str, list[Any]] = {}
+    for record in records:
+        name = place(TopicPartition(record.topic, record.partition))
+        found.setdefault(name, []).append([record.offset, text(record.value)])
+    return ["poll", found]
+
+
+def sent(name: TopicPartition, value: bytes, offset: int | None = None) -> list[Any]:
+    """Return the step that is a send."""
+    return ["send", place(name), text(value) if offset is None else [offset, text(value)]]
+
+
+def place(name: TopicPartition) -> str:
+    """Return a partition's name."""
+    return f"{name.topic}-{name.partition}"
+
+
+def text(value: bytes | None) -> str:
+    """Return a value without what fills it up."""
+    return (value or b"").rstrip(b"x").decode()

@@ -1,0 +1,62 @@
+"""Whose each partition of a group is, as the heartbeats of KIP-848 say: what a member was told or says that it owns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.broker.broker import Broker
+from headrace.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from tests.simulation.world import ViolationError
+
+Place = tuple[bytes, int]
+"""A topic's id and a partition of it."""
+
+
+class Holders:
+    """What each member holds: until it says that it does not any more, or the group has removed it."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self._held: dict[str, set[Place]] = {}
+        self._told: list[tuple[str, set[Place]]] = []
+
+    def answered(
+        self, request: ConsumerGroupHeartbeatRequest, response: ConsumerGroupHeartbeatResponse
+    ) -> None:
+        """A member was answered."""
+        member = request.member_id
+        if response.error_code:
+            return
+        if request.member_epoch < 0:
+            self._held.pop(member, None)
+            return
+        if request.member_epoch == 0:
+            self._held[member] = set()
+        if request.topic_partitions is not None:
+            self._held[member] = _places(request.topic_partitions)
+        if response.assignment is not None:
+            given = _places(response.assignment.topic_partitions)
+            self._told.append((member, given))
+            self._held.setdefault(member, set()).update(given)
+
+    def check(self, broker: Broker) -> None:
+        """Check what was given to members since the last time, when the broker is at rest."""
+        if not self._told:
+            return
+        told, self._told = self._told, []
+        shard = broker.groups._shard_of(self._group)
+        group = None if shard is None else shard.consumers.get(self._group)
+        members = set() if group is None else set(group.members)
+        self._held = {name: places for name, places in self._held.items() if name in members}
+        for member, given in told:
+            for other, held in self._held.items():
+                if other != member and given & held and member in members:
+                    shared = sorted(number for _, number in given & held)
+                    raise ViolationError(f"{member} was given {shared}, which {other} holds (14)")
+
+
+def _places(topics: Any) -> set[Place]:
+    return {(topic.topic_id, number) for topic in topics for number in topic.partitions}
