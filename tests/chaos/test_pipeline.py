@@ -1,6 +1,6 @@
 """Exactly once under chaos: see docs/chaos.md.
 
-HEADRACE_CHAOS_SECONDS is how long the faults of all runs go on together; without it two runs take 32 seconds.
+HEADRACE_CHAOS_SECONDS is how long the faults of all runs go on together; without it two runs take 28 seconds.
 HEADRACE_CHAOS_SEED repeats a run's faults.
 """
 
@@ -25,7 +25,7 @@ ALL = [
 ]
 LONG = os.environ.get("HEADRACE_CHAOS_SECONDS")
 VARIANTS = ALL if LONG else SHORT
-SECONDS = float(LONG or 32) / len(VARIANTS)
+SECONDS = float(LONG or 28) / len(VARIANTS)
 CACHE = Path(__file__).resolve().parents[2] / ".cache/chaos"
 
 
@@ -53,15 +53,6 @@ def test_the_output_is_the_input_once(client: str, protocol: str) -> None:
     print(result)
     with (CACHE / "results.jsonl").open("a") as results:
         results.write(json.dumps(result) + "\n")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not LONG, reason="a minute and a half; part of make chaos")
-@pytest.mark.parametrize("fault", ["commits apart", "reads all"])
-def test_workers_that_are_not_exact_are_found_out(tmp_path: Path, fault: str) -> None:
-    seed = 2  # of an input with aborted transactions, and many kills of workers
-    with pytest.raises(AssertionError, match="the output is not the input"):
-        Pipeline(tmp_path / "run", seed, "headrace", "classic", fault).run(20)
 
 
 def sorted_counts(pipeline: Pipeline, further: dict[str, int]) -> dict[str, int]:
