@@ -9,6 +9,7 @@ a restart the queue is filled again from the schedule. Their names end as recove
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from typing import Final
 
 from headrace.core.delay.schedule_batch import ENTRY
@@ -82,11 +83,13 @@ class DueQueue:
         """How many entries are in memory, but for pages of runs."""
         return len(self._near) + len(self._heads)
 
-    def add(self, entry: bytes) -> None:
-        """Add an entry."""
-        heapq.heappush(self._near, entry)
-        self._count += 1
-        if len(self._near) > self.limit:
+    def add(self, entries: Sequence[bytes]) -> None:
+        """Add entries."""
+        near, push = self._near, heapq.heappush
+        for entry in entries:
+            push(near, entry)
+        self._count += len(entries)
+        if len(near) > self.limit:
             try:
                 self._spill()
             except OSError:

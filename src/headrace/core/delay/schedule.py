@@ -21,6 +21,7 @@ Everything below the first record that waits, and below the last mark, can be de
 
 from __future__ import annotations
 
+import struct
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
@@ -60,6 +61,8 @@ _BATCHES_AT_ONCE: Final = 4
 _LOAD_BYTES: Final = 1 << 20
 """How much of the schedule is read at once while it is loaded."""
 _CHUNK_BITS: Final = 12
+_OFFSET: Final = struct.Struct(">8xq")
+_MOST: Final = 0xFFFFFFFF
 NEVER: Final = 2**63 - 1
 
 Append = Callable[[Buffer, int], AppendInfo]
@@ -196,7 +199,7 @@ class Schedule:
             self._mark = self._mark._replace(cursor=cursor)
             release = _Release(first, target.log_end_offset, cursor, Counter([last >> _CHUNK_BITS]))
             self._unmarked.append(release)
-            self._needed += release.chunks
+            self._needed.update(release.chunks)
             self._keep()
 
     def _due_of(self, offset: int) -> int:
@@ -234,14 +237,16 @@ class Schedule:
         self._loading = (next_offset, end) if next_offset > offset else None
 
     def _add(self, batch: Buffer, base_offset: int, position: int) -> None:
-        mark, add, needed = self._mark, self._queue.add, self._needed
-        cursor = b"" if mark.cursor == NOTHING else ENTRY.pack(*mark.cursor, 0, 0, 0)[:16]
-        for offset, entry in enumerate(entries_of(batch, base_offset, position), base_offset):
-            if entry[:16] > cursor and (
-                not mark.earlier or not mark.covers(ENTRY.unpack(entry)[0], offset)
-            ):
-                add(entry)
-                needed[offset >> _CHUNK_BITS] += 1
+        mark = self._mark
+        entries = entries_of(batch, base_offset, position)
+        if mark.cursor != NOTHING:
+            # The last record that was released is this, whatever its size.
+            last = ENTRY.pack(*mark.cursor, _MOST, _MOST, _MOST)
+            entries = [entry for entry in entries if entry > last]
+        if mark.earlier:
+            entries = [entry for entry in entries if not mark.covers(*ENTRY.unpack(entry)[:2])]
+        self._queue.add(entries)
+        self._needed.update(_chunks(entries))
 
     # Scheduling
 
@@ -266,11 +271,9 @@ class Schedule:
                     return batch.last_offset + 1
         info = self._append(later, now_ms)
         position = self.log.segments.active.size - len(later)
-        for offset, key in enumerate(
-            entries_of(later, info.base_offset, position), info.base_offset
-        ):
-            self._queue.add(key)
-            self._needed[offset >> _CHUNK_BITS] += 1
+        entries = entries_of(later, info.base_offset, position)
+        self._queue.add(entries)
+        self._needed.update(_chunks(entries))
         return info.last_offset + 1
 
     # Releasing
@@ -319,7 +322,7 @@ class Schedule:
         while self._unsynced and self._unsynced[0][0] < self.log.high_watermark:
             self._synced_mark, target_offset = self._unsynced.popleft()
             while self._marked and self._marked[0].end_offset <= target_offset:
-                self._needed -= self._marked.popleft().chunks
+                self._forget(self._marked.popleft().chunks)
             self._keep()
         if self._unsynced:
             return  # one mark for each sync is enough
@@ -337,6 +340,13 @@ class Schedule:
             unmarked.extendleft(reversed(self._marked))
             self._marked.clear()
             raise
+
+    def _forget(self, chunks: Counter[int]) -> None:
+        needed = self._needed
+        for chunk, count in chunks.items():
+            needed[chunk] -= count
+            if not needed[chunk]:
+                del needed[chunk]
 
     def _keep(self) -> None:
         """Have the target keep the releases that no synced mark covers."""
@@ -385,10 +395,9 @@ class Schedule:
             if waiting:
                 self._append_release(waiting, entries, now_ms)
             else:
-                self._needed -= _chunks(entries)
+                self._forget(_chunks(entries))
         except BaseException:
-            for entry in entries:
-                self._queue.add(entry)
+            self._queue.add(entries)
             raise
         return True
 
@@ -438,7 +447,8 @@ class Schedule:
 
 
 def _chunks(entries: list[bytes]) -> Counter[int]:
-    return Counter(ENTRY.unpack(entry)[1] >> _CHUNK_BITS for entry in entries)
+    offsets = map(_OFFSET.unpack_from, entries)
+    return Counter([offset >> _CHUNK_BITS for (offset,) in offsets])
 
 
 def _last_mark(segment: Segment) -> tuple[int, Mark] | None:

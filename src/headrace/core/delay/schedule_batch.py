@@ -14,7 +14,7 @@ sequence of the producer's batch; its largest timestamp is the time at which it 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -105,8 +105,8 @@ def encode_waiting(header: BatchHeader, waiting: Sequence[Waiting], now_ms: int)
     )
 
 
-def entries_of(batch: Buffer, base_offset: int, position: int) -> Iterator[bytes]:
-    """Yield the entries (`ENTRY`) of a waiting batch that lies at a position of its segment.
+def entries_of(batch: Buffer, base_offset: int, position: int) -> list[bytes]:
+    """Return the entries (`ENTRY`) of a waiting batch that lies at a position of its segment.
 
     Raises:
         CorruptRecordError: It is none.
@@ -118,9 +118,11 @@ def entries_of(batch: Buffer, base_offset: int, position: int) -> Iterator[bytes
     rows = memoryview(batch)[HEADER_SIZE:rows_end]
     position += rows_end
     pack = ENTRY.pack
+    entries: list[bytes] = []
     for offset, (due_ms, size, crc) in enumerate(_ROW.iter_unpack(rows), base_offset):
-        yield pack(due_ms, offset, position, size, crc)
+        entries.append(pack(due_ms, offset, position, size, crc))
         position += size
+    return entries
 
 
 def encode_mark(mark: Mark, now_ms: int) -> bytes:
