@@ -44,6 +44,8 @@ def check_expiry(batch: Buffer) -> Expiry:
             records do not decode.
     """
     header = BatchHeader.parse(batch)
+    if header.is_control:
+        return NO_RECORDS
     try:
         data = records_of(header, batch)
         if _NAME not in data:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from headrace.core.log.config import LogConfig
+from headrace.core.log.control_batch import Marker
 from headrace.core.log.partition_log import PartitionLog
 from headrace.core.log.replacement import finish_replacements
 from headrace.core.log.selective_read import SelectiveReading
@@ -14,6 +15,7 @@ from headrace.records.builder import build_batch
 from headrace.records.compression import Compression
 from headrace.records.reader import read_records
 from headrace.records.refusal import InvalidRecordsError
+from headrace.records.rewriting import placeholder
 from headrace.records.tags import TagFilter
 from headrace.storage.memory_files import MemoryFileSystem
 from headrace.types import FileRange
@@ -109,6 +111,15 @@ def test_a_reader_comes_past_what_has_expired_as_a_whole() -> None:
     assert (header.base_offset, header.next_offset, header.is_control) == (301, 302, True)
     assert header.partition_leader_epoch == 0
     assert read(log, 302, now_ms=NOW_MS + 5) is None
+
+
+def test_control_batches_are_in_nobodys_way() -> None:
+    log = open_log(MemoryFileSystem(), EXPIRING)
+    append(log, batch([5]))
+    hole = placeholder(0, 1, leader_epoch=0, now_ms=NOW_MS)
+    log.append(hole, leader_epoch=0, now_ms=NOW_MS, validate=False)
+    log.append_marker(Marker(1, 0, 0, committed=True), leader_epoch=0, now_ms=NOW_MS)
+    assert log.segments.active.expiry == (NOW_MS + 5, NOW_MS + 5)
 
 
 def test_a_batch_with_a_bad_time_to_live_is_refused_by_number() -> None:
