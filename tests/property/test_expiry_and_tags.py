@@ -25,7 +25,7 @@ from headrace.records.compression import Compression
 from headrace.records.directives import directives
 from headrace.records.tags import TagFilter
 from headrace.types import FileRange
-from tests.fixtures.crash_files import CrashFileSystem
+from tests.fixtures.crash_files import CrashFileSystem, PowerCut
 from tests.fixtures.logs import NOW_MS, PARTITION, open_log, sync
 
 SEEDS = range(30)
@@ -246,3 +246,29 @@ def test_what_is_cleaned_is_gone_and_is_left_alone_for_an_hour() -> None:
         model.clean(crashes=False)
         assert plan_expiry(model.log, model.now_ms + PARTLY_EXPIRED_MS) == []
         assert model.log.size_bytes < size / 2
+
+
+def test_a_power_cut_in_any_operation_of_a_round_loses_nothing_that_lives() -> None:
+    cut_at, cuts = 0, 0
+    while cuts == cut_at:
+        cut_at += 1
+        model = Model(random.Random(7))
+        for _ in range(25):
+            model.produce()
+        for _ in PRODUCERS:
+            model.end_transaction()
+        model.roll()
+        model.now_ms += 2000
+        model.settle()
+        model.files.fuse = model.files.operations + cut_at
+        try:
+            model.clean(crashes=False)
+        except PowerCut:
+            cuts += 1
+            model.chance.seed(cut_at)
+            model.crash()
+        model.files.fuse = None
+        for isolation_level in (0, READ_COMMITTED):
+            model.check(isolation_level, None)
+        assert model.log.log_end_offset > model.entries[-1].offset
+    assert cuts > 10

@@ -173,3 +173,13 @@ def test_what_is_published_may_have_both(broker, clock) -> None:
     assert len(broker.read("out", 0, 0)) == 1
     clock.advance_to(clock.now_ms() + 10)
     assert broker.read("out", 0, 0) == broker.read("t", 0, 0) == []
+
+
+def test_a_delayed_record_lives_from_when_it_is_due(broker, clock) -> None:
+    broker.create_topic("t", configs={**EXPIRING, "headrace.delay.enable": "true"})
+    broker.publish("t", b"v", delay_ms=1000, ttl_ms=10)
+    clock.advance_to(clock.now_ms() + 1000)
+    broker.read("t", 0, 0)
+    assert values(broker.read("t", 0, 0)) == [b"v"]
+    clock.advance_to(clock.now_ms() + 10)
+    assert broker.read("t", 0, 0) == []
