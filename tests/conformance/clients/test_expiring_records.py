@@ -52,6 +52,7 @@ def consume_confluent(bootstrap: str, topic: str, seen: list[bytes]) -> None:
             "group.id": topic,
             "auto.offset.reset": "earliest",
             "check.crcs": True,
+            "isolation.level": "read_committed",
         }
     )
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
@@ -66,7 +67,11 @@ def consume_confluent(bootstrap: str, topic: str, seen: list[bytes]) -> None:
 
 def consume_kafka_python(bootstrap: str, topic: str, seen: list[bytes]) -> None:
     consumer = kafka.KafkaConsumer(
-        topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest", enable_auto_commit=False
+        topic,
+        bootstrap_servers=bootstrap,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        isolation_level="read_committed",
     )
     deadline = time.monotonic() + TIMEOUT_S
     while seen[-1:] != [LAST] and time.monotonic() < deadline:
@@ -78,7 +83,10 @@ def consume_kafka_python(bootstrap: str, topic: str, seen: list[bytes]) -> None:
 def consume_aiokafka(bootstrap: str, topic: str, seen: list[bytes]) -> None:
     async def consume() -> None:
         consumer = aiokafka.AIOKafkaConsumer(
-            topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest"
+            topic,
+            bootstrap_servers=bootstrap,
+            auto_offset_reset="earliest",
+            isolation_level="read_committed",
         )
         await consumer.start()
         try:
@@ -124,26 +132,43 @@ def consume_kcat(bootstrap: str, topic: str, seen: list[bytes]) -> None:
 
 def consume_java(bootstrap: str, topic: str, seen: list[bytes]) -> None:
     command = tool_command("console-consumer")
-    read_lines(
-        [*command, "--bootstrap-server", bootstrap, "--topic", topic, "--from-beginning"], seen
-    )
+    command += ["--bootstrap-server", bootstrap, "--topic", topic, "--from-beginning"]
+    read_lines([*command, "--isolation-level", "read_committed"], seen)
 
 
 class Producing:
     """librdkafka, which sets a header as any program could."""
 
-    def __init__(self, bootstrap: str, topic: str, codec: str = "none") -> None:
+    def __init__(self, bootstrap: str, topic: str, codec: str = "none", **settings: str) -> None:
         self._topic = topic
-        self._producer = confluent_kafka.Producer(
-            {"bootstrap.servers": bootstrap, "compression.type": codec, "batch.size": 10_000}
+        self.producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "compression.type": codec,
+                "batch.size": 10_000,
+                **{name.replace("_", "."): value for name, value in settings.items()},
+            }
         )
 
     def send(self, value: bytes, ttl_ms: int | None = None) -> None:
         headers = [] if ttl_ms is None else [("headrace.ttl-ms", str(ttl_ms))]
-        self._producer.produce(self._topic, value, headers=headers)
+        self.producer.produce(self._topic, value, headers=headers)
 
     def flush(self) -> None:
-        assert self._producer.flush(30) == 0
+        assert self.producer.flush(30) == 0
+
+
+def produce_transactions(bootstrap: str, topic: str) -> list[bytes]:
+    """One that is aborted and one that is committed, with records that have expired; return those to be read."""
+    producing = Producing(bootstrap, topic, transactional_id=topic)
+    producing.producer.init_transactions(30)
+    for end in (producing.producer.abort_transaction, producing.producer.commit_transaction):
+        producing.producer.begin_transaction()
+        for number in range(10):
+            producing.send(b"%s/%d" % (end.__name__.encode(), number), 0 if number % 2 else None)
+        producing.flush()
+        end(30)
+    return [b"commit_transaction/%d" % number for number in range(0, 10, 2)]
 
 
 @pytest.mark.parametrize(
@@ -178,6 +203,7 @@ def test_a_consumer_gets_what_has_not_expired_and_comes_past_the_rest(
             if lives:
                 expected.append(text)
         producer.flush()
+    expected += produce_transactions(server.bootstrap, topic)
     seen: list[bytes] = []
     thread = threading.Thread(target=consume, args=(server.bootstrap, topic, seen))
     thread.start()
