@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import pytest
 
 from headrace.core.delay.division import divide
 from headrace.errors import ApiError, ErrorCode
+from headrace.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from headrace.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -19,6 +24,7 @@ from headrace.records.builder import build_batch
 from headrace.records.compression import Compression
 from headrace.records.reader import Record, read_records
 from tests.fixtures.broker_harness import START_MS, BrokerHarness, fetch_request, produce_request
+from tests.fixtures.crash_files import CrashFileSystem
 
 AT = "headrace.deliver-at-ms"
 AFTER = "headrace.delay-ms"
@@ -325,6 +331,57 @@ def test_transactions_do_not_delay() -> None:
     with pytest.raises(ApiError, match="not transactional"):
         divide(bytes(batch), now_ms=START_MS, max_delay_ms=DAY_MS)
     assert world.values() == []
+
+
+def test_a_full_disk_puts_a_release_off_and_keeps_the_order() -> None:
+    files = CrashFileSystem()
+    world = World(files=files)
+    world.put(delayed(b"b", 2000), delayed(b"a", 1000))
+    files.fault = lambda kind, _path: errno.ENOSPC if kind in {"append", "create"} else None
+    world.pass_time(5000)
+    assert world.pending == 2
+    assert world.put(plain(b"x")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert world.put(delayed(b"x", 1)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    files.fault = None
+    world.pass_time(20_000)
+    assert world.values() == [b"a", b"b"]
+    assert world.pending == 0
+
+
+def test_partitions_that_are_added_change_nothing_for_what_waits() -> None:
+    world = World()
+    world.put(delayed(b"a", 1000))
+    topic = CreatePartitionsTopic(name="later", count=3, assignments=None)
+    world.call(CreatePartitionsRequest(topics=[topic], timeout_ms=1000))
+    world.call(produce_request("later", 2, records(delayed(b"b", 500))))
+    world.crash()
+    world.pass_time(2000)
+    assert world.values() == [b"a"]
+    assert [each.value for each in read_records(world.fetch("later", 1, 2).records)] == [b"b"]
+
+
+def test_a_record_that_the_disk_has_damaged_does_not_hold_up_the_others() -> None:
+    files = CrashFileSystem()
+    world = World(files=files)
+    world.put(delayed(b"aaaa", 1000), delayed(b"bbbb", 2000))
+    (path,) = [path for path in files.contents() if path.startswith("~later-0") and ".log" in path]
+    content = files._entries[path].content
+    content[content.index(b"aaaa")] ^= 1
+    world.pass_time(5000)
+    assert world.values() == [b"bbbb"]
+    assert "delayed_record_damaged" in world.journal.events("error")
+    assert world.pending == 0
+
+
+def test_many_partitions_take_their_turns() -> None:
+    world = World()
+    world.create_topic("wide", partitions=30, headrace_delay_enable="true")
+    for index in range(30):
+        world.call(produce_request("wide", index, records(delayed(b"a", 100 + index))))
+    world.pass_time(1000)
+    for index in range(30):
+        (record,) = read_records(world.fetch("wide", 1, index).records)
+        assert record.timestamp == START_MS + 100 + index
 
 
 def test_a_time_to_live_counts_from_when_a_record_comes() -> None:
