@@ -12,6 +12,11 @@ from tests.conformance.differential.normal import Symbols, normal
 from tests.conformance.differential.on_purpose import DIFFERENCES, DOCUMENT, document
 from tests.conformance.differential.pair import judge
 from tests.conformance.differential.peer import CLOSED, Step
+from tests.conformance.differential.test_transactions import (
+    PROTOCOLS,
+    SEQUENCES,
+    scenario_name,
+)
 
 
 def test_the_document_is_up_to_date() -> None:
@@ -23,6 +28,7 @@ def test_every_difference_names_scenarios_that_exist() -> None:
     source = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
     names = set(re.findall(r"@scenarios\ndef (\w+)\(peer", source))
     assert len(names) > 50
+    names |= {scenario_name(sequence, protocol) for sequence in SEQUENCES for protocol in PROTOCOLS}
     for difference in DIFFERENCES:
         for place in difference.shown:
             pattern = re.compile(place.scenario.replace("*", ".*"))

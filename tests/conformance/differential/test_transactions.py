@@ -255,6 +255,11 @@ class Producer:
         self.peer.note_answer(label, found)
 
 
+def scenario_name(name: str, protocol: str) -> str:
+    """What a sequence in a protocol is called where differences are explained."""
+    return f"transactions_{name}_{protocol}"
+
+
 def play(peer: Peer, name: str, protocol: str) -> None:
     topic = f"{name}-{protocol}"
     peer.create(topic)
@@ -286,7 +291,7 @@ def test_transactions(pair: Pair, name: str, protocol: str) -> None:
     def scenario(peer: Peer) -> None:
         play(peer, name, protocol)
 
-    scenario.__name__ = f"transactions_{name}_{protocol}"
+    scenario.__name__ = scenario_name(name, protocol)
     pair.compare(scenario)
 
 
