@@ -597,8 +597,8 @@ TRANSACTIONS: Final = (
     ),
     Difference(
         "EndTxn",
-        "takes the epoch before the present one for a retry, also when the last transaction was ended by EndTxn 4 or below, "
-        "which raises no epoch: the sender gets the present epoch",
+        "takes the epoch before the present one for a retry, also when the last transaction was ended by EndTxn 4 or "
+        "below, which raises no epoch: the sender gets the present epoch",
         "PRODUCER_FENCED, unless it is the retry of the request that has ended the transaction",
         "A producer that was replaced must not become the present one.",
         tuple(
@@ -608,8 +608,8 @@ TRANSACTIONS: Final = (
     ),
     Difference(
         "Produce",
-        "remembers the lowest sequence that was refused for its transaction, until the producer's next marker, and refuses "
-        "higher ones",
+        "remembers the lowest sequence that was refused for its transaction, until the producer's next marker, and "
+        "refuses higher ones",
         "the sequence has to follow what is stored",
         "What is lost on the way is noticed by that, too.",
         tuple(

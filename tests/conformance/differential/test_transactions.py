@@ -1,8 +1,9 @@
 """Transactions, request by request: retries, producers of other ids and epochs, ends that come twice or too late.
 
-A sequence is a line of words. Each is asked of both brokers in the classic protocol and in that of transaction version 2
-(KIP-890), where the end of a transaction raises the epoch. A second word says who sends it: `old` has the epoch before,
-`newer` the next one, `foreign` another producer id, `twice` the same sequence number again, `gap` one too high.
+A sequence is a line of words. Each is asked of both brokers in the classic protocol and in that of transaction
+version 2 (KIP-890), where the end of a transaction raises the epoch. A second word says who sends it: `old` has the
+epoch before, `newer` the next one, `foreign` another producer id, `twice` the same sequence number again, `gap` one too
+high.
 """
 
 from __future__ import annotations
@@ -82,8 +83,8 @@ SEQUENCES = {
     "markers": "init, add, send, mark, commit, over, mark, mark newer, mark old, mark foreign, send, abort, over",
     "mixed": "init, send, commit, over, classic, add, send, commit, over, commit old, commit, bumping, commit old, "
     "send, commit, over, classic, add, send, init again, over, init, bumping, send, abort, over",
-    "brokers": "init, verify, batched, verify, verify old, batched old, batched foreign, batched nowhere, commit, over, "
-    "verify, batched",
+    "brokers": "init, verify, batched, verify, verify old, batched old, batched foreign, batched nowhere, commit, "
+    "over, verify, batched",
 }
 
 

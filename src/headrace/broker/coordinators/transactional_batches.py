@@ -2,9 +2,9 @@
 
 Until Produce 11 a partition has to be in the transaction already. From Produce 12 on its first batch adds it. The batch
 is appended only when that cannot be lost any more: else a crash could leave data of which the coordinator knows
-nothing, and nobody would ever end its transaction. The batches of one partition stay in order: what comes after the first one
-waits for the same record of the coordinator's, behind it. Those that wait are copies, as a connection uses its memory
-again; there is a bound of what they take.
+nothing, and nobody would ever end its transaction. The batches of one partition stay in order: what comes after the
+first one waits for the same record of the coordinator's, behind it. Those that wait are copies, as a connection uses
+its memory again; there is a bound of what they take.
 """
 
 from __future__ import annotations
