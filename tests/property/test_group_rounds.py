@@ -11,7 +11,10 @@ import pytest
 
 from headrace.clients.consumer.belonging import Belonging
 from headrace.clients.consumer.rebalancing import Rebalancing
+from headrace.core.coordinator.consumer.turn import Turn
 from headrace.core.coordinator.group import offsets as coordinator_offsets
+from headrace.core.coordinator.group.kinds import Kind, kind_of
+from headrace.core.coordinator.group.shard import GroupShard
 from headrace.errors import ErrorCode
 from tests.fixtures.group_rounds import SERVER_SIDE, Round
 
@@ -43,36 +46,53 @@ def test_nothing_is_lost_and_nobody_shares_a_partition_whatever_happens(assignor
     assert happened <= set(counts), counts
 
 
-def first_failure(seeds: range) -> str:
+def first_failure(seeds: range, assignors: list[str]) -> str:
     for seed in seeds:
         try:
-            Round(seed, ["equal"]).run()
+            Round(seed, assignors).run()
         except (AssertionError, KeyError) as error:
             return str(error)
     return ""
 
 
+def from_anybody(shard: GroupShard, group_id: str) -> Kind:
+    return kind_of(shard, group_id)._replace(check_commit=lambda *_: ErrorCode.NONE)
+
+
+TRUSTS = "a member that wakes up trusts what it has in hand"
+ANYBODY = "the coordinator takes commits from anybody"
+KEPT = "partitions are not given up"
+FREE = "the coordinator gives away what another has not given up"
 FAULTS: dict[str, Any] = {
-    "a member that wakes up trusts what it has in hand": patch.object(
-        Belonging, "may_hand_out", lambda self: True
-    ),
-    "the coordinator takes commits from anybody": patch.object(
-        coordinator_offsets, "_commit_error", lambda group, request: ErrorCode.NONE
-    ),
-    "partitions are not given up": patch.object(Rebalancing, "_drop", lambda self, names: None),
+    TRUSTS: patch.object(Belonging, "may_hand_out", lambda self: True),
+    ANYBODY: patch.object(coordinator_offsets, "kind_of", from_anybody),
+    KEPT: patch.object(Rebalancing, "_drop", lambda self, names: None),
+    FREE: patch.object(Turn, "_is_free", lambda self, partition: True),
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_the_rounds_find_a_fault(fault: str) -> None:
+@pytest.mark.parametrize(
+    ("fault", "assignors", "seed"),
+    [
+        (TRUSTS, ["equal"], 0),
+        (ANYBODY, ["equal"], 0),
+        (KEPT, ["equal"], 0),
+        (TRUSTS, [SERVER_SIDE], 21),
+        (ANYBODY, [SERVER_SIDE], 33),
+        (FREE, [SERVER_SIDE], 0),
+    ],
+)
+def test_the_rounds_find_a_fault(fault: str, assignors: list[str], seed: int) -> None:
+    """From a seed on: members of KIP-848's protocol sleep through fewer rebalances, and it takes longer to happen."""
     with FAULTS[fault]:
-        assert first_failure(range(40)), f"nobody noticed that {fault}"
+        assert first_failure(range(seed, seed + 40), assignors), f"nobody noticed that {fault}"
 
 
-def test_one_seed_tells_one_story() -> None:
+@pytest.mark.parametrize("assignors", [["equal"], [SERVER_SIDE]], ids="+".join)
+def test_one_seed_tells_one_story(assignors: list[str]) -> None:
     stories = []
     for _ in range(2):
-        story = Round(3, ["equal"])
+        story = Round(3, assignors)
         story.run()
         stories.append((story.counts, story.owners, story.world.now_ms()))
     assert stories[0] == stories[1]
