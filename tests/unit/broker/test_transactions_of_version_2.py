@@ -1,4 +1,4 @@
-"""Transaction version 2 (KIP-890) through the whole broker: writes that add their partitions, ends that raise the epoch."""
+"""Transaction version 2 (KIP-890) through the whole broker: writes add their partitions, ends raise the epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The transaction coordinator and KIP-890's second part: every end of a transaction raises the epoch of its producer."""
+"""The transaction coordinator and KIP-890's second part: every end of a transaction raises its producer's epoch."""
 
 from __future__ import annotations
 
