@@ -76,9 +76,29 @@ def read_as_json(target: Any) -> None:
         consumer.poll(5)
 
 
+def offsets_of_a_group(producer: headrace.Producer, consumer: headrace.Consumer) -> None:
+    with producer.transaction() as transaction:
+        transaction.send_offsets({TopicPartition("t", 0): 1}, consumer)
+
+
+def shut_out(producer: headrace.Producer) -> None:
+    """Write when another producer has taken over the name."""
+    producer.init_transactions()
+    servers = producer.config.bootstrap_servers
+    target = producer._driver.target if hasattr(producer._driver, "target") else servers
+    with headrace.Producer(target, transactional_id="transactional") as another:
+        another.init_transactions()
+    with producer.transaction():
+        producer.send("t", b"x")
+
+
 def test_the_table_is_read() -> None:
-    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")]
-    assert len(LINES) == len(rows) - 1 >= 45
+    table = PAGE.read_text().partition("## What is not told")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")]
+    assert len(LINES) == len(rows) - 1 >= 52
+
+
+PROGRAMS = (poll_twice, start_nowhere, read_as_json, offsets_of_a_group, shut_out)
 
 
 @pytest.mark.parametrize("what", LINES)
@@ -90,11 +110,13 @@ def test_wrong_use_is_told(target, what: str) -> None:
         headrace.Consumer(target) as groupless,
         headrace.Producer(target, max_block_ms=5_000) as producer,
         headrace.Producer(target, serde="json") as json_producer,
+        headrace.Producer(target, transactional_id="transactional") as transactional,
     ):
         zero, one = (TopicPartition("t", number) for number in range(2))
         assigned.assign([zero])
         names = {
-            **{each.__name__: each for each in (poll_twice, start_nowhere, read_as_json)},
+            **{each.__name__: each for each in PROGRAMS},
+            "transactional": transactional,
             "headrace": headrace,
             "target": target,
             "consumer": consumer,

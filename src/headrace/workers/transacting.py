@@ -150,6 +150,14 @@ class Transactor:
         """Whether everything that handlers wanted written is committed."""
         return not any(self._kept.values())
 
+    @property
+    def set_aside(self) -> bool:
+        """Whether something was refused a moment ago, without which the rest may be committed."""
+        now_ms = self._outlet.now_ms()
+        return any(
+            each.not_before_ms > now_ms for kept in self._kept.values() for each in kept.values()
+        )
+
     async def wait(self, timeout_s: float) -> None:
         """Wait until there is much to write, or for so long."""
         with contextlib.suppress(TimeoutError):

@@ -350,10 +350,12 @@ class Worker:
     async def _commit_often(self) -> None:
         error = None
         while not self._at_most_once:
-            if self._transactor is None or error is not None:
-                await asyncio.sleep(self.settings.commit_interval_s)
-            else:
+            # What can be committed without what was refused is committed soon.
+            soon = self._transactor is not None and (error is None or self._transactor.set_aside)
+            if self._transactor is not None and soon:
                 await self._transactor.wait(self.settings.transaction_ms / 1000)
+            else:
+                await asyncio.sleep(self.settings.commit_interval_s)
             error = await self._commit(None)
             if isinstance(error, FatalTransactionError):
                 raise error
@@ -470,9 +472,14 @@ class Worker:
 
     # For tests
 
+    @property
+    def _at_rest(self) -> bool:
+        """Whether nothing is open, nor on its way from the consumer to the scheduler."""
+        return self._scheduler.idle and not self._handing_over.locked()
+
     async def idle(self) -> bool:
         """Whether every record that is there now is finished; then positions are committed too."""
-        if not self._consumer.joined or self._held or not self._scheduler.idle:
+        if not self._consumer.joined or self._held or not self._at_rest:
             return False
         if self._outlet.now_ms() < self._slots.away_until_ms:
             return False
@@ -480,7 +487,7 @@ class Worker:
         ends = await self._consumer.end_offsets(positions)
         positions = self._consumer.positions()
         caught_up = all((positions.get(name) or 0) >= end for name, end in ends.items())
-        if not ends or not caught_up or not self._scheduler.idle:
+        if not ends or not caught_up or not self._at_rest:
             return False
         before = dict(self._committed)
         error = await self._commit(None)
