@@ -144,8 +144,6 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         member.topics = list(topics)
         if isinstance(member, Consumer):
             member.resubscribed = True
-        elif member.parked is None:
-            member.step = "join"
 
     @precondition(lambda self: self.alive)
     @rule(data=st.data())
@@ -186,6 +184,17 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     @rule()
     def coordinator_restarts(self) -> None:
         self.world.restart()
+
+    @precondition(lambda self: self.alive)
+    @rule(numbers=st.lists(st.integers(0, 4), min_size=1, max_size=4))
+    def power_fails(self, numbers: list[int]) -> None:
+        names = sorted(self.alive)
+
+        def unanswered() -> None:
+            for number in numbers:
+                self.alive[names[number % len(names)]].beat("lost")
+
+        self.world.power_fails_during(unanswered)
 
     @rule(topic=st.sampled_from(["t", "u"]), more=st.integers(1, 3))
     def topic_changes(self, topic: str, more: int) -> None:
@@ -232,7 +241,9 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             return
         for name, member in list(self.alive.items()):
             if isinstance(member, Consumer):
-                member.stubborn = False
+                if member.stubborn:
+                    member.lose()  # it would be removed before it notices
+                    member.stubborn = False
                 if member.instance is not None and member.epoch == 0:
                     del self.alive[name]  # its place may still be that of one who is gone
         for _ in range(PEACE_ROUNDS):

@@ -114,6 +114,22 @@ def test_a_cooperative_member_keeps_what_it_has_not_given_up(world):
     }
 
 
+def test_what_a_member_still_reads_is_nobodys_after_a_downgrade_and_an_upgrade(world):
+    (slow,) = classic_group(world, 1)
+    had = slow.owned
+    newcomer = Consumer(world, "new", "t")
+    newcomer.beat()  # half of the partitions are to move, but the slow one does not know
+    newcomer.leave()
+    world.restart()
+    another = Consumer(world, "another", "t")
+    for _ in range(3):
+        another.beat()
+        check_owners(slow, another)
+    assert slow.owned == had
+    settle(slow, another)
+    assert [len(slow.owned), len(another.owned)] == [3, 3]
+
+
 def test_a_classic_member_that_does_not_join_again_is_removed(world):
     members = classic_group(world, 2)
     newcomer = Consumer(world, "new", "t")

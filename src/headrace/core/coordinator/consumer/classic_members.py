@@ -178,10 +178,11 @@ class _Downgrade(NamedTuple):
     members: dict[str, Member]
 
     def run(self, member: MemberMetadata, now_ms: int) -> Result[JoinGroupResponse]:
-        """Answer the newcomer with the target, if everybody else holds his; otherwise all join again, with it."""
+        """Answer the newcomer with what its place held, if all are settled; otherwise all join again, with it."""
         shard, group, member_id = self.shard, self.group, self.member_id
-        targets = {**group.targets, member_id: group.target(self.replaced)}
-        generation = classic_generation(group, self.members, targets, shard.topics, now_ms)
+        generation = classic_generation(
+            group, self.members, shard.topics, now_ms, replaced=(member_id, self.replaced)
+        )
         is_settled = self._is_settled(member)
         former = list(group.members)
         parked: Deferred[JoinGroupResponse] = Deferred()

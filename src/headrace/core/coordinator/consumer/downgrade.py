@@ -1,8 +1,8 @@
 """From the server's protocol to the classic one: the last member goes that speaks KIP-848's, classic ones remain.
 
-The group epoch becomes the generation, and the target its assignment. Nobody may rely on that: some members were
-still on their way there, and what the one that has gone had is nobody's. So the members are told to join again, all
-of them, and their leader assigns. A crash before that forgets the rebalance, but not the need: the generation has no
+The group epoch becomes the generation, and what each member holds its assignment: should a consumer join now, nobody
+else is given that. Nobody may rely on it: some members were on their way to the target, and what the one that has gone
+had is nobody's. So the members are told to join again, all of them, and their leader assigns. A crash before that forgets the rebalance, but not the need: the generation has no
 leader, and whoever loads a stable generation of consumers without one begins the rebalance (`needs_rebalance`).
 """
 
@@ -69,7 +69,7 @@ def downgrade(
     shard: GroupShard, group: ConsumerGroup, members: Mapping[str, Member], now_ms: int
 ) -> Result[None]:
     """Make a classic group of these members, and have them join again."""
-    generation = classic_generation(group, members, group.targets, shard.topics, now_ms)
+    generation = classic_generation(group, members, shard.topics, now_ms)
     former = list(group.members)
 
     def after(error: ErrorCode) -> None:
@@ -83,11 +83,12 @@ def downgrade(
 def classic_generation(
     group: ConsumerGroup,
     members: Mapping[str, Member],
-    targets: Mapping[str, Partitions],
     view: TopicsView,
     now_ms: int,
+    *,
+    replaced: tuple[str, str] = ("", ""),
 ) -> Generation:
-    """Return the generation that stands for a consumer group."""
+    """Return the generation that stands for a consumer group; `replaced` has a new member's id and its former one."""
     protocol_name = select_protocol(members.values()) or ""
     return Generation(
         number=group.epoch,
@@ -100,12 +101,19 @@ def classic_generation(
             member.stored(
                 protocol_name,
                 classic_assignment(
-                    targets.get(member_id, frozenset()), member.metadata(protocol_name), view
+                    _held(group, replaced[1] if member_id == replaced[0] else member_id),
+                    member.metadata(protocol_name),
+                    view,
                 ),
             )
             for member_id, member in members.items()
         ),
     )
+
+
+def _held(group: ConsumerGroup, member_id: str) -> Partitions:
+    current = group.holding(member_id)
+    return current.assigned | current.revoking
 
 
 def classic_assignment(partitions: Partitions, metadata: bytes, view: TopicsView) -> bytes:

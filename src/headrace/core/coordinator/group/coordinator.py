@@ -6,18 +6,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
-from headrace.core.coordinator.consumer import removal
 from headrace.core.coordinator.consumer.assignors import OWN_ASSIGNORS, Assignor
 from headrace.core.coordinator.consumer.describe import describe_consumer_group
 from headrace.core.coordinator.consumer.downgrade import REASON, needs_rebalance
-from headrace.core.coordinator.consumer.group import ConsumerGroup
 from headrace.core.coordinator.consumer.heartbeat import heartbeat as consumer_heartbeat
 from headrace.core.coordinator.consumer.topics import TopicsView
 from headrace.core.coordinator.consumer.turn import Visible
 from headrace.core.coordinator.group import (
     delete,
     describe,
-    membership,
     offsets,
     rebalance,
     transactional,
@@ -26,16 +23,8 @@ from headrace.core.coordinator.group.classic import Group, Origin
 from headrace.core.coordinator.group.config import ConsumerTimes, GroupConfig
 from headrace.core.coordinator.group.kinds import kind_of
 from headrace.core.coordinator.group.records import GroupRecord
-from headrace.core.coordinator.group.shard import (
-    CONSUMER_JOIN,
-    CONSUMER_REBALANCE,
-    CONSUMER_SESSION,
-    CONSUMER_SYNC,
-    JOIN,
-    SESSION,
-    SYNC,
-    GroupShard,
-)
+from headrace.core.coordinator.group.shard import GroupShard
+from headrace.core.coordinator.group.timers import operation_of
 from headrace.core.coordinator.partitioning import can_be_stored, partition_for_key
 from headrace.core.coordinator.runtime import (
     PARKED,
@@ -182,23 +171,9 @@ class GroupCoordinator:
             self._remove_expired(shard, now_ms)
             self._timers.set(timer, now_ms + self.config.offsets_retention_check_interval_ms)
             return
-        if timer.kind in _CONSUMER_TIMERS:
-            consumer_group = shard.consumers.get(timer.group_id)
-            if consumer_group is not None:
-                expired = partial(
-                    _CONSUMER_TIMERS[timer.kind], shard, consumer_group, timer.member_id, now_ms
-                )
-                shard.runtime.execute(expired, _no_response, now_ms)
-            return
-        group = shard.groups.get(timer.group_id)
-        if group is None:
-            return
-        operations: dict[str, Callable[[], Result[None]]] = {
-            SESSION: lambda: membership.session_expired(shard, group, timer.member_id, now_ms),
-            JOIN: lambda: rebalance.join_time_is_up(shard, group, now_ms),
-            SYNC: lambda: membership.sync_time_is_up(shard, group, now_ms),
-        }
-        shard.runtime.execute(operations[timer.kind], _no_response, now_ms)
+        operation = operation_of(shard, timer, now_ms)
+        if operation is not None:
+            shard.runtime.execute(operation, _no_response, now_ms)
 
     def _rebalance_loaded(
         self, shard: GroupShard, group: Group, now_ms: int
@@ -528,14 +503,6 @@ class GroupCoordinator:
             # The partition exists, and on a single node it is ours: its turn to be loaded has not come yet.
             return failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return shard.runtime.execute(lambda: operation(shard), failed, now_ms)
-
-
-_CONSUMER_TIMERS: Mapping[str, Callable[[GroupShard, ConsumerGroup, str, int], Result[None]]] = {
-    CONSUMER_SESSION: removal.session_expired,
-    CONSUMER_REBALANCE: removal.rebalance_expired,
-    CONSUMER_JOIN: removal.join_expired,
-    CONSUMER_SYNC: removal.sync_expired,
-}
 
 
 def _writing(records: list[GroupRecord]) -> Result[None]:

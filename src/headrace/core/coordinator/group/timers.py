@@ -1,0 +1,62 @@
+"""What happens when a timer of a group is due: for each kind of timer, the operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
+
+from headrace.core.coordinator.consumer import removal
+from headrace.core.coordinator.consumer.group import ConsumerGroup
+from headrace.core.coordinator.group import membership, rebalance
+from headrace.core.coordinator.group.classic import Group
+from headrace.core.coordinator.group.shard import (
+    CONSUMER_JOIN,
+    CONSUMER_REBALANCE,
+    CONSUMER_SESSION,
+    CONSUMER_SYNC,
+    JOIN,
+    SESSION,
+    SYNC,
+    GroupShard,
+)
+from headrace.core.coordinator.runtime import Result, Timer
+
+
+def operation_of(shard: GroupShard, timer: Timer, now_ms: int) -> Callable[[], Result[None]] | None:
+    """Return the operation that a timer of a group stands for, or None if the group is gone."""
+    expired = _OF_CONSUMER_GROUPS.get(timer.kind)
+    if expired is not None:
+        consumers = shard.consumers.get(timer.group_id)
+        if consumers is None:
+            return None
+        return partial(expired, shard, consumers, timer.member_id, now_ms)
+    group = shard.groups.get(timer.group_id)
+    if group is None:
+        return None
+    return partial(_OF_CLASSIC_GROUPS[timer.kind], shard, group, timer.member_id, now_ms)
+
+
+_OF_CONSUMER_GROUPS: Final[
+    Mapping[str, Callable[[GroupShard, ConsumerGroup, str, int], Result[None]]]
+] = {
+    CONSUMER_SESSION: removal.session_expired,
+    CONSUMER_REBALANCE: removal.rebalance_expired,
+    CONSUMER_JOIN: removal.join_expired,
+    CONSUMER_SYNC: removal.sync_expired,
+}
+
+
+def _join_time_is_up(shard: GroupShard, group: Group, _member_id: str, now_ms: int) -> Result[None]:
+    return rebalance.join_time_is_up(shard, group, now_ms)
+
+
+def _sync_time_is_up(shard: GroupShard, group: Group, _member_id: str, now_ms: int) -> Result[None]:
+    return membership.sync_time_is_up(shard, group, now_ms)
+
+
+_OF_CLASSIC_GROUPS: Final[Mapping[str, Callable[[GroupShard, Group, str, int], Result[None]]]] = {
+    SESSION: membership.session_expired,
+    JOIN: _join_time_is_up,
+    SYNC: _sync_time_is_up,
+}
