@@ -63,7 +63,7 @@ class World:
         self.metadata = MemoryMetadataStore()
         self.now_ms = START_MS
         self.deletes = self.seed % 3 == 0
-        """With deletions there is no idempotent producer: a power cut may take what a log knew only of deleted batches."""
+        """Then there is no idempotent producer: a power cut may take what a log knew of deleted batches only."""
         self.harness: BrokerHarness | None = None
 
     def start(self) -> None:

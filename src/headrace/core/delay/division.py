@@ -5,7 +5,7 @@ parts have the producer's id, epoch and base sequence, and each log recognises a
 matter which of the two a power cut has left.
 
 What is appended now keeps its offsets as the producer counted them, with gaps where delayed records were. If all
-records are delayed it is a control record that means nothing: clients pass over it, as over the markers of transactions.
+records are delayed it is a control record that means nothing: clients pass over it, as over markers of transactions.
 (Not a batch without records: librdkafka takes ten of those in a row for batches that are too large for it.)
 """
 
@@ -38,7 +38,7 @@ _COMMON: Final = b"headrace.del"
 """What the names of both headers begin with: a batch without it is not looked at any closer."""
 _MOST_REPORTED: Final = 100
 _PLACEHOLDER_KEY: Final = struct.pack(">hh", 0, 0x4844)
-"""Version and type of the control record; Kafka's own types are small numbers, and clients ignore those they do not know."""
+"""Version and type of the control record; Kafka's own types are small numbers, and clients ignore unknown ones."""
 
 
 class Divided(NamedTuple):

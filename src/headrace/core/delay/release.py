@@ -63,7 +63,7 @@ def build_release(released: Sequence[Waiting], last_offset: int, max_bytes: int)
 
 
 def released_offset(header: BatchHeader) -> int | None:
-    """Return the schedule offset of the last record that a batch of the partition has released, None if it is no release."""
+    """Return the schedule offset of the last record that a batch has released, None if it is no release."""
     if header.base_sequence >= 0 or header.attributes & (CONTROL_FLAG | TRANSACTIONAL_FLAG):
         return None
     return header.producer_id if header.producer_id >= 0 else None

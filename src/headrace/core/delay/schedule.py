@@ -13,7 +13,7 @@ it is the cursor of the last mark, or of the last release that the target has ab
 is synced the target deletes nothing of the releases that it covers (`PartitionLog.keep_from`).
 
 A new record never sorts before the cursor, for it is due now at the earliest, and now does not go back. Only between
-two lives of the broker the clock may have been set back. Then the old cursor counts for the records scheduled until then
+two lives of the broker the clock may have been set back. Then the old cursor counts for the records scheduled by then,
 and a new one begins, once the mark that says so is synced.
 
 Everything below the first record that waits, and below the last mark, can be deleted.

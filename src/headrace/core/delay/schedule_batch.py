@@ -33,7 +33,7 @@ from headrace.records.batch import (
 from headrace.types import NO_PARTITION_LEADER_EPOCH, NO_PRODUCER_ID, Buffer
 
 ENTRY: Final = struct.Struct(">qqIII")
-"""Due time, schedule offset, position in the segment, size, CRC: packed, entries sort as bytes in the order of release."""
+"""Due time, schedule offset, position in the segment, size, CRC: packed, they sort as bytes in the order of release."""
 _ROW: Final = struct.Struct(">qII")
 _UINT32: Final = struct.Struct(">I")
 _CURSOR: Final = struct.Struct(">qq")

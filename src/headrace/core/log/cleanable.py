@@ -13,9 +13,10 @@ from headrace.core.log.transactions import NEVER
 def plan_compaction(log: PartitionLog, clean_offset: int, now_ms: int) -> Plan | None:
     """Return a round for a log, None if there is nothing to do.
 
-    Never compacted are the active segment; what is not synced, not visible, or of an open transaction; what `keep_from` holds; and a segment
-    with a record that is younger than `min.compaction.lag.ms`, with all that follow it. A round is worth it when the
-    dirty part's share is above `min.cleanable.dirty.ratio`, or a record of it is older than `max.compaction.lag.ms`.
+    Never compacted are the active segment; what is not synced, not visible, or of an open transaction; what
+    `keep_from` holds; and a segment with a record that is younger than `min.compaction.lag.ms`, with all that follow
+    it. A round is worth it when the dirty part's share is above `min.cleanable.dirty.ratio`, or a record of it is older
+    than `max.compaction.lag.ms`.
 
     Args:
         log: The log.
