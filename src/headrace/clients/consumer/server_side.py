@@ -44,6 +44,8 @@ FIRST_INTERVAL_MS: Final = 5_000
 """Until an answer says how often to send heartbeats."""
 ASLEEP_INTERVALS: Final = 3
 """A member that sent nothing for so many intervals did not run: others may have taken its place meanwhile."""
+SHORTEST_INTERVAL_MS: Final = 500
+"""As far as time limits go: who waits for partitions may be told to come back in a few milliseconds."""
 SESSION_INTERVALS: Final = 9
 """Kafka's default session in its default intervals; what the coordinator's really is, it does not tell."""
 UNRELEASED_PATIENCE_MS: Final = 60_000
@@ -145,9 +147,16 @@ class ServerSideMember(Member):
         if self.generation < 0:
             return False
         now_ms = self._engine.now_ms
-        asleep = now_ms >= self._asked_ms + ASLEEP_INTERVALS * self._interval_ms
-        late = now_ms >= self._confirmed_ms + SESSION_INTERVALS * self._interval_ms
-        return asleep or late or self._confirmed_ms < self._woke_ms
+        late = now_ms >= self._confirmed_ms + SESSION_INTERVALS * self._pace_ms
+        return self._slept or late or self._confirmed_ms < self._woke_ms
+
+    @property
+    def _pace_ms(self) -> int:
+        return max(self._interval_ms, SHORTEST_INTERVAL_MS)
+
+    @property
+    def _slept(self) -> bool:
+        return self._engine.now_ms >= self._asked_ms + ASLEEP_INTERVALS * self._pace_ms
 
     def identity(self) -> Committer:
         """Return who commits."""
@@ -215,11 +224,11 @@ class ServerSideMember(Member):
         if self._beating.running or (self.generation < 0 and not self._joining):
             return
         began_ms = self._engine.now_ms
-        if began_ms >= self._asked_ms + ASLEEP_INTERVALS * self._interval_ms:
+        if self._slept:
             self._woke_ms = began_ms
         self._asked_ms = began_ms
         # No longer than an interval or two: a member whose heartbeat hangs is not one that sleeps.
-        limit_ms = (ASLEEP_INTERVALS - 1) * self._interval_ms
+        limit_ms = (ASLEEP_INTERVALS - 1) * self._pace_ms
         if self.generation < 0 or self._unsettled:
             limit_ms = max(limit_ms, self._config.request_timeout_ms)
         self._at_once = False

@@ -88,6 +88,16 @@ def test_the_coordinator_says_how_often() -> None:
     assert len(beats(first)) - before == 10
 
 
+def test_a_short_interval_does_not_make_answers_late() -> None:
+    world = ConsumerWorld(group_consumer_heartbeat_interval_ms=10)
+    world.broker.create_topic("t")
+    first = member(world)
+    rebalance(first, rounds=2)
+    calls = [call for call in first.calls if isinstance(call.request, type(beats(first)[0]))]
+    assert min(call.timeout_ms or 0 for call in calls) >= 1_000
+    assert first.core.joined
+
+
 def test_what_is_given_up_is_acknowledged_at_once() -> None:
     world = make_world()
     first = member(world)
