@@ -43,10 +43,11 @@ crash:  ## power cuts at thousands of points of recorded servers, then many cycl
 	@cat .cache/crash/results.txt
 	HEADRACE_KILL_CYCLES=500 $(PYTEST) tests/conformance/server/test_kill_nine.py --timeout 3600
 
-delay:  ## a million delayed records over kill -9: each comes once, in time (RECORDS=n; five minutes)
+delay:  ## a million delayed records over kill -9, then power cuts: each comes once, in time (RECORDS=n; ten minutes)
 	@$(PYTHON) tools/prepare.py test
 	HEADRACE_DELAYED_RECORDS=$(or $(RECORDS),1000000) \
 		$(PYTEST) tests/conformance/server/test_delayed_records.py --timeout 1800 -s
+	HEADRACE_DELAY_SEEDS=3000 $(PYTEST) tests/property/test_delayed_delivery_crashes.py --timeout 1800
 
 simulate:  ## ten thousand stories of broker, network, disk and clients (an hour; an interrupted run goes on); SEEDS=n
 	@$(PYTHON) tools/prepare.py test
