@@ -195,6 +195,8 @@ class Books:
 
     def asked(self, frame: Frame, request: Message) -> None:
         """A request has reached the broker."""
+        if isinstance(request, ConsumerGroupHeartbeatRequest):
+            self._holders.asked(request)
         if isinstance(request, OffsetFetchRequest) and request.require_stable:
             self._asked[id(request)] = dict(self.committed)
 

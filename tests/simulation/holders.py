@@ -23,6 +23,11 @@ class Holders:
         self._held: dict[str, set[Place]] = {}
         self._told: list[tuple[str, set[Place]]] = []
 
+    def asked(self, request: ConsumerGroupHeartbeatRequest) -> None:
+        """A member has asked; who joins has nothing."""
+        if request.member_epoch <= 0:
+            self._held.pop(request.member_id, None)
+
     def answered(
         self, request: ConsumerGroupHeartbeatRequest, response: ConsumerGroupHeartbeatResponse
     ) -> None:
@@ -31,10 +36,7 @@ class Holders:
         if response.error_code:
             return
         if request.member_epoch < 0:
-            self._held.pop(member, None)
             return
-        if request.member_epoch == 0:
-            self._held[member] = set()
         if request.topic_partitions is not None:
             self._held[member] = _places(request.topic_partitions)
         if response.assignment is not None:
