@@ -408,3 +408,27 @@ def test_a_record_that_waits_comes_though_its_time_to_live_would_be_refused_by_n
     world.call(IncrementalAlterConfigsRequest(resources=[resource]))
     world.pass_time(5000)
     assert world.values() == [b"a", b"b"]
+
+
+def test_the_journal_is_told_how_many_wait() -> None:
+    world = World()
+    world.put(delayed(b"a", DAY_MS), delayed(b"b", 90_000))
+    world.pass_time(240_000)
+    told = [fields for _, event, fields in world.journal.lines if event == "delayed_records"]
+    assert told == [{"pending": 2, "partitions": 1}, {"pending": 1, "partitions": 1}]
+
+
+def test_what_is_not_needed_any_more_is_deleted_from_the_schedule() -> None:
+    world = World()
+    for _ in range(3):
+        world.put(*(delayed(b"x" * 1000, 10) for _ in range(100)))
+        world.pass_time(200_000)
+    companion = world.broker.replicas.companion(
+        world.broker.topics.require("later").partition(0), world.now_ms, create=False
+    )
+    assert companion is not None
+    assert companion.log.log_start_offset > 300
+    world.crash()
+    world.put(delayed(b"y", 10))
+    world.pass_time(1000)
+    assert world.values() == [b"x" * 1000] * 300 + [b"y"]

@@ -36,7 +36,15 @@ Scheduled = tuple[Partition, int]
 class Deliveries:
     """All schedules, and their deadlines."""
 
-    __slots__ = ("_deadlines", "_journal", "_moved", "_refresh_ms", "_replicas", "_schedules")
+    __slots__ = (
+        "_deadlines",
+        "_journal",
+        "_moved",
+        "_refresh_ms",
+        "_replicas",
+        "_schedules",
+        "_told",
+    )
 
     def __init__(self, replicas: ReplicaManager, journal: Journal) -> None:
         """Schedule for the partitions of `replicas`; `load` comes before the first append."""
@@ -47,6 +55,8 @@ class Deliveries:
         self._moved: dict[Partition, None] = {}
         """Partitions of which a high watermark has moved, theirs or their schedule's."""
         self._refresh_ms: int | None = None
+        self._told = 0
+        """How many records waited when the journal was told last."""
 
     def load(self, topics: Topics, now_ms: int) -> None:
         """Open the schedules that there are."""
@@ -130,8 +140,13 @@ class Deliveries:
 
     def advanced(self, partition: Partition) -> None:
         """Take note that a high watermark has moved: of a partition with a schedule, or of the schedule itself."""
-        if partition.schedules is not None:
-            self._moved[partition.schedules] = None
+        owner = partition.schedules
+        schedule = None if owner is None else self._schedules.get(owner)
+        if owner is None or schedule is None:
+            return
+        # Without a deadline, what is due next waits for its sync.
+        if schedule.unsettled or (schedule.pending and owner not in self._deadlines):
+            self._moved[owner] = None
 
     @property
     def next_deadline_ms(self) -> int | None:
@@ -192,13 +207,18 @@ class Deliveries:
             self._deadlines.set(partition, deadline_ms)
 
     def _refresh(self, now_ms: int) -> None:
+        pending = 0
         for partition in list(self._schedules):
             schedule = self._schedule(partition)
             if schedule is not None:
+                pending += schedule.pending
                 try:
                     schedule.refresh(now_ms)
                 except ApiError:
                     continue  # without space there is no mark: another time
+        if pending != self._told:
+            self._told = pending
+            self._journal.info("delayed_records", pending=pending, partitions=len(self._schedules))
 
     # What is to be seen
 

@@ -140,6 +140,11 @@ class Schedule:
         """How many entries of waiting records are in memory."""
         return self._queue.in_memory
 
+    @property
+    def unsettled(self) -> bool:
+        """Whether something is released or marked that may be synced by now: then `work` has something to do."""
+        return bool(self._unmarked or self._unsynced)
+
     # Loading
 
     def load(self, now_ms: int) -> None:
