@@ -1,4 +1,4 @@
-"""Exactly once: transfers in, bookings out. A handler that fails in between and a process that dies leave no half of one.
+"""Exactly once: transfers in, bookings out. A handler that fails in between, or a process that dies, leaves no half.
 
 python examples/exactly_once.py    # in one process, with a broker in memory
 """

@@ -46,7 +46,8 @@ class App:
         app.run()                                   # or: headrace run module:app
 
     Records are handled at least once: what is finished is committed without gaps, and what is not comes again; with
-    `delivery="exactly_once"` what they lead to in topics is there once all the same. The decorated functions stay what they are and can be called in a test; `with app.test(broker)` runs all of it.
+    `delivery="exactly_once"` what they lead to in topics is there once all the same. The decorated functions stay what
+    they are and can be called in a test; `with app.test(broker)` runs all of it.
     """
 
     def __init__(

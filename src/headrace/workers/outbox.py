@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from headrace.clients.producer.delivery import RecordMetadata
 from headrace.errors import ConfigError, MessageTooLargeError
 from headrace.records.builder import encode_headers
+from headrace.records.directives import DELAY_MS, DELIVER_AT_MS
 from headrace.serdes.serde import Serde
 from headrace.workers.letters import Headers
 from headrace.workers.outlet import Outlet
@@ -70,6 +71,11 @@ class Outbox:
         serde: Serde | None = None,
     ) -> RecordMetadata:
         """Keep a value, as bytes; where it will be written is not known yet (-1)."""
+        if any(name in (DELIVER_AT_MS, DELAY_MS) for name, _ in headers):
+            raise ConfigError(
+                "what is written in a transaction cannot be delayed: leave the time out, or use another delivery= than "
+                '"exactly_once"'
+            )
         data, encoded = await self._outlet.encode(topic, value, key, serde)
         return await self.write(topic, data, key=encoded, headers=headers)
 

@@ -98,16 +98,7 @@ class Worker:
             },
         )
         processor = Processor(settings, outlet, self._threads)
-        self._transactor = None
-        if exactly_once:
-            self._transactor = Transactor(
-                outlet,
-                self._consumer,
-                settings.group,
-                partial(outlet.transactional, self._transactional_id()),
-                max_records=settings.transaction_records,
-                on_end=processor.written,
-            )
+        self._transactor = self._new_transactor(processor) if exactly_once else None
         self._slots = Slots(
             settings,
             self._scheduler,
@@ -134,11 +125,18 @@ class Worker:
         self._stopping = False
         self._closed = False
 
-    def _transactional_id(self) -> str:
+    def _new_transactor(self, processor: Processor) -> Transactor:
         settings, config = self.settings, self._consumer.config
         instance = config.group_instance_id or secrets.token_hex(4)
         default = f"{config.client_id}-{settings.group}-{settings.name}-{instance}"
-        return settings.transactional_id or default
+        return Transactor(
+            self._outlet,
+            self._consumer,
+            settings.group,
+            partial(self._outlet.transactional, settings.transactional_id or default),
+            max_records=settings.transaction_records,
+            on_end=processor.written,
+        )
 
     # Life
 

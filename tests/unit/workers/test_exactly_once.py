@@ -170,7 +170,7 @@ def test_a_transaction_that_fails_is_made_again_and_no_record_handled_twice(
 def test_a_commit_whose_producer_is_shut_out_before_it_is_confirmed_counts_once(
     broker, app
 ) -> None:
-    """(1) EndTxn is done, its answer lost; (2) the producer is shut out; (3) the positions say that it was committed."""
+    """(1) EndTxn is done, its answer lost; (2) the producer is shut out; (3) positions say that it was committed."""
 
     @app.worker("orders", transactional_id="tx", **SOON)
     @app.publishes("invoices")
@@ -218,6 +218,7 @@ def test_what_would_be_refused_is_told_to_the_handler(broker, app) -> None:
             ("invoices", bytes(2 << 20), ()),
             ("no/topic", b"x", ()),
             ("invoices", b"x", [("a", "text")]),
+            ("invoices", b"x", [("headrace.delay-ms", b"5")]),
         ]:
             try:
                 await context.publish(topic, value, headers=headers)
@@ -233,6 +234,7 @@ def test_what_would_be_refused_is_told_to_the_handler(broker, app) -> None:
         "INVALID_TOPIC_EXCEPTION",
     ]
     assert "pairs of text and bytes" in str(errors[2])
+    assert "cannot be delayed" in str(errors[3])
 
 
 def test_records_of_an_aborted_transaction_are_not_handled(broker, app) -> None:

@@ -60,7 +60,7 @@ OLDER_TXN_OFFSET_COMMIT: Final = 4
 OLDER_END_TXN: Final = 4
 """From EndTxn 5 on the answer has the identity for the next transaction."""
 CONCURRENT_MS: Final = 10
-"""The first pause when the transaction before is not complete yet: its markers are being written, which is soon done."""
+"""The first pause when the transaction before is not complete yet: its markers are being written, and soon are."""
 
 
 class GroupMember(Protocol):
@@ -202,21 +202,7 @@ def send_offsets(
         generation_id=member.generation_id,
         member_id=member.member_id,
         group_instance_id=member.group_instance_id,
-        topics=[
-            TxnOffsetCommitRequestTopic(
-                name=name,
-                partitions=[
-                    TxnOffsetCommitRequestPartition(
-                        partition_index=number,
-                        committed_offset=at.offset,
-                        committed_leader_epoch=at.leader_epoch,
-                        committed_metadata=at.metadata,
-                    )
-                    for number, at in partitions.items()
-                ],
-            )
-            for name, partitions in by_topic(offsets).items()
-        ],
+        topics=_rows(offsets),
     )
     yield from _ask(
         state,
@@ -227,6 +213,26 @@ def send_offsets(
         coordinator=(GROUP_KEY_TYPE, member.group_id),
         max_version=None if who.per_transaction else OLDER_TXN_OFFSET_COMMIT,
     )
+
+
+def _rows(
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+) -> list[TxnOffsetCommitRequestTopic]:
+    return [
+        TxnOffsetCommitRequestTopic(
+            name=name,
+            partitions=[
+                TxnOffsetCommitRequestPartition(
+                    partition_index=number,
+                    committed_offset=at.offset,
+                    committed_leader_epoch=at.leader_epoch,
+                    committed_metadata=at.metadata,
+                )
+                for number, at in partitions.items()
+            ],
+        )
+        for name, partitions in by_topic(offsets).items()
+    ]
 
 
 def _not_committed(response: TxnOffsetCommitResponse) -> int:

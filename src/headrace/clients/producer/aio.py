@@ -116,7 +116,18 @@ class Producer:
             client_id=client_id,
         )
         self._driver = open_aio_driver(target, self.config)
-        self._core: ProducerCore[DeliveryFuture] = ProducerCore(
+        self._core = self._new_core(target, partitioner, serde, key_serde)
+        self._buffered = 0
+        """Bytes in closed batches when the loop had its turn last."""
+
+    def _new_core(
+        self,
+        target: Target,
+        partitioner: str | type[Any] | Partitioner | None,
+        serde: str | Serde | None,
+        key_serde: str | Serde | None,
+    ) -> ProducerCore[DeliveryFuture]:
+        return ProducerCore(
             self._driver.engine,
             self.config,
             delivery=partial(DeliveryFuture, self),
@@ -127,9 +138,6 @@ class Producer:
             share=None if isinstance(target, str) else target.share_partitioner,
             warn=warn,
         )
-
-        self._buffered = 0
-        """Bytes in closed batches when the loop had its turn last."""
 
     async def __aenter__(self) -> Self:
         return self

@@ -119,18 +119,27 @@ class Producer:
         self._driver = open_blocking_driver(target, self.config)
         with contextlib.ExitStack() as undo:
             undo.callback(self._driver.close)
-            self._core: ProducerCore[DeliveryFuture] = ProducerCore(
-                self._driver.engine,
-                self.config,
-                delivery=partial(DeliveryFuture, self),
-                choose=random.randrange,
-                partitioner=partitioner,
-                serde=serde,
-                key_serde=key_serde,
-                share=None if isinstance(target, str) else target.share_partitioner,
-                warn=warn,
-            )
+            self._core = self._new_core(target, partitioner, serde, key_serde)
             undo.pop_all()
+
+    def _new_core(
+        self,
+        target: Target,
+        partitioner: str | type[Any] | Partitioner | None,
+        serde: str | Serde | None,
+        key_serde: str | Serde | None,
+    ) -> ProducerCore[DeliveryFuture]:
+        return ProducerCore(
+            self._driver.engine,
+            self.config,
+            delivery=partial(DeliveryFuture, self),
+            choose=random.randrange,
+            partitioner=partitioner,
+            serde=serde,
+            key_serde=key_serde,
+            share=None if isinstance(target, str) else target.share_partitioner,
+            warn=warn,
+        )
 
     def __enter__(self) -> Self:
         return self

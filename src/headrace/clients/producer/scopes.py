@@ -144,7 +144,8 @@ class AsyncTransaction:
 def _is_worse(error: HeadraceError, cause: BaseException) -> bool:
     """Whether the program has to be told why the abort failed, and not only why there was one.
 
-    A leader that refuses a record for its old epoch cannot know whether the producer was shut out; the coordinator does.
+    A leader that refuses a record for its old epoch cannot know whether the producer was shut out. The coordinator
+    does.
     """
     return isinstance(error, FatalTransactionError) and isinstance(cause, AbortableTransactionError)
 

@@ -365,7 +365,8 @@ class Transactions:
         """The transaction cannot be committed any more."""
         if self.state in {*WRITING, State.COMMITTING}:
             self._error = AbortableTransactionError(
-                f"the transaction has failed: {_text(error)}. Abort it, go back to the last committed offsets, and do it again"
+                f"the transaction has failed: {_text(error)}. Abort it, go back to the last committed offsets, and do "
+                "it again"
             )
             self._error.__cause__ = error
             self._change(State.DOOMED)
@@ -380,13 +381,13 @@ class Transactions:
             if isinstance(error, ApiError) and error.code in FENCED:
                 self._error = ProducerFencedError(
                     f"another producer has taken over the transactional id {name!r}, or the transaction was open for "
-                    f"longer than transaction.timeout.ms={self._config.transaction_timeout_ms}: {_text(error)}. Close this "
-                    "producer; a new one may go on from the committed offsets"
+                    f"longer than transaction.timeout.ms={self._config.transaction_timeout_ms}: {_text(error)}. Close "
+                    "this producer; a new one may go on from the committed offsets"
                 )
             else:
                 self._error = FatalTransactionError(
-                    f"the transactional id {name!r} cannot be used any more by this producer: {_text(error)}. Close it, and "
-                    "go on with a new one"
+                    f"the transactional id {name!r} cannot be used any more by this producer: {_text(error)}. Close it, "
+                    "and go on with a new one"
                 )
             self._error.__cause__ = error
             self._change(State.DEAD)
