@@ -226,7 +226,7 @@ class Run:
     def __init__(self, tmp_path: Path, records: int) -> None:
         self.server = ServerProcess(tmp_path / "data", log_path=tmp_path / "server.log")
         rate = 15_000  # what two busy cores schedule and deliver a second, and more
-        self.plan = Plan(records // PARTITIONS, 6 + records / rate, max(10.0, records / rate))
+        self.plan = Plan(records // PARTITIONS, 15 + records / rate, max(10.0, records / rate))
         self.lines: list[str] = []
         self.answered = 0
         self._condition = threading.Condition()
