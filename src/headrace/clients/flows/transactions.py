@@ -296,6 +296,9 @@ def _ask(
             forget(state, name, key_type)
             yield backoff.after(error)
             continue
+        except GeneratorExit:  # the program has stopped waiting, and the request is on its way
+            who.unanswered += 1
+            raise
         code = error_of(response)
         if not code:
             return response

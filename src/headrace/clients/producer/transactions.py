@@ -386,8 +386,8 @@ class Transactions:
                 )
             else:
                 self._error = FatalTransactionError(
-                    f"the transactional id {name!r} cannot be used any more by this producer: {_text(error)}. Close it, "
-                    "and go on with a new one"
+                    f"the transactional id {name!r} cannot be used any more by this producer: {_text(error)}. "
+                    "Close it, and go on with a new one"
                 )
             self._error.__cause__ = error
             self._change(State.DEAD)

@@ -520,3 +520,25 @@ def test_the_twin_for_asyncio_commits_and_aborts_when_it_is_cancelled(broker) ->
     asyncio.run(run())
     assert committed(broker) == [b"1", b"3"]
     assert broker.committed("g") == {ZERO: 3}
+
+
+def test_what_a_cancelled_call_has_sent_cannot_meet_the_next_transaction(broker) -> None:
+    async def run() -> None:
+        async with headrace.aio.Producer(broker, transactional_id="aio", **QUICK) as producer:
+            async with producer.transaction():
+                await producer.send("t", b"1", partition=0)
+            before = identity(producer)
+            await producer.begin_transaction()
+            await producer.send("t", b"2", partition=0)
+            slow = broker.faults.on(ApiKey.END_TXN, once=delay(0.2))
+            commit = asyncio.create_task(producer.commit_transaction())
+            await asyncio.to_thread(broker.wait_until, lambda: slow.hits)
+            commit.cancel()
+            await asyncio.gather(commit, return_exceptions=True)
+            await producer.commit_transaction()  # it was asked for, and is not taken back
+            async with producer.transaction():
+                await producer.send("t", b"3", partition=0)
+            assert identity(producer) > before
+
+    asyncio.run(run())
+    assert committed(broker) == [b"1", b"2", b"3"]
