@@ -165,3 +165,31 @@ def test_expired_records_are_removed_in_rounds_and_what_is_not_known_is_found_ou
     assert segment.expiry.earliest > NOW_MS
     assert files.read_file(segment.ttlindex_path) is not None
     assert len(journal.named("expired_records_removed")) == 1
+
+
+def test_a_segment_of_which_little_expires_at_a_time_is_written_anew_ever_more_seldom() -> None:
+    files, journal = CrashFileSystem(), RecordingJournal()
+    manager = LogManager.open(files, cluster_id="c", node_id=1, journal=journal)
+    cleaner = LogCleaner(manager, files, journal)
+    config = LogConfig(expires=True, retention_ms=-1)
+    manager.load([PartitionSpec(PARTITION, b"\1" * 16, config)], NOW_MS)
+    log = manager.get(PARTITION)
+    assert log is not None
+    hour_ms = 3_600_000
+    records = [(b"k", b"for ever", (), NOW_MS)]
+    for number in range(300):
+        ttl_ms = b"%d" % (number * hour_ms // 10)
+        records.append((b"k", b"v", (("headrace.ttl-ms", ttl_ms),), NOW_MS))
+    append(log, build_batch(records))
+    settle(log)
+    log.roll(NOW_MS)
+    rounds = []
+    for tenth in range(300):
+        now_ms = NOW_MS + tenth * hour_ms // 10
+        cleaner.tick(now_ms)
+        while (task := cleaner.start()) is not None:
+            task.run()
+            cleaner.finish(task, None, now_ms)
+        if len(journal.named("expired_records_removed")) > len(rounds):
+            rounds.append(tenth)
+    assert rounds == [10, 20, 30, 45, 68, 102, 153, 230]

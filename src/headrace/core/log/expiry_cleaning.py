@@ -1,8 +1,9 @@
 """Writing segments anew without the records that have expired (`headrace.ttl.enable`).
 
 What has expired as a whole retention deletes from the start of the log, see `retention`. For all other segments there is
-this: one whose records have expired by half is written anew at the next opportunity, one with any expired records an
-hour after that happened to it last. So each byte is written again once an hour at most, however times to live are mixed.
+this: one whose records have expired by half is written anew at the next opportunity; one with any expired records an
+hour after that happened to it last, and later when it is old: after half its age. So a byte is written again a dozen
+times in a month, however times to live are mixed.
 A segment of which nobody knows when its records expire, after a crash say, is read once to find out.
 """
 
@@ -24,7 +25,7 @@ from headrace.records.rewriting import with_records, without_records
 from headrace.types import Buffer
 
 PARTLY_EXPIRED_MS: Final = 3_600_000
-"""How long a segment with a few expired records is left alone."""
+"""How long a segment with a few expired records is left alone at least."""
 
 
 def plan_expiry(log: PartitionLog, now_ms: int) -> Sequence[Segment]:
@@ -41,11 +42,11 @@ def _is_worth_it(segment: Segment, now_ms: int) -> bool:
     expiry = segment.expiry
     if expiry.earliest > now_ms:
         return False
-    return (
-        expiry == UNKNOWN
-        or segment.half_expired_ms <= now_ms
-        or now_ms - segment.looked_through_ms >= PARTLY_EXPIRED_MS
-    )
+    if expiry == UNKNOWN or segment.half_expired_ms <= now_ms:
+        return True
+    looked_through_ms = segment.looked_through_ms
+    age_ms = looked_through_ms - segment.created_ms
+    return now_ms - looked_through_ms >= max(PARTLY_EXPIRED_MS, age_ms // 2)
 
 
 class ExpiryCleaning(Rewriting):

@@ -102,6 +102,7 @@ def install(
         source.remove_names()
     segment.adopt(file, replacement.index, file.size, end_offset, replacement.first_timestamp)
     segment.adopt_expiries(replacement.expiries)
+    segment.looked_through_ms = sources[-1].looked_through_ms
     segments.replace(sources, segment)
 
 
