@@ -55,9 +55,8 @@ class Background:
     def _guarded(self) -> None:
         try:
             self.run()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - whoever started it looks
             self.trouble = error
-            raise
 
     def run(self) -> None:
         raise NotImplementedError
@@ -131,20 +130,26 @@ class Feeder(Background):
             if self._random.random() > ABORTED:
                 _repeat(partial(self._producer.commit_transaction, CALL_S))
                 return True
-            self._producer.flush(CALL_S)  # so that there is something in the log to pass over
+            while self._producer.flush(CALL_S):
+                pass  # what is aborted on purpose is in the log, for readers to pass over
         except KafkaException as error:
-            if not error.args[0].txn_requires_abort():
+            if not (error.args[0].txn_requires_abort() or self._is_lost(error)):
                 raise
         self._abort()
         return False
+
+    def _is_lost(self, error: KafkaException) -> bool:
+        """Whether the producer had to give up before it asked for the commit."""
+        return bool(error.args[0].code() == KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
     def _abort(self) -> None:
         try:
             _repeat(partial(self._producer.abort_transaction, CALL_S))
         except KafkaException as error:
-            # librdkafka asks for the end of a transaction whose beginning may have got lost with the broker; then there
-            # is none, it is told so by INVALID_TXN_STATE, and is of no more use.
-            if error.args[0].code() != KafkaError.INVALID_TXN_STATE:
+            # librdkafka asks for the end of a transaction whose beginning may have got lost with the broker: if there is
+            # none, it is told so by INVALID_TXN_STATE, and is of no more use. Nor is it when it takes a sequence again
+            # that it has given to records which it left behind in an abort and which have arrived nevertheless.
+            if not error.args[0].fatal():
                 raise
             self._producer = self._new_producer()
             _repeat(partial(self._producer.init_transactions, CALL_S))

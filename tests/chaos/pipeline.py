@@ -34,6 +34,8 @@ from tests.fixtures.processes import ServerProcess
 
 PROGRAMS = Path(__file__).with_name("programs")
 WORKERS = 4
+MIXED = ("confluent", "headrace", "app", "confluent")
+"""By whom the workers are where the client is "mixed"."""
 GROUP = "pipeline"
 SESSION_MS = 2_000
 TRANSACTION_MS = 3_000
@@ -210,13 +212,14 @@ class Pipeline:
             "transactional_id": f"w{slot.number}",
             "shares_id": self.shares_id,
             "fault": self.fault,
-            "protocol": self.protocol,
+            "protocol": self._protocol_of_next(),
             "assignor": self.assignor,
             "session_timeout_ms": SESSION_MS,
             "transaction_timeout_ms": TRANSACTION_MS,
             "patience_s": 3 * TRANSACTION_MS / 1000,
         }
-        program = PROGRAMS / f"{self.client}_worker.py"
+        client = MIXED[slot.number] if self.client == "mixed" else self.client
+        program = PROGRAMS / f"{client}_worker.py"
         with (self.directory / f"{name}.err").open("wb") as errors:
             process = subprocess.Popen(
                 [sys.executable, str(program), json.dumps(settings)],
@@ -225,6 +228,11 @@ class Pipeline:
             )
         slot.current = Incarnation(name, process)
         self.counts["started"] += 1
+
+    def _protocol_of_next(self) -> str:
+        """Members may come under either protocol where the group is to move between them."""
+        either = self.protocol == "either"
+        return self.random.choice(["classic", "consumer"]) if either else self.protocol
 
     def _awake(self) -> list[Slot]:
         return [slot for slot in self.slots if slot.current and not slot.current.wakes_at]

@@ -101,7 +101,9 @@ class Locator:
             self._engine.at(self._again_at_ms, self._engine.notify)
         if isinstance(outcome, TransportError):
             self._reports.unreachable(outcome)
-        elif isinstance(outcome, ApiError) and outcome.retriable:
+        elif isinstance(outcome, ApiError) and (
+            outcome.retriable or outcome.code == ErrorCode.STALE_MEMBER_EPOCH
+        ):
             self._reports.warn(f"positions cannot be found yet: {outcome}")
         elif isinstance(outcome, UnknownMemberIdError):
             pass  # what was to be found is lost with the membership

@@ -24,7 +24,11 @@ from headrace.protocol.messages.consumer_group_heartbeat import (
 from headrace.protocol.messages.join_group import JoinGroupRequest
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from headrace.protocol.messages.offset_commit import OffsetCommitRequest
-from headrace.protocol.messages.offset_fetch import OffsetFetchRequest
+from headrace.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+)
 from headrace.types import TopicPartition
 from tests.fixtures.consumer_world import ConsumerWorld, Program, rebalance
 from tests.unit.clients.consumer.test_groups import SERVER_SIDE, Listener, make_world, numbers
@@ -386,6 +390,17 @@ def test_a_commit_of_a_former_membership_is_not_sent_again_in_the_next_one() -> 
     assert own.identity().joined == before.joined + 1
 
 
+def test_a_member_whose_epoch_stays_behind_for_long_goes_on_asking_for_its_positions() -> None:
+    world = make_world(partitions=2, records=3)
+    first = member(world)
+    stale = OffsetFetchResponseGroup(group_id="g", error_code=ErrorCode.STALE_MEMBER_EPOCH)
+    world.fault = answering(OffsetFetchRequest, OffsetFetchResponse(groups=[stale]), 1_000)
+    for _ in range(40):
+        assert first.poll(1_000) == [], "and nothing is raised"
+    world.fault = None
+    assert first.poll(10_000)
+
+
 # Names of topics
 
 
@@ -533,11 +548,12 @@ def test_auto_takes_the_classic_protocol_where_the_group_has_such_members_and_ke
         {"session_timeout_ms": 10_000},
         {"heartbeat_interval_ms": 1_000},
         {"partition_assignment_strategy": "range"},
+        {"group_instance_id": "a"},
     ],
 )
 def test_auto_is_classic_where_something_is_set_that_only_classic_knows(options) -> None:
     world = make_world()
-    first = world.consumer(group="g", group_protocol="auto", **options)
+    first = world.consumer(group="g", **options)
     assert first.config.group_protocol == "classic"
     second = world.consumer(group="g", group_protocol="auto", group_remote_assignor="range")
     assert second.config.group_protocol == "consumer"
