@@ -5,8 +5,8 @@ into, and those that lose records are written anew for this answer: offsets stay
 always stay. What is left out at the end of an answer is covered by a placeholder (`headrace.records.rewriting`), so that
 every reader comes past it.
 
-All records of a block whose records have all expired are passed over unread. How much one request reads and inflates
-besides is bounded by the `effort` of its `SelectiveReading`; when that is used up the answer ends, and the next request goes on from there.
+Blocks whose records have all expired are passed over unread. How much one request reads and inflates besides is bounded
+by the `effort` of its `SelectiveReading`; when that is used up the answer ends, and the next request goes on from there.
 """
 
 from __future__ import annotations
