@@ -122,8 +122,8 @@ def without_records(header: BatchHeader) -> bytearray:
 def placeholder(first_offset: int, end_offset: int, *, leader_epoch: int, now_ms: int) -> bytearray:
     """Return a batch that stands for offsets without records, for readers to come past them.
 
-    It is a control record that means nothing, which clients pass over as they do over the markers of transactions. (Not a
-    mere header: librdkafka takes ten of those, ever, for batches that are too large for it.)
+    It is a control record that means nothing, which clients pass over as over the markers of transactions. (Not a mere
+    header: librdkafka takes ten of those, ever, for batches that are too large for it.)
     """
     first_offset = max(first_offset, end_offset - 1 - _MAX_DELTA)
     builder = BatchBuilder(control=True)

@@ -1,6 +1,6 @@
 """Writing segments anew without the records that have expired (`headrace.ttl.enable`).
 
-What has expired as a whole retention deletes from the start of the log, see `retention`. For all other segments there is
+What has expired as a whole retention deletes from the start of the log, see `retention`. For other segments there is
 this: one whose records have expired by half is written anew at the next opportunity; one with any expired records an
 hour after that happened to it last, and later when it is old: after half its age. So a byte is written again a dozen
 times in a month, however times to live are mixed.

@@ -1,6 +1,6 @@
 """When the records of a segment expire, in blocks of batches; and the `.ttlindex` file that remembers it.
 
-Only topics with `headrace.ttl.enable` have it. What it says of a block may be too cautious, never wrong: a block of which
+Only topics with `headrace.ttl.enable` have it. What it says of a block may be too cautious, never wrong: one of which
 it knows nothing may have expired records, or some that never expire. So a file that is missing or damaged costs time.
 """
 

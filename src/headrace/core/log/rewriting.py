@@ -1,4 +1,4 @@
-"""Writing sealed segments anew without some of their records: what compaction and the cleaning of expired records share.
+"""Writing sealed segments anew without some records: what compaction and the cleaning of expired records share.
 
 A round hands each group of neighbouring segments over as a `Replacement` before it goes on with the next. What stays of
 a batch the rounds decide; some keep their header without records all the same: the last of each group, because the end

@@ -2,8 +2,8 @@
 
 What has nothing to leave out is answered as ranges of the segment files, like any other read. Else batches are looked
 into, and those that lose records are written anew for this answer: offsets stay, as after compaction. Control batches
-always stay. What is left out at the end of an answer is covered by a placeholder (`headrace.records.rewriting`), so that
-every reader comes past it.
+always stay. What is left out at the end of an answer is covered by a placeholder (`headrace.records.rewriting`), so
+that every reader comes past it.
 
 Blocks whose records have all expired are passed over unread. How much one request reads and inflates besides is bounded
 by the `effort` of its `SelectiveReading`; when that is used up the answer ends, and the next request goes on from there.
@@ -26,7 +26,7 @@ from headrace.records.tags import TagFilter
 from headrace.types import FileRange, Payload
 
 EFFORT_BYTES: Final = 4 << 20
-"""How much one request looks into, as bytes of decompressed records: some ten milliseconds, more if many records stay."""
+"""How much one request looks into, as bytes of decompressed records: some ten milliseconds."""
 _WORTH_SENDING: Final = 64 << 10
 """A range without expired records is answered by itself from this size on, to be sent from its file."""
 
