@@ -6,7 +6,7 @@ always stay. What is left out at the end of an answer is covered by a placeholde
 that every reader comes past it.
 
 Blocks whose records have all expired are passed over unread. How much one request reads and inflates besides is bounded
-by the `effort` of its `SelectiveReading`; when that is used up the answer ends, and the next request goes on from there.
+by the `effort` of its `SelectiveReading`; when that is used up the answer ends, and the next request goes on there.
 """
 
 from __future__ import annotations
