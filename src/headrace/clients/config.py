@@ -46,6 +46,10 @@ DECIDED_BY_THE_COORDINATOR: Final = {
 }
 """What only the protocol `classic` leaves to members, and who decides it under the protocol `consumer`."""
 
+AUTO_IS_CLASSIC: Final = (*DECIDED_BY_THE_COORDINATOR, "group_instance_id")
+"""What settles the protocol `auto`. A static member among them: one that was killed goes on at once when it is started
+again, where under the protocol `consumer` it has to wait for the end of its former session."""
+
 OFFSET_RESETS: Final = {
     "earliest": "earliest",
     "smallest": "earliest",
@@ -103,9 +107,9 @@ class ConsumerConfig(ClientConfig):
 
     group_id: str | None = None
     group_instance_id: str | None = None
-    group_protocol: str = "classic"
+    group_protocol: str = "auto"
     """classic: members divide the partitions among themselves; consumer: the coordinator does (KIP-848); auto: consumer
-    where the broker offers it, unless something is set that only classic knows."""
+    where the broker offers it, unless something is set that only classic knows or does better (AUTO_IS_CLASSIC)."""
     group_remote_assignor: str = ""
     """How the coordinator shall divide partitions, for the protocol `consumer`; "" leaves it to the coordinator."""
     auto_offset_reset: str = "latest"
@@ -282,10 +286,10 @@ def settle_group_protocol(protocol: str, given: Container[str]) -> str:
     Raises:
         ConfigError: One of the attributes that are given means nothing under this protocol.
     """
-    if protocol == "auto" and any(name in given for name in DECIDED_BY_THE_COORDINATOR):
-        protocol = "classic"
     if protocol == "auto" and "group_remote_assignor" in given:
         protocol = "consumer"
+    if protocol == "auto" and any(name in given for name in AUTO_IS_CLASSIC):
+        protocol = "classic"
     if protocol == "consumer":
         for attribute, where in DECIDED_BY_THE_COORDINATOR.items():
             if attribute in given:

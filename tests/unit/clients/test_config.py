@@ -99,7 +99,7 @@ def test_what_the_coordinator_decides_cannot_be_set_under_the_protocol_consumer(
 
 
 def test_an_assignor_of_the_coordinators_cannot_be_named_under_the_protocol_classic() -> None:
-    given = {"group.remote.assignor": "range"}
+    given = {"group.remote.assignor": "range", "group.protocol": "classic"}
     with pytest.raises(ConfigError, match="name assignors by"):
         parse_config(ConsumerConfig, given)
     assert parse_config(ConsumerConfig, given | {"group.protocol": "consumer"})

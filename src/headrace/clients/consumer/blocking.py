@@ -58,16 +58,17 @@ class Consumer:
             group: The group, for `subscribe` and commits.
             auto_offset_reset: Where to begin without a committed offset: earliest, latest (default), none.
             enable_auto_commit: Whether what is finished is committed by itself (default); needs a group.
-            assignor: How the group divides partitions: equal, range (default), roundrobin, sticky, cooperative-sticky,
-                a name that was registered, a class or object of one's own, or several, best first.
+            assignor: How the members divide partitions: equal, range (default), roundrobin, sticky, cooperative-sticky,
+                a name that was registered, a class or object of one's own, or several, best first. With one of them
+                the protocol is classic.
             serde: How bytes become values: bytes, str, json, ..., or a serde. None is what the topic's metadata says
                 (`headrace.serde`), else bytes.
             key_serde: How bytes become keys, likewise.
             tags: Only records with any of these tags; the others are passed over, by the broker where the topic has
                 `headrace.filter.enable`. None is all records.
             group_instance_id: Makes a static member, which may restart without a rebalance.
-            group_protocol: Who divides partitions: the members (classic, the default), the broker (consumer, KIP-848),
-                or the broker where it offers to (auto).
+            group_protocol: Who divides partitions: the members (classic), the broker (consumer, KIP-848), or the broker
+                where it offers to and nothing is set that only members can honour (auto, the default).
             client_id: The name by which brokers know the consumer.
             properties: More properties, `max_poll_records=100` or `**{"max.poll.records": 100}`.
 
