@@ -1,0 +1,62 @@
+"""The property test of consumer groups finds faults: defences are switched off, one at a time, and each makes it fail.
+
+These are found in a second. What an upgrade or a downgrade must not forget has tests by name in
+`tests/unit/coordinator/test_mixed_group.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from headrace.core.coordinator.consumer import classic_members, turn
+from headrace.core.coordinator.group import kinds
+from headrace.errors import ErrorCode
+from tests.property.test_consumer_group_protocol import ConsumerGroupMachine
+
+Patch = pytest.MonkeyPatch
+
+
+def partitions_are_given_before_they_are_given_up(patch: Patch) -> None:
+    """Every partition counts as free."""
+    patch.setattr(turn.Turn, "_is_free", lambda _self, _partition: True)
+
+
+def nobody_is_told_that_partitions_are_free(patch: Patch) -> None:
+    """A classic member is not told to join again when it could have more."""
+    patch.setattr(classic_members, "_is_released", lambda _group, _member_id: False)
+
+
+def commits_of_any_epoch_count(patch: Patch) -> None:
+    """Nobody is fenced."""
+    check = kinds.CONSUMER._replace(check_commit=lambda _shard, _committer: ErrorCode.NONE)
+    patch.setattr(kinds, "CONSUMER", check)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        partitions_are_given_before_they_are_given_up,
+        nobody_is_told_that_partitions_are_free,
+        commits_of_any_epoch_count,
+    ],
+)
+def test_a_fault_is_found(fault: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    fault(monkeypatch)
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(
+            ConsumerGroupMachine,
+            settings=settings(
+                max_examples=100,
+                stateful_step_count=40,
+                derandomize=True,
+                database=None,
+                deadline=None,
+                phases=[Phase.generate],
+                suppress_health_check=list(HealthCheck),
+                report_multiple_bugs=False,
+            ),
+        )
