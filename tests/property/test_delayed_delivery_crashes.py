@@ -7,6 +7,7 @@ been read once, at one offset; others as often as they were sent at most, and on
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import random
@@ -191,20 +192,25 @@ class World:
     def finish(self) -> None:
         """Let the producer have its answers, and all become due."""
         assert self.harness is not None
-        for _ in range(200):
-            for sent in self.sent:
-                while not sent.answered:
-                    self.attempt(sent)
-                    self.sync()
-            self.sync()
-            self.tick()
+        for sent in self.sent:
+            while not sent.answered:
+                self.attempt(sent)
+                self.sync()
         self.now_ms += LONGEST_MS + 1
         self.harness.now_ms = self.now_ms
-        for _ in range(400):
+        partition, deliveries = (
+            self.broker.topics.require(TOPIC).partition(0),
+            self.broker.deliveries,
+        )
+        for _ in range(1000):
+            self.now_ms += 1
             self.tick()
             self.sync()
+            deadline_ms = deliveries.next_deadline_ms
+            busy = deadline_ms is not None and deadline_ms <= self.now_ms + 10
+            if not busy and not deliveries.pending(partition) and not self.broker.sync_due:
+                break
         self.read()
-        partition = self.broker.topics.require(TOPIC).partition(0)
         assert self.broker.deliveries.pending(partition) == 0
 
     def check(self) -> None:
@@ -273,3 +279,47 @@ def test_each_delayed_record_comes_once_when_it_is_due_whatever_power_cuts_do() 
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
     assert released > SEEDS
+
+
+def script(world: World) -> None:
+    """Schedule, release and mark, twice over, with a produce that comes while a release is not synced."""
+    for _ in range(2):
+        for _ in range(3):
+            world.produce()
+            world.sync()
+        for step_ms in (1, 7, 100, 90_000):
+            world.now_ms += step_ms
+            assert world.harness is not None
+            world.harness.now_ms = world.now_ms
+            for _ in range(3):
+                world.tick()
+            world.produce()
+            world.sync()
+            world.tick()
+            world.sync()
+        world.delete()
+
+
+def run_script(seed: int, fuse: int | None) -> tuple[World, int]:
+    world = World(seed, {"log_segment_bytes": 900, "num_partitions": 1})
+    world.start()
+    begun = world.files.operations
+    world.files.fuse = None if fuse is None else begun + fuse
+    with contextlib.suppress(PowerCut):
+        script(world)
+    world.files.fuse = None
+    return world, world.files.operations - begun
+
+
+@pytest.mark.parametrize("seed", range(4, 5 + SEEDS // 500))
+def test_a_power_cut_or_a_kill_at_each_single_operation(seed: int) -> None:
+    _, operations = run_script(seed, None)
+    assert operations > 60
+    for fuse in range(1, operations + 1):
+        for cut in (True, False):
+            world, _ = run_script(seed, fuse)
+            if cut:
+                world.files = world.files.after_power_cut(fuse)
+            world.start()
+            world.finish()
+            world.check()
