@@ -136,7 +136,7 @@ class Cursor:
             self.records = records
             self.next_record = 0
             if not records:
-                self.offset = self.batch_end
+                self.offset, self.epoch = self.batch_end, self.batch_epoch
         return True
 
     def advance(self, count: int) -> None:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
+from headrace.clients.consumer.cursor import Cursor
+from headrace.clients.consumer.records import FetchedBatches
+from headrace.clients.flows.fetch import FetchedPartition
 from headrace.clients.flows.list_offsets import EARLIEST, LATEST
+from headrace.clients.flows.offsets import OffsetAndMetadata
+from headrace.core.log.control_batch import Marker, build_marker
 from headrace.errors import (
     ConfigError,
     LogTruncatedError,
@@ -227,6 +234,17 @@ def test_a_new_leader_with_the_whole_log_changes_nothing() -> None:
     assert offsets_of(reader.poll(5000)) == [8, 9]
     assert reader.warnings == []
     assert len(reader.requests(OffsetForLeaderEpochRequest)) == 1
+
+
+def test_a_position_behind_a_marker_is_of_the_leader_that_wrote_the_marker() -> None:
+    """Who leads after a crash ends the transactions of before. Its markers are not what a cut log lacks."""
+    marker = bytearray(build_marker(Marker(1, 0, 0, committed=False), START_MS))
+    struct.pack_into(">i", marker, 12, 7)
+    cursor = Cursor(T0, 0)
+    data = FetchedPartition(records=bytes(marker))
+    cursor.fetched = FetchedBatches(T0, data, check_crcs=True)
+    assert not cursor.decode()
+    assert cursor.position() == OffsetAndMetadata(1, leader_epoch=7)
 
 
 @pytest.mark.parametrize("reset", ["earliest", "latest", "none"])
