@@ -11,6 +11,7 @@ import contextlib
 import functools
 import os
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ from headrace.broker.delay import deliveries
 from headrace.coordination.memory import MemoryMetadataStore
 from headrace.core.delay import schedule
 from headrace.core.delay.due_queue import DueQueue
+from headrace.core.delay.schedule import Schedule
 from headrace.errors import ErrorCode
 from headrace.records.batch import iterate_headers
 from headrace.records.builder import build_batch
@@ -279,6 +281,72 @@ def test_each_delayed_record_comes_once_when_it_is_due_whatever_power_cuts_do() 
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
     assert released > SEEDS
+
+
+# The same with a rule left out: the test above would find it.
+
+
+def release_what_is_not_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+    take_due = Schedule._take_due
+
+    def careless(self: Schedule, now_ms: int) -> list[bytes]:
+        high_watermark, self.log.high_watermark = self.log.high_watermark, self.log.log_end_offset
+        try:
+            return take_due(self, now_ms)
+        finally:
+            self.log.high_watermark = high_watermark
+
+    monkeypatch.setattr(Schedule, "_take_due", careless)
+
+
+def mark_what_is_not_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+    end = property(lambda self: self.target.log_end_offset)
+    monkeypatch.setattr(Schedule, "_target_synced", end)
+
+
+def delete_what_is_not_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Schedule, "_keep", lambda _: None)
+
+
+def forget_what_is_not_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Schedule, "_find_releases", lambda _: None)
+
+
+def schedule_every_retry(monkeypatch: pytest.MonkeyPatch) -> None:
+    add = Schedule.add
+
+    def careless(self: Schedule, later: bytes, now_ms: int) -> int:
+        known, self.log.producers._entries = self.log.producers._entries, {}
+        try:
+            return add(self, later, now_ms)
+        finally:
+            self.log.producers._entries = {**known, **self.log.producers._entries}
+
+    monkeypatch.setattr(Schedule, "add", careless)
+
+
+@pytest.mark.parametrize(
+    ("fault", "first_seed"),
+    [
+        (release_what_is_not_synced, 10),
+        (mark_what_is_not_synced, 37),
+        (delete_what_is_not_marked, 9),
+        (forget_what_is_not_marked, 0),
+        (schedule_every_retry, 1),
+    ],
+)
+def test_a_rule_that_is_left_out_is_missed(
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Callable[[pytest.MonkeyPatch], None],
+    first_seed: int,
+) -> None:
+    fault(monkeypatch)
+    for seed in range(first_seed, first_seed + 200):
+        try:
+            live(seed)
+        except AssertionError:
+            return
+    pytest.fail("nobody noticed")
 
 
 def script(world: World) -> None:
