@@ -6,7 +6,8 @@ answer; if anything fails the connection is closed, so that the client looks for
 first the answer is REQUEST_TIMED_OUT, never success. Retries of an idempotent producer are answered with the original
 offset, once that is durable. min.insync.replicas above 1 changes nothing: as in Kafka since 4.0 a topic does not need
 more replicas in sync than it has. On a compacted topic a batch with a record without a key is INVALID_RECORD;
-with headrace.ttl.enable one with a record whose headrace.ttl-ms is no time to live.
+with headrace.ttl.enable one with a record whose headrace.ttl-ms is no time to live. With headrace.delay.enable records
+whose headers say when they are due wait in a schedule, which is durable before the answer (`headrace.broker.delay`).
 A transactional batch has to belong to the open transaction of its producer, which until v11 has to have added the
 partition before: else it is INVALID_TXN_STATE (from v11 on TRANSACTION_ABORTABLE), or INVALID_PRODUCER_EPOCH for a
 producer that has been replaced. From v12 on its first batch adds the partition (KIP-890), and is appended when that is
