@@ -168,6 +168,21 @@ def test_a_producer_may_abort_what_has_not_arrived() -> None:
     assert world.markers.written == []
 
 
+@pytest.mark.parametrize("committed", [True, False])
+def test_an_abort_while_the_transaction_before_is_completed_is_to_be_sent_again(
+    *, committed: bool
+) -> None:
+    """A producer that has thrown away what it had not sent yet aborts at once."""
+    world = TransactionWorld()
+    world.markers.held = True
+    producer = now(world.end_bumping(ongoing(world), committed=committed))
+    assert isinstance(producer, Producer)
+    assert world.end_bumping(producer, committed=False) is CONCURRENT
+    assert world.end_bumping(producer, committed=True) is CONCURRENT
+    world.markers.release()
+    assert world.end_bumping(producer, committed=False) == following(producer)
+
+
 @pytest.mark.parametrize("restarted", [False, True])
 def test_used_up_epochs_rotate_the_producer_id(*, restarted: bool) -> None:
     world = TransactionWorld()

@@ -36,7 +36,16 @@ public class Transactions {
         partitions = Integer.parseInt(arguments[2]);
     }
 
-    public static void main(String[] arguments) throws Exception {
+    public static void main(String[] arguments) {
+        try {
+            run(arguments);
+        } catch (Exception error) { // what starts this from its source cannot show every one
+            error.printStackTrace();
+            System.exit(1);
+        }
+    }
+
+    private static void run(String[] arguments) throws Exception {
         Transactions program = new Transactions(arguments);
         if (arguments.length > 3) {
             program.rounds(Integer.parseInt(arguments[3]));

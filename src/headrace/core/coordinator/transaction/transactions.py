@@ -152,8 +152,8 @@ def end_bumping(
         return Result(Producer.of(transaction.metadata))
     transaction = shard.find(transactional_id, *producer)
     current = transaction.metadata
-    if current.state in PREPARED:
-        raise ApiError(ErrorCode.PRODUCER_FENCED)
+    if current.state in PREPARED:  # its transaction before; of this one nothing has arrived yet
+        raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
     ongoing = current.state is TransactionState.ONGOING
     if committed and not ongoing:
         raise ApiError(ErrorCode.INVALID_TXN_STATE)
