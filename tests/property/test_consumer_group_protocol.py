@@ -156,8 +156,8 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     @rule(data=st.data(), index=st.integers(0, 3), behind=st.sampled_from([0, 0, 1]))
     def commit(self, data: st.DataObject, index: int, behind: int) -> None:
         member = self.alive[data.draw(st.sampled_from(sorted(self.alive)))]
-        classic = isinstance(member, ClassicConsumer)
-        epoch = (member.generation if classic else member.epoch) - behind  # type: ignore[union-attr]  # by kind
+        epoch = member.generation if isinstance(member, ClassicConsumer) else member.epoch
+        epoch -= behind
         self.commits += 1
         code = self.world.commit_code(
             {("t", index): self.commits}, member=member.member, generation=max(epoch, 0)
@@ -175,11 +175,11 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         """A client knows its session: one that was silent for longer has stopped reading."""
         for name, member in self.alive.items():
             silent_ms = self.world.now_ms - self.last_heard.get(name, self.world.now_ms)
-            stubborn = isinstance(member, Consumer) and member.stubborn
-            if silent_ms >= SESSION_MS or (stubborn and silent_ms >= 1_000):
+            if isinstance(member, Consumer) and member.stubborn and silent_ms >= 1_000:
                 member.lose()
-            if stubborn and silent_ms >= 1_000:
-                member.stubborn = False  # type: ignore[union-attr]  # only consumers are
+                member.stubborn = False
+            elif silent_ms >= SESSION_MS:
+                member.lose()
 
     @rule()
     def coordinator_restarts(self) -> None:

@@ -34,7 +34,7 @@ def _check_assignor(text: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupAttachments:
-    """What the members of a group read that subscribe to nothing themselves, and times where they are not the broker's."""
+    """What members read that subscribe to nothing themselves, and times that are not the broker's."""
 
     consumer_assignment_interval_ms: int = option(
         0,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from headrace.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
@@ -33,13 +35,13 @@ def subscription(*topics: str) -> bytes:
 PROTOCOLS = (("range", subscription(MISSING)), ("roundrobin", subscription(MISSING)))
 
 
-def classic(peer: Peer, group: str, name: str, **options: str) -> Member:
+def classic(peer: Peer, group: str, name: str, **options: Any) -> Member:
     member = Member(peer, group, name, **options)
     member.join(protocols=PROTOCOLS)
     return member
 
 
-def stable(peer: Peer, group: str, name: str, **options: str) -> Member:
+def stable(peer: Peer, group: str, name: str, **options: Any) -> Member:
     member = classic(peer, group, name, **options)
     nothing = b"\0\0\0\0\0\0\xff\xff\xff\xff"
     request = members.sync(
@@ -103,12 +105,10 @@ def a_classic_member_joins_a_consumer_group(peer: Peer) -> None:
     join(peer, "joins", group, "m", MISSING)
     a = classic(peer, group, "a")
     a.heartbeat("heartbeats before it syncs")
-    for label, options in {
-        "another protocol": {"protocol_name": "roundrobin"},
-        "another type": {"protocol_type": "connect"},
-    }.items():
-        request = members.sync(group, a.member_id, a.generation, **options)
-        peer.ask(f"syncs with {label}", request, 5)
+    request = members.sync(group, a.member_id, a.generation, protocol_name="roundrobin")
+    peer.ask("syncs with another protocol", request, 5)
+    request = members.sync(group, a.member_id, a.generation, protocol_type="connect")
+    peer.ask("syncs with another type", request, 5)
     a.sync()
     a.sync("syncs again")
     beat(peer, "the consumer's next", group, "m", 2)
@@ -116,12 +116,12 @@ def a_classic_member_joins_a_consumer_group(peer: Peer) -> None:
     a.join("joins again without a change", protocols=PROTOCOLS)
     a.join("joins again with another topic", protocols=(("range", subscription("other")),))
     beat(peer, "the consumer learns", group, "m", 3)
-    request = members.heartbeat(group, "m", 3)
-    peer.ask("a consumer heartbeats as a classic member", request, 4)
+    beaten = members.heartbeat(group, "m", 3)
+    peer.ask("a consumer heartbeats as a classic member", beaten, 4)
     request = members.sync(group, "m", 3)
     peer.ask("a consumer syncs as a classic member", request, 5)
-    request = members.leave(group, ("m", None), (a.member_id, None), ("x", None))
-    peer.ask("both leave, and somebody else", request, 5)
+    leaving = members.leave(group, ("m", None), (a.member_id, None), ("x", None))
+    peer.ask("both leave, and somebody else", leaving, 5)
     describe(peer, group)
     peer.ask("not to be deleted", DeleteGroupsRequest(groups_names=[group]), 2)
     beat(peer, "the consumer leaves", group, "m", -1)
@@ -132,12 +132,13 @@ def classic_members_refused(peer: Peer) -> None:
     group = "mixed-refused"
     join(peer, "joins", group, "m", MISSING)
     classic(peer, group, "a")
-    for label, options in {
+    wrong: dict[str, dict[str, Any]] = {
         "another type": {"protocol_type": "connect"},
         "no protocol": {"protocols": ()},
         "garbled": {"protocols": (("range", b"\0"),)},
         "no common protocol": {"protocols": (("sticky", subscription(MISSING)),)},
-    }.items():
+    }
+    for label, options in wrong.items():
         peer.ask(label, members.join(group, "x", **options), 9)
     peer.ask("a made-up id", members.join(group, "x", protocols=PROTOCOLS), 9)
     peer.ask("an unknown static id", members.join(group, "y", instance="i", protocols=PROTOCOLS), 9)

@@ -8,6 +8,7 @@ from headrace.core.coordinator.consumer import requests, turn
 from headrace.core.coordinator.consumer.assignors import OWN_ASSIGNORS, Subscriber
 from headrace.core.coordinator.consumer.group import ConsumerGroupState
 from headrace.core.coordinator.consumer.records import MemberState
+from headrace.core.coordinator.consumer.target import compute_target
 from headrace.core.coordinator.consumer.topics import TopicInfo, metadata_hash
 from headrace.errors import ErrorCode
 from tests.fixtures.consumer_protocol_world import (
@@ -178,13 +179,13 @@ def test_a_group_has_only_so_many_regular_expressions(world, monkeypatch):
 def test_a_thousand_members_cost_a_handful_of_assignments(monkeypatch):
     world = ConsumerWorld()
     world.topics.create("t", 500)
-    computed = []
-    real = turn.compute_target
-    monkeypatch.setattr(
-        turn,
-        "compute_target",
-        lambda *args, **options: computed.append(1) or real(*args, **options),
-    )
+    computed: list[int] = []
+
+    def counted(*args, **options):
+        computed.append(1)
+        return compute_target(*args, **options)
+
+    monkeypatch.setattr(turn, "compute_target", counted)
     members = [Consumer(world, f"m{number:04}", "t") for number in range(400)]
     for member in members:
         member.beat()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from headrace.core.coordinator.consumer.group import ConsumerGroupState
@@ -36,7 +38,7 @@ def check_owners(*members: Consumer | ClassicConsumer) -> None:
     assert len(owned) == len(set(owned))
 
 
-def classic_group(world: ConsumerWorld, count: int, **options: bool) -> list[ClassicConsumer]:
+def classic_group(world: ConsumerWorld, count: int, **options: Any) -> list[Any]:
     members = [ClassicConsumer(world, "t", **options) for _ in range(count)]
     settle(*members)
     assert sum(len(member.owned) for member in members) == 6
@@ -292,7 +294,7 @@ def test_commits_of_classic_members_carry_their_generation(world):
     classic = ClassicConsumer(world, "t")
     settle(first, classic)
 
-    def commit(member: str, generation: int, **options: int) -> int:
+    def commit(member: str, generation: int, **options: int) -> Any:
         return world.commit_code({("t", 0): 1}, member=member, generation=generation, **options)
 
     assert commit(classic.member, classic.generation) == 0

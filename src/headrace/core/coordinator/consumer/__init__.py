@@ -29,7 +29,7 @@ Which kind a group is decides who answers (`group.kinds`).
 What a heartbeat costs depends on the member's own assignment. A target costs time in proportion to the group, so that
 a large group keeps one for a while and looks at once at all that has changed since (`turn`).
 
-Where things are: `heartbeat` the protocol, `turn` what it has in common with a classic member's JoinGroup, `removal` leaving and the two time-outs, `reconcile` how one member is led
-to its target, `target` how that is computed, `assignors` by what, `topics` what the topics look like from here,
-`describe` what an operator sees, `records` what is written.
+Where things are: `heartbeat` the protocol, `turn` what it has in common with a classic member's JoinGroup, `removal`
+leaving and the time-outs, `reconcile` how one member is led to its target, `target` how that is computed, `assignors`
+by what, `topics` what the topics look like from here, `describe` what an operator sees, `records` what is written.
 """

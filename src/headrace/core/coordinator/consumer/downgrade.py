@@ -2,8 +2,9 @@
 
 The group epoch becomes the generation, and what each member holds its assignment: should a consumer join now, nobody
 else is given that. Nobody may rely on it: some members were on their way to the target, and what the one that has gone
-had is nobody's. So the members are told to join again, all of them, and their leader assigns. A crash before that forgets the rebalance, but not the need: the generation has no
-leader, and whoever loads a stable generation of consumers without one begins the rebalance (`needs_rebalance`).
+had is nobody's. So the members are told to join again, all of them, and their leader assigns. A crash before that
+forgets the rebalance, but not the need: the generation has no leader, and whoever loads a stable generation of
+consumers without one begins the rebalance (`needs_rebalance`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The one look inside what classic consumers say to each other: subscriptions and assignments of `consumer` protocols."""
+"""The one look inside what classic consumers say to each other: their subscriptions and assignments."""
 
 from __future__ import annotations
 
