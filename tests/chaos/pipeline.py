@@ -52,8 +52,9 @@ SETTINGS = {
 PATIENCE_S = 45
 CALM_S = (0.1, 0.5, 1, 2, 4)
 STOPPED_S = (0.3, 1.5, SESSION_MS / 1000 + 1, TRANSACTION_MS / 1000 + 1.5)
-FENCED = 3
-"""The exit code of a worker whose transactional id is another's by now."""
+ENDS = {0: "left", -signal.SIGTERM: "left", 3: "fenced", 4: "astray"}
+"""How workers may end by themselves: told to (before they listen, or when they end anyway), shut out, or, librdkafka's
+alone, with a position lost."""
 
 
 @dataclass
@@ -136,6 +137,11 @@ class Pipeline:
         topics = [NewTopic(name, PARTITIONS, 1) for name in (INPUT, OUTPUT)]
         for created in self.admin.create_topics(topics).values():
             created.result()
+        # Workers find a committed offset for every partition, or fail: nobody begins anew because one got lost.
+        places = [TopicPartition(INPUT, number, 0) for number in range(PARTITIONS)]
+        beginning = [ConsumerGroupTopicPartitions(GROUP, places)]
+        for altered in self.admin.alter_consumer_group_offsets(beginning).values():
+            altered.result()
         bootstrap = self.server.bootstrap
         self.feeder = Feeder(
             bootstrap,
@@ -195,9 +201,8 @@ class Pipeline:
         code = one.process.returncode
         said = (self.directory / f"{one.name}.err").read_text()
         hung = "Timeout (" in said  # faulthandler's
-        left = code in {0, -signal.SIGTERM}  # told to before it listens, or when it ends anyway
-        assert left or code == FENCED or hung, f"{one.name} died of {code}: {said[-2000:]}"
-        self.counts["left" if left else "fenced" if code == FENCED else "hung"] += 1
+        assert code in ENDS or hung, f"{one.name} died of {code}: {said[-2000:]}"
+        self.counts[ENDS.get(code, "hung")] += 1
 
     def _start_worker(self, slot: Slot) -> None:
         name = f"w{slot.number}.{slot.born}"

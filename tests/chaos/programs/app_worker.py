@@ -47,6 +47,7 @@ app = headrace.App(
     delivery="exactly_once",
     transactional_id=SETTINGS["transactional_id"] if SETTINGS["shares_id"] else None,
     fetch_max_wait_ms=100,
+    auto_offset_reset="none",
     **GROUP,
 )
 async def transform(value: bytes, context: headrace.Context) -> None:

@@ -69,7 +69,7 @@ class Worker:
             client_id=self._name,
             isolation_level="read_uncommitted" if self._fault == READS_ALL else "read_committed",
             enable_auto_commit=False,
-            auto_offset_reset="earliest",
+            auto_offset_reset="none",
             max_poll_records=40,
             fetch_max_wait_ms=100,
             **group,
@@ -110,8 +110,7 @@ class Worker:
         for record in records:
             value = record.value.decode()
             polled[f"{record.topic}-{record.partition}"].append([record.offset, value])
-            place = f"{self._settings['output']}-{record.partition}"
-            sends.append(["send", place, f"{value}|{self._name}.{self._attempt}"])
+            sends.append(["send", "", f"{value}|{self._name}.{self._attempt}"])
         told = [["poll", polled], *sends]
         faulthandler.dump_traceback_later(self._settings["patience_s"], exit=True)
         self._journal.write(INVOKE, "txn", told)
@@ -137,7 +136,6 @@ class Worker:
                         self._settings["output"],
                         send[2].encode(),
                         key=record.key,
-                        partition=record.partition,
                     )
                 )
             positions = {
@@ -150,7 +148,8 @@ class Worker:
             time.sleep(0.1)  # somebody is killed here before long
             self._consumer.commit(positions)
         for delivery, send in zip(deliveries, sends, strict=True):
-            send[2] = [delivery.result(0).offset, send[2]]
+            sent = delivery.result(0)
+            send[1:] = f"{sent.topic}-{sent.partition}", [sent.offset, send[2]]
 
     def _rewind(self, records: list[headrace.ConsumerRecord]) -> None:
         """Read the batch again, where it is still this member's."""
