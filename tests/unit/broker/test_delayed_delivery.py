@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headrace.broker.delay import deliveries
 from headrace.core.delay.division import divide
 from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.messages.create_partitions import (
@@ -408,6 +409,22 @@ def test_a_record_that_waits_comes_though_its_time_to_live_would_be_refused_by_n
     world.call(IncrementalAlterConfigsRequest(resources=[resource]))
     world.pass_time(5000)
     assert world.values() == [b"a", b"b"]
+
+
+def test_many_schedules_share_what_may_be_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deliveries, "IN_MEMORY", 100)
+    monkeypatch.setattr(deliveries, "LEAST_IN_MEMORY", 4)
+    world = World()
+    world.create_topic("wide", partitions=20, headrace_delay_enable="true")
+    for _ in range(2):
+        for index in range(20):
+            entries = [delayed(b"%d" % number, 1000 - number) for number in range(30)]
+            world.call(produce_request("wide", index, records(*entries)))
+    assert world.broker.deliveries.in_memory <= 100 + 20 * 2 * 60 // 4
+    world.pass_time(2000)
+    for index in range(20):
+        found = [each.value for each in read_records(world.fetch("wide", 60, index).records)]
+        assert found == [b"%d" % number for number in reversed(range(30)) for _ in range(2)]
 
 
 def test_the_journal_is_told_how_many_wait() -> None:

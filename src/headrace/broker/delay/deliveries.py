@@ -25,6 +25,10 @@ from headrace.types import Buffer
 if TYPE_CHECKING:
     from headrace.broker.topics import Topics
 
+IN_MEMORY: Final = 1 << 20
+"""Most entries of waiting records in memory, over all schedules: about 70 bytes each."""
+LEAST_IN_MEMORY: Final = 1024
+"""However many schedules there are, each may have so many."""
 REFRESH_INTERVAL_MS: Final = 60_000
 RETRY_INTERVAL_MS: Final = 1_000
 """When what could not be released, for want of space, is tried again."""
@@ -88,6 +92,9 @@ class Deliveries:
         partition.schedules = partition
         self._schedules[partition] = schedule
         self._set_deadline(partition, schedule)
+        share = max(LEAST_IN_MEMORY, IN_MEMORY // len(self._schedules))
+        for each in self._schedules.values():
+            each.bound(share)
         if self._refresh_ms is None:
             self._refresh_ms = now_ms + REFRESH_INTERVAL_MS
         return schedule
@@ -135,6 +142,11 @@ class Deliveries:
         end_offset = schedule.add(divided.later, now_ms)
         self._set_deadline(partition, schedule)
         return info, (companion, end_offset)
+
+    @property
+    def in_memory(self) -> int:
+        """How many entries of waiting records are in memory."""
+        return sum(schedule.in_memory for schedule in self._schedules.values())
 
     # Time
 

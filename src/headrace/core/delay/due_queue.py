@@ -89,13 +89,12 @@ class DueQueue:
         for entry in entries:
             push(near, entry)
         self._count += len(entries)
-        if len(near) > self.limit:
+        while len(self._near) > self.limit:
             try:
                 self._spill()
             except OSError:
-                self.limit *= (
-                    2  # no space: then more are in memory, which is better than to lose one
-                )
+                # No space: then more are in memory, which is better than to lose one.
+                self.limit *= 2
 
     def peek(self) -> bytes | None:
         """Return the entry that is due first."""

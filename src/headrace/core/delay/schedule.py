@@ -140,6 +140,10 @@ class Schedule:
         """How many entries of waiting records are in memory."""
         return self._queue.in_memory
 
+    def bound(self, limit: int) -> None:
+        """Have at most so many entries in memory, from the next one on."""
+        self._queue.limit = min(self._queue.limit, limit)
+
     @property
     def unsettled(self) -> bool:
         """Whether something is released or marked that may be synced by now: then `work` has something to do."""
