@@ -23,7 +23,8 @@ def test_c7_delivery_is_a_setting(place, name, delivery: Any) -> None:
     name = name.translate(str.maketrans("", "", "[] ,"))
     topic, results = place.topic(name), place.topic(f"{name}-results")
     place.fill(topic, [1, 2, 3])
-    app, failed = headrace.App(place.target, commit_interval_s=0.05), []
+    app = headrace.App(place.target, commit_interval_s=0.05)
+    failed: list[bytes] = []
 
     @app.worker(topic, group=name, delivery=delivery, on_failure="skip", **QUICK_CONSUMER)
     async def handle(value: bytes, context: headrace.Context) -> None:

@@ -121,6 +121,9 @@ def test_the_rounds_find_a_fault(fault: str) -> None:
         assert told in first_failure(range(40)), f"nobody noticed that {fault}"
 
 
+NOBODY = GroupMetadata("billing", -1, "", None)
+
+
 async def take_for_lost(self: Transactor) -> Any:
     """Have a new producer make a transaction again that may be committed already."""
     if self._doubt is not None:
@@ -165,7 +168,6 @@ EXACTLY_ONCE_FAULTS: dict[str, tuple[int, str, Any]] = {
         patch("headrace.workers.transacting.member_of", lambda consumer: NOBODY),
     ),
 }
-NOBODY = GroupMetadata("billing", -1, "", None)
 
 
 # The first seed is one by which it is found soon.

@@ -43,7 +43,7 @@ def read(target: Target, topic: str, isolation: str = "read_committed") -> list[
     """Return all values that our consumer reads, which are those that librdkafka reads, in their order."""
     partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     ours: dict[int, list[str]] = {number: [] for number in range(PARTITIONS)}
-    more = {"auto_offset_reset": "earliest", "isolation_level": isolation}
+    more: dict[str, Any] = {"auto_offset_reset": "earliest", "isolation_level": isolation}
     await_markers(target, partitions)
     with headrace.Consumer(target.bootstrap, **more, **target.admin_properties) as consumer:
         consumer.assign(partitions)
@@ -122,7 +122,7 @@ def test_the_same_with_asyncio(target: Target, topic: str) -> None:
                     async with producer.transaction():
                         for part in range(4):
                             value = f"{number}-{part}".encode()
-                            await producer.send(topic, value, partition=part % PARTITIONS)
+                            _ = await producer.send(topic, value, partition=part % PARTITIONS)
                         if number % 2:
                             raise SpoiltError  # before or behind the first batch's departure, as it comes
 
