@@ -21,7 +21,8 @@ ALL = [
     *SHORT,
     ("app", "classic"),
     ("confluent", "consumer"),
-    *(("headrace", p) for p in ("classic", "consumer")),
+    *(("headrace", protocol) for protocol in ("classic", "consumer")),
+    ("mixed", "either"),
 ]
 LONG = os.environ.get("HEADRACE_CHAOS_SECONDS")
 VARIANTS = ALL if LONG else SHORT
