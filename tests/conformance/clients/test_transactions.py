@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import uuid
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -131,8 +132,9 @@ def words(line: str) -> tuple[str, dict[str, object]] | None:
     return (name, {"value": value}) if value else None
 
 
-def java(target: Target, scratch: Path, topic: str, *arguments: str) -> Peer:
-    """The Java program."""
+@contextmanager
+def java(target: Target, scratch: Path, topic: str, *arguments: str) -> Iterator[Peer]:
+    """The Java program, which ends with this."""
     try:
         classes = kafka_class_path()
     except JavaUnavailableError as error:
@@ -148,21 +150,25 @@ def java(target: Target, scratch: Path, topic: str, *arguments: str) -> Peer:
     options = ["-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     options += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=error"]
     command = [java_command(), *options, "-cp", classes, str(PROGRAM)]
-    return Peer(
+    program = Peer(
         "java",
         [*command, str(properties), topic, str(PARTITIONS), *arguments],
         directory=scratch,
         translate=words,
     )
+    try:
+        yield program
+        program.close()
+    finally:
+        program.kill()
 
 
 @pytest.mark.java
 def test_java(target: Target, topic: str, scratch: Path) -> None:
     create(target, f"{topic}-wide", MANY)
-    program = java(target, scratch, topic, str(ROUNDS))
-    found = {name: program.wait(name)["value"] for name in ("begun", "ended", "zombie", "slow")}
-    program.wait("done")
-    program.close()
+    with java(target, scratch, topic, str(ROUNDS)) as program:
+        found = {name: program.wait(name)["value"] for name in ("begun", "ended", "zombie", "slow")}
+        program.wait("done")
     raised = int(str(found["ended"])) - int(str(found["begun"]))
     assert raised == ROUNDS or target.name.startswith("kafka")  # its third generation does not
     assert "Fenced" in str(found["zombie"])
@@ -178,18 +184,18 @@ def test_a_client_follows_the_level_of_the_feature(tmp_path: Path) -> None:
     server.start()
     try:
         create(server, "t", PARTITIONS)
-        program = java(server, tmp_path, "t")
-        say(program, "ready")
-        for level in (2, 1, 2):
-            say(program, "begin")
-            server.level = level
-            server.restart()
-            say(program, "abort")
-            say(program, "begin")
-            say(program, "commit")  # only now it looks at the level
-            epoch = say(program, "begin")
-            assert say(program, "commit") - epoch == (1 if level == 2 else 0), f"at level {level}"
-        program.close()
+        with java(server, tmp_path, "t") as program:
+            say(program, "ready")
+            for level in (2, 1, 2):
+                say(program, "begin")
+                server.level = level
+                server.restart()
+                say(program, "abort")
+                say(program, "begin")
+                say(program, "commit")  # only now it looks at the level
+                epoch = say(program, "begin")
+                raised = say(program, "commit") - epoch
+                assert raised == (1 if level == 2 else 0), f"at level {level}"
         assert read(server, "t") == sorted("124578")
     finally:
         server.stop()
