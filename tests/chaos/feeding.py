@@ -63,7 +63,7 @@ class Background:
 
 
 class Feeder(Background):
-    """Sends numbers in order to every partition: `partition:number:attempt`. Some transactions are aborted on purpose."""
+    """Sends numbers in order to every partition: `partition:number:attempt`. Some transactions are aborted."""
 
     def __init__(self, bootstrap: str, journal: Path, seed: int, *, transactional: bool) -> None:
         super().__init__("feeder")
@@ -146,8 +146,8 @@ class Feeder(Background):
         try:
             _repeat(partial(self._producer.abort_transaction, CALL_S))
         except KafkaException as error:
-            # librdkafka asks for the end of a transaction whose beginning may have got lost with the broker: if there is
-            # none, it is told so by INVALID_TXN_STATE, and is of no more use. Nor is it when it takes a sequence again
+            # librdkafka asks for the end of a transaction whose beginning may have got lost with the broker: if there
+            # is none, it is told so by INVALID_TXN_STATE, and is of no more use. Nor is it when it takes a sequence again
             # that it has given to records which it left behind in an abort and which have arrived nevertheless.
             if not error.args[0].fatal():
                 raise

@@ -1,4 +1,4 @@
-"""What must hold when a run is over: the output is exactly the input, once, in order, and no client saw anything else."""
+"""What must hold after a run: the output is exactly the input, once, in order, and no client saw anything else."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class Verdict:
         lost = [each for values in wanted.values() for each in values if each not in times]
         other = [key for key in wanted | found if wanted.get(key) != found.get(key)]
         assert not other, (
-            f"the output is not the input: {self.counts['records']} in, {times.total()} out; more than once: {twice[:5]}; "
-            f"lost: {lost[:5]}; keys in another order: {other[:5]}"
+            f"the output is not the input: {self.counts['records']} in, {times.total()} out; "
+            f"more than once: {twice[:5]}; lost: {lost[:5]}; keys in another order: {other[:5]}"
         )
 
     def check_history(self) -> None:

@@ -112,7 +112,7 @@ class Worker:
         self._metadata = self._consumer.consumer_group_metadata()
 
     def _is_member(self) -> bool:
-        """Whether the metadata name a generation. Without one the commit of a member that was expelled would be taken."""
+        """Whether the metadata name a generation. Without one the commit of an expelled member would be taken."""
         magic = b"CGMDv2:"
         assert self._metadata.startswith(magic), self._metadata
         return bool(struct.unpack_from("<i", self._metadata, len(magic))[0] >= 0)

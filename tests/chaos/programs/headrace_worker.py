@@ -1,6 +1,7 @@
 """A worker by Headrace's consumer and producer: consume, transform, produce, commit in one transaction. Argument: JSON.
 
-It ends by itself with code 3 if it was shut out or does not know the fate of a transaction. An attempt to process a record has a value of its own.
+It ends by itself with code 3 if it was shut out or does not know the fate of a transaction. An attempt to process a
+record has a value of its own.
 """
 
 from __future__ import annotations
