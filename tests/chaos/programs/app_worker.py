@@ -1,7 +1,8 @@
 """A worker of Headrace's that processes exactly once: `delivery="exactly_once"`. Its argument is JSON.
 
 Handlers run side by side and do not learn what became of their transaction, so each attempt is an operation of its own
-whose end nobody knows. It ends by itself with code 3 if it was shut out.
+whose end nobody knows. It ends by itself with code 3 if it was shut out, 5 if it could not commit what
+had to go to another member.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import headrace
-from headrace.errors import FatalTransactionError
+from headrace.errors import FatalTransactionError, WorkerFailedError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from tests.fixtures.history.operations import INFO, INVOKE, Journal
@@ -69,3 +70,8 @@ try:
 except FatalTransactionError as error:
     print(repr(error), file=sys.stderr)
     sys.exit(3)
+except WorkerFailedError as error:
+    if "had to go to other members" not in str(error):
+        raise
+    print(repr(error), file=sys.stderr)
+    sys.exit(5)
