@@ -19,16 +19,21 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from headrace.broker.broker import Broker
+from headrace.broker.topic_names import TRANSACTIONS_TOPIC
 from headrace.core.log.control_batch import Marker, read_marker
 from headrace.core.log.partition_log import PartitionLog
 from headrace.protocol.codec import Message
+from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from headrace.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-from headrace.protocol.messages.end_txn import EndTxnResponse
+from headrace.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
-from headrace.protocol.messages.init_producer_id import InitProducerIdResponse
+from headrace.protocol.messages.init_producer_id import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
 from headrace.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from headrace.records.batch import BatchHeader, iterate_headers
 from headrace.records.reader import read_records
@@ -174,6 +179,7 @@ class Books:
         self.counts: Counter[str] = Counter()
         self.broker: Broker | None = None
         self._holders = Holders(group)
+        self._decided: dict[int, tuple[Message, PartitionLog, int]] = {}
         self._asked: dict[int, dict[TopicPartition, int]] = {}
 
     # At every step
@@ -200,8 +206,28 @@ class Books:
         if isinstance(request, OffsetFetchRequest) and request.require_stable:
             self._asked[id(request)] = dict(self.committed)
 
+    def decided(self, request: Message) -> None:
+        """The broker has handled a request; what it has written down for it must be durable before the answer."""
+        if isinstance(request, EndTxnRequest | InitProducerIdRequest | AddOffsetsToTxnRequest):
+            log = self._coordinators_log(request.transactional_id)
+            if log is not None:
+                self._decided[id(request)] = request, log, log.log_end_offset
+
+    def _coordinators_log(self, transactional_id: str | None) -> PartitionLog | None:
+        assert self.broker is not None
+        if transactional_id is None:
+            return None
+        partition = self.broker.transactions.coordinator.partition_for(transactional_id)
+        if partition is None:
+            return None
+        return _log(self.broker, TopicPartition(TRANSACTIONS_TOPIC, partition))
+
     def answered(self, frame: Frame, request: Message, response: Message) -> None:
         """The broker has answered."""
+        if id(request) in self._decided:
+            _, log, end = self._decided.pop(id(request))
+            if not getattr(response, "error_code", 0) and log.high_watermark < end:
+                raise ViolationError(f"{request} is answered before it is durable (1)")
         if isinstance(response, FetchResponse) and isinstance(request, FetchRequest):
             self._fetched(request, response)
         elif isinstance(response, InitProducerIdResponse | EndTxnResponse):

@@ -24,25 +24,20 @@ class Holders:
         self._told: list[tuple[str, set[Place]]] = []
 
     def asked(self, request: ConsumerGroupHeartbeatRequest) -> None:
-        """A member has asked; who joins has nothing."""
+        """A member has asked, and perhaps says what it owns; who joins has nothing."""
         if request.member_epoch <= 0:
             self._held.pop(request.member_id, None)
+        elif request.topic_partitions is not None:
+            self._held[request.member_id] = _places(request.topic_partitions)
 
     def answered(
         self, request: ConsumerGroupHeartbeatRequest, response: ConsumerGroupHeartbeatResponse
     ) -> None:
         """A member was answered."""
-        member = request.member_id
-        if response.error_code:
-            return
-        if request.member_epoch < 0:
-            return
-        if request.topic_partitions is not None:
-            self._held[member] = _places(request.topic_partitions)
-        if response.assignment is not None:
+        if not response.error_code and response.assignment is not None:
             given = _places(response.assignment.topic_partitions)
-            self._told.append((member, given))
-            self._held.setdefault(member, set()).update(given)
+            self._told.append((request.member_id, given))
+            self._held.setdefault(request.member_id, set()).update(given)
 
     def check(self, broker: Broker) -> None:
         """Check what was given to members since the last time, when the broker is at rest."""

@@ -77,6 +77,8 @@ class Network:
         self.weather = weather
         self.wires: dict[Wire, None] = {}
         self.on_request: Callable[[Frame, Message], None] = lambda _frame, _request: None
+        self.on_decided: Callable[[Message], None] = lambda _request: None
+        """The broker has handled a request; its answer may have to wait."""
         self.on_response: Callable[[Frame, Message, Message], None] = lambda *_: None
         self.requests = 0
 
@@ -185,6 +187,7 @@ class Wire:
             return
         if reply is None:
             return
+        self._network.on_decided(request)
         self._slots.append(slot)
         answered = partial(self._answered, slot, header, frame, request)
         if isinstance(reply, Deferred):

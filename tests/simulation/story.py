@@ -46,7 +46,7 @@ REPEATED = (
     ApiKey.ADD_OFFSETS_TO_TXN,
 )
 """What the one sends again who has seen it: late, and more than once."""
-SETTLING_MS = 20_000
+SETTLING_MS = 12_000
 
 
 class Story:
@@ -70,6 +70,7 @@ class Story:
         self.machine.after_start = self.books.restarted
         self.machine.after_fall = self.network.broker_fell
         self.network.on_request = self._hear
+        self.network.on_decided = self.books.decided
         self.network.on_response = self._answered
         self._lives: Counter[str] = Counter()
         self.members = [self._member(number) for number in range(knobs.members)]

@@ -19,6 +19,8 @@ from tests.fixtures.broker_harness import START_MS, CountingEntropy
 from tests.fixtures.crash_files import CrashFileSystem, PowerCut
 
 TRACE_KEPT = 20_000
+RECOVERIES_CUT_SHORT = 0.15
+"""How many starts after a fall end like the life before, in the middle or soon after."""
 
 
 class ViolationError(AssertionError):
@@ -85,6 +87,7 @@ class Machine:
         self.sync_ms = sync_ms
         """How long a group commit may take."""
         self._cut_power = False
+        self._stumbles = False
         self._tick_at_ms = 0
         self.start()
 
@@ -111,6 +114,9 @@ class Machine:
         )
         self.broker = broker
         self._tick_at_ms = 0
+        if self._stumbles:
+            operations = self.chance.randint(1, 30)
+            self.light_fuse(cut_power=self._cut_power, operations=operations)
 
         def opened() -> None:
             broker.open(self.now_ms)
@@ -135,6 +141,7 @@ class Machine:
             self._files = self._files.after_power_cut(self.chance.randrange(1 << 30))
         self._files.fuse = None
         self.after_fall()
+        self._stumbles = self.chance.random() < RECOVERIES_CUT_SHORT
         down_ms = self.chance.choice([0, 1, 20, 200, 700])
         self.schedule.at(self.now_ms + down_ms, self.start)
 
