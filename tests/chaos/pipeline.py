@@ -53,8 +53,9 @@ PATIENCE_S = 45
 CALM_S = (0.1, 0.5, 1, 2, 4)
 STOPPED_S = (0.3, 1.5, SESSION_MS / 1000 + 1, TRANSACTION_MS / 1000 + 1.5)
 ENDS = {0: "left", -signal.SIGTERM: "left", 3: "fenced", 4: "astray", 5: "stopped"}
-"""How workers may end by themselves: told to (before they listen, or when they end anyway), shut out, with a position lost
-(librdkafka's alone), or unable to commit what has to go."""
+"""How workers may end by themselves: told to (before they listen, or when they end anyway), shut out, with a position
+lost (librdkafka's alone), or unable to commit what has to go.
+"""
 
 
 @dataclass
