@@ -182,7 +182,8 @@ class DecoderGenerator(BodyGenerator):
         if not f.nullable & body:
             self.lines.add(store(self._new(f.struct, body)))
             return
-        with self.lines.block("if n < 0:"):
+        # A tagged field that is null, and not so by being left out, has 0 in front; elsewhere it is -1.
+        with self.lines.block("if n < 0:" if f.tag is None else "if n < 1:"):
             self.lines.add(store("None"))
         with self.lines.block("else:"):
             self.lines.add(store(self._new(f.struct, body)))

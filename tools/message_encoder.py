@@ -110,7 +110,7 @@ class EncoderGenerator(BodyGenerator):
 
     def _null(self, f: FieldSchema) -> None:
         if f.struct is not None and not f.is_array:
-            self.lines.add(f"{self._out}.append(255)")
+            self.lines.add(f"{self._out}.append({255 if f.tag is None else 0})")
         elif self.flexible:
             self.lines.add(f"{self._out}.append(0)")
         else:
@@ -215,13 +215,17 @@ class EncoderGenerator(BodyGenerator):
         place = f"{source}.{f.name}"
         if f.code is not None:
             self._run.append(RunItem(body, f.code, place, ""))
+        elif f.struct is not None and not f.is_array and f.nullable & body:
+            self._variable(f, source, body)
         else:
             self._value(f, place, body)
         self._flush(body)
 
     def _is_set(self, f: FieldSchema, source: str, body: Versions) -> str:
         default, place = default_of(f), f"{source}.{f.name}"
-        if f.type == "bool":
+        if f.struct is not None and not f.is_array and f.nullable:
+            test = "True"  # Kafka takes one that is left out for an empty structure, not for null
+        elif f.type == "bool":
             test = f"not {place}" if default == "True" else place
         else:
             test = {"None": f"{place} is not None", "[]": place}.get(

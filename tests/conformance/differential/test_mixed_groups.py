@@ -6,10 +6,17 @@ from typing import Any
 
 import pytest
 
+from headrace.broker.topic_names import OFFSETS_TOPIC
+from headrace.core.coordinator.consumer.group import ConsumerGroup
+from headrace.core.coordinator.consumer.records import ConsumerRecord
+from headrace.core.coordinator.group.records import GroupMetadata, decode_records
+from headrace.core.coordinator.partitioning import partition_for_key
 from headrace.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from headrace.protocol.messages.delete_groups import DeleteGroupsRequest
 from headrace.protocol.messages.describe_groups import DescribeGroupsRequest
+from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from headrace.protocol.messages.list_groups import ListGroupsRequest
+from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.conformance.differential import members
 from tests.conformance.differential.members import Member, commit
 from tests.conformance.differential.pair import Pair, Scenario, Scenarios
@@ -233,3 +240,49 @@ def members_that_change_their_kind(peer: Peer) -> None:
     describe(peer, group)
     beat(peer, "leaves", group, "n", -1)
     beat(peer, "leaves too", group, "m", -1)
+
+
+def stored(peer: Peer, label: str, group: str) -> None:
+    """Note what Headrace makes of the records that the broker has of a group, whichever broker wrote them."""
+    topics = [MetadataRequestTopic(name=OFFSETS_TOPIC)]
+    (topic,) = peer.quiet(MetadataRequest(topics=topics), 9).topics
+    partition = partition_for_key(group, len(topic.partitions))
+    wanted = FetchPartition(partition=partition, partition_max_bytes=1 << 24)
+    request = FetchRequest(
+        max_bytes=1 << 24, topics=[FetchTopic(topic=OFFSETS_TOPIC, partitions=[wanted])]
+    )
+    (answer,) = peer.quiet(request, 12).responses[0].partitions
+    consumers, generation = ConsumerGroup(group), None
+    for _, record in decode_records(answer.records or b""):
+        if isinstance(record, GroupMetadata) and record.group_id == group:
+            generation = record.generation
+        elif isinstance(record, ConsumerRecord) and record.group_id == group:
+            consumers.replay(record)
+    if generation is not None:
+        members_ = [
+            (m.session_timeout_ms, m.subscription, m.assignment) for m in generation.members
+        ]
+        told = (generation.number, generation.protocol_type, generation.protocol_name)
+        peer.note(f"{label}: stored as a classic group", str((*told, members_)))
+    if not consumers.is_void:
+        kinds = sorted(
+            str((m.topics, m.rebalance_timeout_ms, m.classic)) for m in consumers.members.values()
+        )
+        current = sorted((c.epoch, c.state.name) for c in consumers.current.values())
+        image = (consumers.epoch, consumers.assignment_epoch, kinds, current)
+        peer.note(f"{label}: stored as a consumer group", str(image))
+
+
+@scenarios
+def what_is_stored(peer: Peer) -> None:
+    group = "mixed-stored"
+    a = stable(peer, group, "a")
+    stored(peer, "classic", group)
+    join(peer, "joins", group, "m", MISSING)
+    stored(peer, "upgraded", group)
+    a.join("joins again", protocols=PROTOCOLS)
+    a.sync()
+    stored(peer, "mixed", group)
+    beat(peer, "leaves", group, "m", -1)
+    stored(peer, "downgraded", group)
+    a.leave()

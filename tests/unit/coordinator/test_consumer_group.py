@@ -7,7 +7,13 @@ import pytest
 from headrace.core.coordinator.consumer import requests, turn
 from headrace.core.coordinator.consumer.assignors import OWN_ASSIGNORS, Subscriber
 from headrace.core.coordinator.consumer.group import ConsumerGroupState
-from headrace.core.coordinator.consumer.records import MemberState
+from headrace.core.coordinator.consumer.records import (
+    MemberMetadata,
+    MemberRecord,
+    MemberState,
+    decode_consumer_record,
+    encode_consumer_record,
+)
 from headrace.core.coordinator.consumer.target import compute_target
 from headrace.core.coordinator.consumer.topics import TopicInfo, metadata_hash
 from headrace.errors import ErrorCode
@@ -305,3 +311,18 @@ def test_the_hash_of_topics_sees_names_identities_and_sizes():
     base = {"t": TopicInfo(T1, 1)}
     others = [{}, {"u": TopicInfo(T1, 1)}, {"t": TopicInfo(T2, 1)}, {"t": TopicInfo(T1, 2)}]
     assert len({metadata_hash(topics) for topics in [base, *others]}) == 5
+
+
+def test_states_are_stored_under_kafkas_numbers():
+    numbers = {state.name: state.value for state in MemberState}
+    assert numbers == {"STABLE": 0, "UNREVOKED": 1, "UNRELEASED": 2}
+
+
+def test_a_member_of_no_classic_protocol_is_stored_as_kafka_reads_it():
+    key, value = encode_consumer_record(MemberRecord("g", "m", MemberMetadata()))
+    assert value is not None
+    assert value.endswith(b"\x01\x00\x01\x00"), "one tag, number 0, of one byte: null"
+    record = MemberRecord("g", "m", MemberMetadata())
+    assert decode_consumer_record(5, memoryview(key), value) == record
+    left_out = value[:-4] + b"\x00"
+    assert decode_consumer_record(5, memoryview(key), left_out) == record

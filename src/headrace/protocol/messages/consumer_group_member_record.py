@@ -246,36 +246,39 @@ class ConsumerGroupMemberMetadataValue(Message):
         else:
             out.append(0)
         tags = 0
-        if self.classic_member_metadata is not None:
+        if True:
             tags += 1
         out.append(tags)
         if tags:
-            if self.classic_member_metadata is not None:
+            if True:
                 tagged = bytearray()
-                tagged.append(1)
                 classic_member_metadata = self.classic_member_metadata
-                tagged += _pack_i(classic_member_metadata.session_timeout_ms)
-                n = len(classic_member_metadata.supported_protocols) + 1
-                if n < 128:
-                    tagged.append(n)
-                else:
-                    write_varint(tagged, n)
-                for classic_protocol in classic_member_metadata.supported_protocols:
-                    name_bytes = classic_protocol.name.encode()
-                    n = len(name_bytes) + 1
+                if classic_member_metadata is not None:
+                    tagged.append(1)
+                    tagged += _pack_i(classic_member_metadata.session_timeout_ms)
+                    n = len(classic_member_metadata.supported_protocols) + 1
                     if n < 128:
                         tagged.append(n)
                     else:
                         write_varint(tagged, n)
-                    tagged += name_bytes
-                    n = len(classic_protocol.metadata) + 1
-                    if n < 128:
-                        tagged.append(n)
-                    else:
-                        write_varint(tagged, n)
-                    tagged += classic_protocol.metadata
+                    for classic_protocol in classic_member_metadata.supported_protocols:
+                        name_bytes = classic_protocol.name.encode()
+                        n = len(name_bytes) + 1
+                        if n < 128:
+                            tagged.append(n)
+                        else:
+                            write_varint(tagged, n)
+                        tagged += name_bytes
+                        n = len(classic_protocol.metadata) + 1
+                        if n < 128:
+                            tagged.append(n)
+                        else:
+                            write_varint(tagged, n)
+                        tagged += classic_protocol.metadata
+                        tagged.append(0)
                     tagged.append(0)
-                tagged.append(0)
+                else:
+                    tagged.append(0)
                 write_tag(out, 0, tagged)
         return out
 
@@ -365,7 +368,7 @@ class ConsumerGroupMemberMetadataValue(Message):
                 if tag == 0:
                     (n,) = _unpack_b(view, position)
                     position += 1
-                    if n < 0:
+                    if n < 1:
                         message.classic_member_metadata = None
                     else:
                         classic_member_metadata = ClassicMemberMetadata.__new__(ClassicMemberMetadata)

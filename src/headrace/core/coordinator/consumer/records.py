@@ -51,11 +51,11 @@ VALUE_VERSION: Final = 0
 class MemberState(IntEnum):
     """How far a member has got, under Kafka's numbers."""
 
-    STABLE = 1
+    STABLE = 0
     """It holds all that its member epoch gives it."""
-    UNREVOKED = 2
+    UNREVOKED = 1
     """It was told to give up partitions, and has not said yet that it has."""
-    UNRELEASED = 3
+    UNRELEASED = 2
     """It has given up what it had to, and waits for partitions that others still hold."""
 
 
