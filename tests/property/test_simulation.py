@@ -1,4 +1,4 @@
-"""A few stories of the simulated world (`make simulate` tells ten thousand), and whether they notice a missing defence."""
+"""A few stories of the simulated world, whether they notice a missing defence; `make simulate` tells ten thousand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many stories: `python -m tests.simulation`; one of them again, told in full: `python -m tests.simulation SEED --trace`.
+"""Many stories: `python -m tests.simulation`; one of them, told in full: `python -m tests.simulation SEED --trace`.
 
 What was done is remembered under .cache, for this state of the source: a run that was interrupted goes on.
 """
@@ -18,21 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.simulation.defences import DEFENCES, without
-from tests.simulation.story import Story
+from tests.simulation.story import Story, tell
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOWN = 5
 ADDRESS = re.compile(r"<memory at 0x[0-9a-f]+>")
-
-
-def tell(seed: int) -> tuple[int, str, Counter[str]]:
-    """Tell one story; return what was wrong with it, if anything was."""
-    story = Story(seed)
-    try:
-        story.run()
-    except Exception as error:  # noqa: BLE001 - whatever goes wrong is what is looked for
-        return seed, "".join(traceback.format_exception_only(error)).strip(), story.counts
-    return seed, "", story.counts
 
 
 def trace(seed: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import traceback
 from collections import Counter, deque
 from functools import partial
 from typing import Any
@@ -377,6 +378,16 @@ class Story:
             batch.run()
             broker.finish_sync(batch, None, self.machine.now_ms)
         return reply.value if isinstance(reply, Deferred) else reply
+
+
+def tell(seed: int) -> tuple[int, str, Counter[str]]:
+    """Tell one story; return what was wrong with it, if anything was."""
+    story = Story(seed)
+    try:
+        story.run()
+    except Exception as error:  # noqa: BLE001 - whatever goes wrong is what is looked for
+        return seed, "".join(traceback.format_exception_only(error)).strip(), story.counts
+    return seed, "", story.counts
 
 
 def _who(frame: Frame) -> str:
