@@ -59,3 +59,53 @@ def test_snapshots_of_a_tail_that_is_gone_go_with_it() -> None:
     assert all(int(name[:20]) <= log.log_end_offset for name in names(files, ".snapshot"))
     end = log.log_end_offset
     assert append(log, end) == end
+
+
+def producing(count: int) -> tuple[MemoryFileSystem, PartitionLog]:
+    files = MemoryFileSystem()
+    log = open_log(files, CONFIG)
+    for sequence in range(count):
+        append(log, sequence)
+    return files, log
+
+
+def keep_oldest_snapshot(files: MemoryFileSystem, oldest: str) -> None:
+    """As if the others had not reached the disk."""
+    for name in names(files, ".snapshot"):
+        if name != oldest:
+            files.remove(f"{DIRECTORY}/{name}")
+
+
+def test_a_snapshot_from_before_batches_that_are_gone_says_nothing_of_their_producers() -> None:
+    files, log = producing(10)
+    oldest = names(files, ".snapshot")[0]
+    keep_oldest_snapshot(files, oldest)
+    for name in names(files, ".log")[:-1]:
+        files.remove(f"{DIRECTORY}/{name}")
+    (last,) = names(files, ".log")
+    files.remove(f"{DIRECTORY}/{last}")
+    start = log.log_end_offset
+
+    log = open_log(files, CONFIG, clean=False, recovery_point=start, log_start_offset=start)
+
+    assert log.log_end_offset == start
+    assert append(log, start) == start, "an unknown producer may begin anywhere"
+
+
+def test_a_snapshot_from_before_segments_that_are_gone_is_not_believed() -> None:
+    files, log = producing(10)
+    oldest = names(files, ".snapshot")[0]
+    other = batch_of(1, size=100, producer_id=4, producer_epoch=0, base_sequence=0)
+    log.append(other, leader_epoch=0, now_ms=NOW_MS)
+    keep_oldest_snapshot(files, oldest)
+    *gone, last = names(files, ".log")
+    for name in gone:
+        files.remove(f"{DIRECTORY}/{name}")
+    start = int(last[:20])
+
+    log = open_log(files, CONFIG, clean=False, recovery_point=start, log_start_offset=start)
+
+    assert log.producers.get(4) is not None, "what is left in the log is known"
+    last_known = log.producers.get(3)
+    assert last_known is None or last_known.batches[-1].last_sequence == 9
+    assert append(log, 10) == log.log_end_offset - 1

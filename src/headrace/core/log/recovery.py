@@ -139,7 +139,7 @@ class LogLoader:
             # All of it was deleted already, and what followed never reached the disk. Offsets do not go back.
             self._remove_from(kept, 0)
             kept, end_offset = [], start_offset
-            self._snapshots.restore(self._producers, end_offset)
+            self._restore_producers(end_offset, end_offset)
         unsynced = self._tidy(kept, first_scanned, end_offset)
         return LoadedLog(
             kept,
@@ -245,7 +245,7 @@ class LogLoader:
         self, segments: list[Segment], unscanned: list[Segment], offset: int
     ) -> None:
         """Restore the newest sound snapshot that is safe, and replay the headers after it."""
-        self._producers_end = self._snapshots.restore(self._producers, offset) or 0
+        self._restore_producers(offset, segments[0].base_offset if segments else offset)
         if self._producers.aborted_from >= 0 and not self._load_aborted(segments):
             self._producers = ProducerState(self._config.max_producer_ids)
             self._producers_end = 0
@@ -254,6 +254,17 @@ class LogLoader:
             if segment.end_offset > self._producers_end:
                 for position, header in _headers(segment):
                     self._replay(segment.reopen(), position, header)
+
+    def _restore_producers(self, offset: int, start_offset: int) -> None:
+        """Restore the newest sound snapshot at or below an offset, unless batches are gone that followed it.
+
+        A crash may leave an old snapshot while the segments after it were deleted. What it says of a producer's last
+        sequence would refuse the next batch; a producer of which nothing is known may begin anywhere.
+        """
+        restored = self._snapshots.restore(self._producers, offset)
+        if restored is not None and restored < start_offset:
+            self._producers, restored = ProducerState(self._config.max_producer_ids), None
+        self._producers_end = restored or 0
 
     def _load_aborted(self, segments: list[Segment]) -> bool:
         """Load the aborted transactions that the snapshot knew of; false if a file of them is not there or unsound."""
