@@ -19,7 +19,7 @@ from headrace.records.compression import Compression
 from headrace.records.directives import directives
 from headrace.records.tags import TagFilter
 from headrace.storage.memory_files import MemoryFileSystem
-from headrace.types import FileRange, TopicPartition
+from headrace.types import FileRange, Payload, TopicPartition
 
 NOW_MS = 1_700_000_000_000
 BATCHES = 800
@@ -106,10 +106,9 @@ def measure(log: PartitionLog, tags: list[str] | None) -> float:
         while offset < log.log_end_offset:
             reading = SelectiveReading(NOW_MS, wanted)
             if not reading.concerns(log.config):
-                found = log.read(
+                records: Payload | None = log.read(
                     offset, max_bytes=FETCH_BYTES, up_to=log.log_end_offset, minimum_one=True
                 )
-                records = found
             else:
                 selected = reading.select(
                     log, offset, max_bytes=FETCH_BYTES, up_to=log.log_end_offset, minimum_one=True

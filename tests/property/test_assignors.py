@@ -20,7 +20,7 @@ from headrace.clients.consumer.assignors import (
     choose_assignors,
 )
 from headrace.clients.consumer.assignors.sticky import decode_history, encode_history
-from headrace.clients.consumer.member import withhold
+from headrace.clients.consumer.classic import withhold
 from headrace.types import TopicPartition
 
 with warnings.catch_warnings():

@@ -20,7 +20,7 @@ from uuid import UUID
 import pytest
 from kio.serial import entity_reader, entity_writer
 
-from headrace.protocol.codec import Structure
+from headrace.protocol.codec import Message
 from headrace.protocol.messages.api_versions import ApiVersionsResponse
 from tests.fixtures.messages import (
     comparable,
@@ -54,7 +54,7 @@ CASES = [case for case in every_version() if case[0] not in WITHOUT_ORACLE]
 KAFKA_PYTHON_CASES = [case for case in CASES if not case[0].startswith(UNKNOWN_TO_KAFKA_PYTHON)]
 
 
-def shared_message(name: str, version: int, source: random.Random) -> Structure:
+def shared_message(name: str, version: int, source: random.Random) -> Message:
     """Return a random message without the tagged fields that are Headrace's own."""
     message = random_message(name, version, source)
     empty = type(message)()
@@ -135,7 +135,7 @@ def assert_same_value(mine: Any, other: Any, name: str) -> None:
         assert plain(other) == plain(mine), name
 
 
-def assert_round_trip(message: Structure, name: str, version: int, theirs: bytes) -> None:
+def assert_round_trip(message: Message, name: str, version: int, theirs: bytes) -> None:
     decoded, position = message_class(name).decode(memoryview(theirs), 0, version)
     assert position == len(theirs)
     assert comparable(decoded) == comparable(message)

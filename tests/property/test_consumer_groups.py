@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from headrace.clients.consumer.classic import ClassicMember
 from headrace.errors import ApiError, NotAssignedError, TransportError
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.heartbeat import HeartbeatRequest
@@ -66,7 +67,10 @@ class Worker:
     @property
     def generation(self) -> int:
         member = self.program.core._member
-        return -1 if member is None else member._owned_generation
+        if member is None:
+            return -1
+        assert isinstance(member, ClassicMember)
+        return member._owned_generation
 
     def on_assigned(self, partitions: list[TopicPartition]) -> None:
         self.slept = False

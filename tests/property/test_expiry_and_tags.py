@@ -63,7 +63,7 @@ class Model:
     files: CrashFileSystem = field(default_factory=CrashFileSystem)
     now_ms: int = NOW_MS
     entries: list[Entry] = field(default_factory=list)
-    log: PartitionLog = None
+    log: PartitionLog = field(init=False)
 
     def __post_init__(self) -> None:
         self.log = open_log(self.files, CONFIG)
@@ -100,6 +100,7 @@ class Model:
         open_ones = [entry for entry in self.entries if entry.is_open]
         if open_ones:
             producer = self.chance.choice(open_ones).producer
+            assert producer is not None
             aborted = self.chance.random() < 0.5
             marker = Marker(producer, 0, 0, committed=not aborted)
             info = self.log.append_marker(marker, leader_epoch=0, now_ms=self.now_ms)
@@ -173,7 +174,13 @@ class Model:
     # What readers see
 
     def check(self, isolation_level: int, tags: frozenset[str] | None) -> None:
-        partition = Partition(PARTITION, self.log, None, 0, is_internal=False)
+        partition = Partition(
+            PARTITION,
+            self.log,
+            None,  # type: ignore[arg-type]  # who reads asks for no directory
+            0,
+            is_internal=False,
+        )
         end = partition.visible_end(isolation_level)
         wanted = [
             entry.offset

@@ -100,8 +100,10 @@ def test_the_bytes_of_a_batch_that_waits_are_its_own(harness: BrokerHarness) -> 
     """The memory of a connection is used again as soon as its requests have been looked at."""
     producer = BumpingProducer(harness)
     request = producer.produce_request(b"mine")
-    received = bytearray(request.topic_data[0].partition_data[0].records)
-    request.topic_data[0].partition_data[0].records = memoryview(received)
+    [data] = request.topic_data[0].partition_data
+    assert isinstance(data.records, bytes)
+    received = bytearray(data.records)
+    data.records = memoryview(received)
     pending = harness.send(request, 12)
     received[:] = bytes(len(received))
     settle(harness)

@@ -102,6 +102,7 @@ def test_an_assignor_of_the_coordinators_cannot_be_named_under_the_protocol_clas
     given = {"group.remote.assignor": "range", "group.protocol": "classic"}
     with pytest.raises(ConfigError, match="name assignors by"):
         parse_config(ConsumerConfig, given)
-    assert parse_config(ConsumerConfig, given | {"group.protocol": "consumer"})
+    config = parse_config(ConsumerConfig, given | {"group.protocol": "consumer"})
+    assert config.group_remote_assignor == "range"
     with pytest.raises(ConfigError, match="classic, consumer"):
         parse_config(ConsumerConfig, {"group.protocol": "modern"})

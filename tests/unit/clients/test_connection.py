@@ -248,4 +248,5 @@ def test_a_filter_goes_only_to_a_broker_that_understands_it(extensions, expected
     connection.send(FetchRequest(headrace_filter=b"\x01\x01a"), "t")
     [(header, request)] = sent(connection)
     assert header.api_version == 12
+    assert isinstance(request, FetchRequest)
     assert bytes(request.headrace_filter) == expected

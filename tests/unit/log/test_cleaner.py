@@ -7,11 +7,11 @@ import errno
 import pytest
 
 from headrace.core.log.cleaner import LogCleaner
-from headrace.core.log.compaction import Compaction
 from headrace.core.log.config import LogConfig
 from headrace.core.log.log_manager import LogManager, PartitionSpec
 from headrace.core.log.partition_log import PartitionLog
-from headrace.records.builder import build_batch
+from headrace.core.log.rewriting import Rewriting
+from headrace.records.builder import RecordFields, build_batch
 from tests.fixtures.compaction import latest, put, settle
 from tests.fixtures.crash_files import CrashFileSystem
 from tests.fixtures.logs import (
@@ -48,7 +48,7 @@ class World:
         assert log is not None
         return log
 
-    def step(self) -> tuple[Compaction, OSError | None]:
+    def step(self) -> tuple[Rewriting, OSError | None]:
         task = self.cleaner.start()
         assert task is not None
         try:
@@ -57,7 +57,7 @@ class World:
             return task, error
         return task, None
 
-    def step_until_ready(self) -> Compaction:
+    def step_until_ready(self) -> Rewriting:
         while True:
             task, error = self.step()
             assert error is None
@@ -176,14 +176,14 @@ def test_a_segment_of_which_little_expires_at_a_time_is_written_anew_ever_more_s
     log = manager.get(PARTITION)
     assert log is not None
     hour_ms = 3_600_000
-    records = [(b"k", b"for ever", (), NOW_MS)]
+    records: list[RecordFields] = [(b"k", b"for ever", (), NOW_MS)]
     for number in range(300):
         ttl_ms = b"%d" % (number * hour_ms // 10)
         records.append((b"k", b"v", (("headrace.ttl-ms", ttl_ms),), NOW_MS))
     append(log, build_batch(records))
     settle(log)
     log.roll(NOW_MS)
-    rounds = []
+    rounds: list[int] = []
     for tenth in range(300):
         now_ms = NOW_MS + tenth * hour_ms // 10
         cleaner.tick(now_ms)

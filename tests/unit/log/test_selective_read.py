@@ -122,13 +122,17 @@ def test_control_batches_are_in_nobodys_way() -> None:
     assert log.segments.active.expiry == (NOW_MS + 5, NOW_MS + 5)
 
 
+def second_lives(ttl_ms: bytes | None, **options) -> bytes:
+    """Two records, of which the second has this for its time to live."""
+    records = [(None, b"v", (("headrace.ttl-ms", each),), NOW_MS) for each in (b"5", ttl_ms)]
+    return build_batch(records, **options)
+
+
 def test_a_batch_with_a_bad_time_to_live_is_refused_by_number() -> None:
     log = open_log(MemoryFileSystem(), EXPIRING)
     for bad in (b"", b"-1", b"1.5", b" 1", b"9" * 19, b"\xd9\xa1", None):
-        records = [(None, b"v", (("headrace.ttl-ms", b"5"),), NOW_MS)]
-        records.append((None, b"v", (("headrace.ttl-ms", bad),), NOW_MS))
         with pytest.raises(InvalidRecordsError, match="decimal number") as caught:
-            append(log, build_batch(records, compression=Compression.GZIP))
+            append(log, second_lives(bad, compression=Compression.GZIP))
         assert caught.value.numbers == [1]
     with pytest.raises(InvalidRecordsError, match="needs a timestamp"):
         append(log, batch([5], timestamp=-1))
@@ -136,7 +140,7 @@ def test_a_batch_with_a_bad_time_to_live_is_refused_by_number() -> None:
         append(log, batch([5, 6], compression=Compression.NONE)[:-3])
     assert log.log_end_offset == 0
     plain = open_log(MemoryFileSystem())
-    append(plain, build_batch(records))
+    append(plain, second_lives(b"soon"))
     assert not SelectiveReading(NOW_MS).concerns(plain.config)
 
 
@@ -193,6 +197,7 @@ def test_what_is_known_of_expiry_survives_a_restart_and_is_not_needed() -> None:
     assert again.segments.active.expiry.earliest == NOW_MS + 5
     path = again.segments.active.ttlindex_path
     content = files.read_file(path)
+    assert content is not None
     again.close(NOW_MS)
     for damaged in (None, content[:-1], content[:20] + b"\xff" + content[21:]):
         files.remove(path)
@@ -224,6 +229,7 @@ def test_how_much_one_read_looks_into_is_bounded() -> None:
         append(log, one)
     reading = SelectiveReading(NOW_MS, TagFilter.of(["b"]), effort=1000)
     found = reading.select(log, 0, max_bytes=1 << 20, up_to=500, minimum_one=True)
+    assert found is not None
     assert 0 < found.end_offset < 100
     assert len(found.records) < 80
     assert reading.effort <= 0
@@ -279,7 +285,9 @@ def test_where_the_broker_stamps_records_it_is_from_then_that_they_live() -> Non
     append(log, batch([50, None], timestamp=-1), now_ms=NOW_MS + 1000)
     assert everything(log, now_ms=NOW_MS + 1049)[0] == [0, 1]
     assert everything(log, now_ms=NOW_MS + 1050)[0] == [1]
-    assert log.offset_for_timestamp(NOW_MS + 1000).offset == 0
+    found = log.offset_for_timestamp(NOW_MS + 1000)
+    assert found is not None
+    assert found.offset == 0
 
 
 def test_what_does_not_decode_is_the_readers_to_see() -> None:

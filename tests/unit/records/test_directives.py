@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from headrace.errors import ConfigError, InvalidRecordError, InvalidRequestError
 from headrace.records.batch import BatchHeader
-from headrace.records.builder import build_batch
+from headrace.records.builder import Headers, build_batch
 from headrace.records.directives import MAX_TIME_MS, TTL_MS, decode_ms, directives
 from headrace.records.raw import records_of
 from headrace.records.tags import MAX_TAGS, TagFilter
@@ -24,13 +26,13 @@ def test_directives_are_headers_behind_those_of_the_program() -> None:
 
 
 @pytest.mark.parametrize("ttl_ms", [-1, MAX_TIME_MS + 1, 1.5, "5"])
-def test_a_time_out_of_range_is_told_at_once(ttl_ms: object) -> None:
+def test_a_time_out_of_range_is_told_at_once(ttl_ms: Any) -> None:
     with pytest.raises(ConfigError, match=r"headrace\.ttl-ms is a whole number"):
         directives((), ttl_ms=ttl_ms)
 
 
 @pytest.mark.parametrize("tags", ["ab", [""], ["x" * 256], [b"a"], [None]])
-def test_bad_tags_are_told_at_once(tags: object) -> None:
+def test_bad_tags_are_told_at_once(tags: Any) -> None:
     for use in (lambda: directives((), tags=tags), lambda: TagFilter.of(tags)):
         with pytest.raises(ConfigError, match="tag"):
             use()
@@ -63,7 +65,7 @@ def test_a_filter_goes_through_a_request() -> None:
 
 
 def test_only_whole_tags_in_headers_of_that_name_count() -> None:
-    headers = [
+    headers: list[Headers] = [
         [("headrace.tag", b"ab")],
         [("headrace.tags", b"a")],
         [("x", b"headrace.tag\x02a")],

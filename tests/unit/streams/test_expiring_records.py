@@ -108,7 +108,9 @@ def test_a_consumer_gets_what_has_its_tags_wherever_that_is_decided(broker, conf
         assert consumer.positions() == {headrace.TopicPartition("t", 0): 20}
 
 
-def test_the_broker_sends_only_what_is_wanted_and_refuses_what_is_no_filter(broker) -> None:
+def test_the_broker_sends_only_what_is_wanted_and_refuses_what_is_no_filter(
+    broker, monkeypatch
+) -> None:
     broker.create_topic("t", configs=FILTERED)
     for number in range(10):
         broker.publish("t", b"v" * 1000, headers=directives((), tags=["a" if number else "b"]))
@@ -116,10 +118,12 @@ def test_the_broker_sends_only_what_is_wanted_and_refuses_what_is_no_filter(brok
         asked: list[int] = []
         consumer.assign({headrace.TopicPartition("t", 0): 0})
         take = consumer._core._fetcher._take_answer
-        consumer._core._fetcher._take_answer = lambda cursor, offset, data: (
-            asked.append(len(data.records)),
-            take(cursor, offset, data),
-        )
+
+        def note(cursor, offset, data) -> None:
+            asked.append(len(data.records))
+            take(cursor, offset, data)
+
+        monkeypatch.setattr(consumer._core._fetcher, "_take_answer", note)
         assert len(consumer.poll(1)) == 1
         assert 1000 < asked[0] < 1500
     for epoch, content in ((0, b"\x01\x01a"), (-1, b"\x02\x01a"), (-1, b"\x01")):

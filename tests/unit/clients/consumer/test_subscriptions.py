@@ -7,6 +7,7 @@ import pytest
 from headrace.clients.config import ConsumerConfig, parse_config
 from headrace.clients.consumer.assignors import choose_assignors, register_assignor
 from headrace.clients.consumer.assignors.spread import RangeAssignor
+from headrace.clients.consumer.classic import ClassicMember
 from headrace.errors import (
     ApiError,
     ClosedError,
@@ -255,7 +256,7 @@ def test_members_read_what_their_group_is_attached_to() -> None:
     reader.subscribe()
     rebalance(reader, rounds=2)
     assert {topic for topic, _ in reader.assignment()} == {"a", "b"}
-    assert reader.core._member is not None
+    assert isinstance(reader.core._member, ClassicMember)
     assert next(one.name for one in reader.core._member.assignors) == "equal"
     attached.configs["headrace.topics"] = "b,c"
     rebalance(reader)
