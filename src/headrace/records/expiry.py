@@ -1,7 +1,8 @@
 """When the records of a batch expire: `headrace.ttl-ms` milliseconds after their timestamps, see `directives`.
 
 Where a header comes more than once the last one counts. A record without a timestamp never expires, nor does one whose
-header says nothing that makes sense: such records can only come from a time at which nobody looked.
+header says nothing that makes sense, nor one of a batch with too many: these can only come from a time at which nobody
+looked.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from typing import Final, NamedTuple
 
 from headrace.errors import CorruptRecordError, InvalidRecordError
 from headrace.records.batch import BatchHeader
-from headrace.records.directives import TTL_MS, decode_ms
+from headrace.records.directives import MAX_RECORDS, TTL_MS, decode_ms
 from headrace.records.raw import records_of
 from headrace.records.reader import Record, decode_data
-from headrace.records.refusal import InvalidRecordsError
+from headrace.records.refusal import InvalidRecordsError, require_few
 from headrace.types import Buffer
 
 NEVER: Final = 2**63 - 1
@@ -50,6 +51,7 @@ def check_expiry(batch: Buffer) -> Expiry:
         data = records_of(header, batch)
         if _NAME not in data:
             return NOTHING_EXPIRES
+        require_few(header)
         records = decode_data(header, data)
     except CorruptRecordError as error:
         raise InvalidRecordError(str(error)) from error
@@ -104,7 +106,7 @@ def expiries(header: BatchHeader, data: bytes) -> Sequence[int] | None:
     Raises:
         CorruptRecordError: They do not decode.
     """
-    if header.is_control or _NAME not in data:
+    if header.is_control or header.records_count > MAX_RECORDS or _NAME not in data:
         return None
     return [NEVER if expiry < 0 else expiry for expiry in _expiries(decode_data(header, data))]
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.errors import InvalidRecordError
+from headrace.errors import ApiError, ErrorCode, InvalidRecordError
+from headrace.records.batch import BatchHeader
+from headrace.records.directives import MAX_RECORDS
 
 
 class InvalidRecordsError(InvalidRecordError):
@@ -14,3 +16,16 @@ class InvalidRecordsError(InvalidRecordError):
         self.numbers = numbers
         self.reason = reason
         super().__init__(message)
+
+
+def require_few(header: BatchHeader) -> None:
+    """Refuse a batch with more records than are looked into.
+
+    Raises:
+        ApiError: MESSAGE_TOO_LARGE, upon which producers divide a batch.
+    """
+    if header.records_count > MAX_RECORDS:
+        raise ApiError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"the batch has {header.records_count} records; {MAX_RECORDS} are the most where records expire, or wait",
+        )

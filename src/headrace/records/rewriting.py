@@ -29,6 +29,7 @@ from headrace.records.batch import (
 from headrace.records.builder import BatchBuilder
 from headrace.records.compression import Compression, compress
 from headrace.records.raw import record_starts, timestamp_delta_at
+from headrace.records.varint import encode_varint
 from headrace.types import NO_TIMESTAMP, Buffer
 
 _UINT32: Final = struct.Struct(">I")
@@ -126,13 +127,25 @@ def placeholder(first_offset: int, end_offset: int, *, leader_epoch: int, now_ms
     header: librdkafka takes ten of those, ever, for batches that are too large for it.)
     """
     first_offset = max(first_offset, end_offset - 1 - _MAX_DELTA)
-    builder = BatchBuilder(control=True)
-    builder.append(PLACEHOLDER_KEY, b"", (), now_ms)
-    batch = builder.build(base_offset=first_offset, partition_leader_epoch=leader_epoch)
-    header = BatchHeader.parse(batch)
-    return _sealed(
-        header._replace(last_offset_delta=end_offset - 1 - first_offset), batch[HEADER_SIZE:]
+    last_offset_delta = end_offset - 1 - first_offset
+    batch = BatchBuilder(control=True).build(
+        base_offset=first_offset, partition_leader_epoch=leader_epoch
     )
+    header = BatchHeader.parse(batch)._replace(
+        last_offset_delta=last_offset_delta,
+        base_timestamp=now_ms,
+        max_timestamp=now_ms,
+        records_count=1,
+    )
+    body = placeholder_record(last_offset_delta)
+    return _sealed(header._replace(batch_length=HEADER_SIZE - LOG_OVERHEAD + len(body)), body)
+
+
+def placeholder_record(offset_delta: int) -> bytes:
+    """Return the record of a placeholder, at the last offset: sarama goes on behind the record, not the batch."""
+    key = encode_varint(len(PLACEHOLDER_KEY)) + PLACEHOLDER_KEY
+    body = b"\x00\x00" + encode_varint(offset_delta) + key + b"\x00\x00"
+    return encode_varint(len(body)) + body
 
 
 def _sealed(header: BatchHeader, body: Buffer) -> bytearray:

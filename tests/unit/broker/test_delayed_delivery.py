@@ -449,3 +449,59 @@ def test_what_is_not_needed_any_more_is_deleted_from_the_schedule() -> None:
     world.put(delayed(b"y", 10))
     world.pass_time(1000)
     assert world.values() == [b"x" * 1000] * 300 + [b"y"]
+
+
+def put_into(world: World, topic: str, *entries: tuple[bytes, Headers], **options: Any) -> Any:
+    part = world.call(produce_request(topic, 0, records(*entries, **options)))
+    return part.responses[0].partition_responses[0].error_code
+
+
+def waiting_in(world: World, topic: str) -> int:
+    return world.broker.deliveries.pending(world.broker.topics.require(topic).partition(0))
+
+
+def test_much_that_is_due_at_once_is_released_in_batches_that_small_segments_hold() -> None:
+    world = World()
+    world.create_topic("small", headrace_delay_enable="true", segment_bytes="4000")
+    for _ in range(20):
+        assert put_into(world, "small", delayed(b"x" * 1000, 10)) == ErrorCode.NONE
+    world.pass_time(1000)
+    assert waiting_in(world, "small") == 0
+
+
+def test_a_batch_that_no_segment_holds_is_refused_though_it_waits() -> None:
+    world = World()
+    world.create_topic("small", headrace_delay_enable="true", segment_bytes="4000")
+    refused = put_into(world, "small", delayed(b"x" * 5000, 10))
+    assert refused == ErrorCode.RECORD_LIST_TOO_LARGE
+    assert waiting_in(world, "small") == 0
+
+
+def test_a_record_that_was_compressed_is_released_though_it_is_larger_than_a_segment() -> None:
+    world = World()
+    world.create_topic("small", headrace_delay_enable="true", segment_bytes="4000")
+    noise = b"".join(b"%d" % (number**7) for number in range(500))  # gzip does less for it
+    value = noise * 9
+    entry = delayed(value, 10)
+    assert put_into(world, "small", entry, compression=Compression.ZSTD) == ErrorCode.NONE
+    assert put_into(world, "small", delayed(b"next", 20)) == ErrorCode.NONE
+    world.pass_time(1000)
+    assert waiting_in(world, "small") == 0
+    assert world.fetch("small", 3).high_watermark == 4
+
+
+def test_a_small_batch_of_very_many_records_is_not_looked_into(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("headrace.records.refusal.MAX_RECORDS", 3)
+    world = World()
+    world.create_topic("dies", headrace_ttl_enable="true")
+    dies = (b"", (("headrace.ttl-ms", b"10"),))
+    for few, many, topic in (
+        ([delayed(b"", 10)] * 3, [delayed(b"", 10)] * 4, "later"),
+        ([dies] * 3, [dies] * 4, "dies"),
+    ):
+        codec = Compression.ZSTD
+        assert put_into(world, topic, *few, compression=codec) == ErrorCode.NONE
+        refused = put_into(world, topic, *many, compression=codec)
+        assert refused == ErrorCode.MESSAGE_TOO_LARGE

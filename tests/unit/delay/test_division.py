@@ -136,3 +136,13 @@ def test_an_earlier_cursor_counts_for_what_was_scheduled_before_it_only() -> Non
     assert mark.covers(100, 4)
     assert not mark.covers(100, 5)
     assert not mark.covers(101, 1)
+
+
+def test_what_stands_for_a_batch_that_waits_as_a_whole_has_a_record_at_its_last_offset() -> None:
+    later = [(b"k", b"v", AFTER, NOW_MS)] * 300
+    divided = divide(build_batch(later, **IDENTITY), now_ms=NOW_MS, max_delay_ms=1000)
+    assert divided is not None
+    header, (record,) = read_batch(divided.now)
+    assert header.is_control
+    assert header.last_offset == record.offset == 299
+    assert record.timestamp == header.base_timestamp == header.max_timestamp == NOW_MS

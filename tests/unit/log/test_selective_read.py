@@ -13,7 +13,7 @@ from headrace.errors import InvalidRecordError
 from headrace.records.batch import TimestampType, batch_crc, check_batch, iterate_headers
 from headrace.records.builder import build_batch
 from headrace.records.compression import Compression
-from headrace.records.reader import read_records
+from headrace.records.reader import read_batch, read_records
 from headrace.records.refusal import InvalidRecordsError
 from headrace.records.rewriting import placeholder
 from headrace.records.tags import TagFilter
@@ -304,3 +304,14 @@ def test_what_does_not_decode_is_the_readers_to_see() -> None:
     with pytest.raises(InvalidRecordError):
         append(log, bytes(garbage))
     assert read(log).end_offset == 2
+
+
+@pytest.mark.parametrize("end_offset", [8, 100, 10_000_000])
+def test_a_placeholder_has_its_record_at_the_last_offset_that_it_stands_for(
+    end_offset: int,
+) -> None:
+    # sarama goes on behind the last record of a batch: from the first one it would take as many fetches as offsets.
+    header, (record,) = read_batch(placeholder(7, end_offset, leader_epoch=3, now_ms=NOW_MS))
+    assert (header.base_offset, header.next_offset) == (7, end_offset)
+    assert record.offset == end_offset - 1
+    assert record.timestamp == header.max_timestamp == NOW_MS

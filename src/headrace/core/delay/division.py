@@ -11,7 +11,6 @@ records are delayed it is a control record that means nothing: clients pass over
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -25,20 +24,18 @@ from headrace.records.batch import (
     TRANSACTIONAL_FLAG,
     BatchHeader,
 )
-from headrace.records.builder import Headers, build_batch
+from headrace.records.builder import Headers
 from headrace.records.directives import DELAY_MS, DELIVER_AT_MS, decode_ms
 from headrace.records.raw import records_of
 from headrace.records.reader import Record, decode_data
-from headrace.records.refusal import InvalidRecordsError
-from headrace.records.rewriting import with_records
+from headrace.records.refusal import InvalidRecordsError, require_few
+from headrace.records.rewriting import placeholder_record, with_records
 from headrace.records.varint import decode_varint
 from headrace.types import Buffer
 
 _COMMON: Final = b"headrace.del"
 """What the names of both headers begin with: a batch without it is not looked at any closer."""
 _MOST_REPORTED: Final = 100
-_PLACEHOLDER_KEY: Final = struct.pack(">hh", 0, 0x4844)
-"""Version and type of the control record; Kafka's own types are small numbers, and clients ignore unknown ones."""
 
 
 class Divided(NamedTuple):
@@ -73,6 +70,7 @@ def divide(records: Buffer, *, now_ms: int, max_delay_ms: int) -> Divided | None
         data = records_of(header, records)
         if _COMMON not in data:
             return None
+        require_few(header)
         decoded = decode_data(header, data)
         dues = _dues(decoded, now_ms, max_delay_ms)
         if dues is None:
@@ -138,7 +136,6 @@ def _due(headers: Headers, now_ms: int, max_delay_ms: int) -> int | None:
 def _now_part(header: BatchHeader, data: bytes, stays: list[bool], now_ms: int) -> Buffer:
     if any(stays):
         return with_records(header, data, stays)
-    record = build_batch([(_PLACEHOLDER_KEY, None, (), now_ms)])
     return sealed(
         header._replace(
             attributes=CONTROL_FLAG,
@@ -146,5 +143,5 @@ def _now_part(header: BatchHeader, data: bytes, stays: list[bool], now_ms: int) 
             max_timestamp=now_ms,
             records_count=1,
         ),
-        record[HEADER_SIZE:],
+        placeholder_record(header.last_offset_delta),
     )

@@ -412,7 +412,7 @@ class Schedule:
 
     def _append_release(self, waiting: list[Waiting], entries: list[bytes], now_ms: int) -> None:
         due_ms, offset, *_ = ENTRY.unpack(entries[-1])
-        batch = build_release(waiting, offset, self.target.config.max_message_bytes)
+        batch = build_release(waiting, offset, self._largest_release)
         info = self._append_target(batch, now_ms)
         self._reached = Cursor(due_ms, offset)
         end_offset = info.last_offset + 1
@@ -421,11 +421,17 @@ class Schedule:
         )
         self._keep()
 
+    @property
+    def _largest_release(self) -> int:
+        """How large a batch of several records may be; one record is released whatever its size."""
+        config = self.target.config
+        return min(config.max_message_bytes, config.segment_bytes)
+
     def _take_due(self, now_ms: int) -> list[bytes]:
         high_watermark = self.log.high_watermark
         if high_watermark < self._ready_offset:
             return []
-        limit = min(RELEASE_BYTES, self.target.config.max_message_bytes - HEADER_SIZE)
+        limit = min(RELEASE_BYTES, self._largest_release - HEADER_SIZE)
         entries: list[bytes] = []
         size = 0
         while len(entries) < RELEASE_RECORDS and (entry := self._queue.peek()) is not None:

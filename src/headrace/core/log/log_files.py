@@ -17,7 +17,6 @@ from headrace.core.log.recovery import EPOCHS_FILE, LoadedLog
 from headrace.core.log.segment import Segment, write_cache
 from headrace.core.log.segments import Segments
 from headrace.core.log.sync import SyncTask
-from headrace.errors import ApiError, ErrorCode
 from headrace.ports import File, FileSystem
 
 _METADATA_FILE: Final = "partition.metadata"
@@ -120,19 +119,15 @@ class LogFiles:
 
         Args:
             config: The settings now.
-            size: The batch's.
+            size: The batch's; one of the broker's own that is larger than a segment gets a segment of its own.
             max_timestamp: Its largest timestamp.
             last_offset: Where it will end.
             now_ms: The wall clock.
 
         Raises:
-            ApiError: RECORD_LIST_TOO_LARGE: no segment may hold it.
             OSError: A segment could not be created; the log is as before.
         """
         segment = self.segments.active
-        if size > config.segment_bytes:
-            message = f"the batch has {size} bytes, segment.bytes is {config.segment_bytes}"
-            raise ApiError.for_code(ErrorCode.RECORD_LIST_TOO_LARGE, message)
         if not segment.loaded:
             self.create(segment)
         elif segment.size and (

@@ -19,6 +19,7 @@ from headrace.core.log.partition_log import PartitionLog
 from headrace.core.log.segment import Segment
 from headrace.errors import CorruptRecordError
 from headrace.records.batch import HEADER_SIZE, BatchHeader, iterate_headers
+from headrace.records.directives import MAX_RECORDS
 from headrace.records.expiry import expiries, expiry_of_batch
 from headrace.records.raw import records_of
 from headrace.records.rewriting import placeholder, with_records
@@ -176,8 +177,8 @@ class _Read:
 
     def _what_stays(self, header: BatchHeader, batch: memoryview) -> memoryview | bytearray | None:
         self._reading.effort -= header.size
-        if header.is_control:
-            return batch
+        if header.is_control or header.records_count > MAX_RECORDS:
+            return batch  # so many are not looked into: readers of tags look themselves
         if not header.records_count:
             return None
         try:

@@ -47,6 +47,9 @@ def check_produced(records: Buffer, config: LogConfig, now_ms: int) -> HeaderFie
     fields = validate_batch(records, config.max_message_bytes, config.message_timestamp_type)
     if config.message_timestamp_type == TimestampType.CREATE_TIME:
         require_timely(fields, config, now_ms)
+    if len(records) > config.segment_bytes:
+        message = f"the batch has {len(records)} bytes, segment.bytes is {config.segment_bytes}"
+        raise ApiError.for_code(ErrorCode.RECORD_LIST_TOO_LARGE, message)
     if config.compacts:
         require_keys(records)
     return fields
