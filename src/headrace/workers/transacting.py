@@ -117,6 +117,7 @@ class Transactor:
         self._at: dict[TopicPartition, int] = {}
         """What was committed last."""
         self._count = 0
+        """Records to write that came since the last `wait`."""
         self._many = asyncio.Event()
         self._doubt: Offsets | None = None
         """The positions of a transaction of which nobody knows whether it is committed."""
@@ -159,17 +160,19 @@ class Transactor:
         )
 
     async def wait(self, timeout_s: float) -> None:
-        """Wait until there is much to write, or for so long."""
+        """Wait until there is much more to write, or for so long.
+
+        (1) Much is kept behind a record whose handler takes long, (2) none of it can be committed, (3) a wait that
+        counted it again would never wait, and leave the event loop to nobody, that handler included.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._many.wait()
+        self._many.clear()
+        self._count = 0
 
     def _end(self, kept: Iterable[_Kept], *, written: bool) -> None:
-        boxes = [each.box for each in kept]
-        self._count -= sum(len(box.outputs) for box in boxes)
-        if self._count < self._max_records:
-            self._many.clear()
-        self._on_end(boxes, written)
+        self._on_end([each.box for each in kept], written)
 
     # Transactions
 

@@ -126,6 +126,26 @@ def test_what_waits_holds_back_what_comes_after_it(broker: Broker, app: App) -> 
         assert values(t) == [b"1", b"slow", b"2"]
 
 
+def test_much_that_waits_behind_one_record_leaves_the_event_loop_to_its_handler(
+    broker: Broker, app: App
+) -> None:
+    released = asyncio.Event()
+
+    @app.worker("orders", ordering="none", transaction_records=2, **SOON)
+    @app.publishes("invoices")
+    async def bill(order: bytes) -> bytes:
+        if order == b"slow":
+            await released.wait()
+        elif order == b"4":
+            asyncio.get_running_loop().call_later(0.05, released.set)
+        return order
+
+    with app.test(broker) as t:
+        send(t, b"slow", b"1", b"2", b"3", b"4")
+        t.wait_idle()
+        assert values(t) == [b"slow", b"1", b"2", b"3", b"4"]
+
+
 def broker_committed(broker: Broker) -> int:
     return broker.committed("g").get(ORDERS, 0)
 
