@@ -119,7 +119,7 @@ class Transactor:
         self._count = 0
         """Records to write that came since the last `wait`."""
         self._many = asyncio.Event()
-        self._doubt: Offsets | None = None
+        self._doubt: dict[TopicPartition, int] | None = None
         """The positions of a transaction of which nobody knows whether it is committed."""
         self.written_to: set[str] = set()
         """The topics of what was written."""
@@ -141,6 +141,8 @@ class Transactor:
         for name in partitions:
             self._end(self._kept.pop(name, {}).values(), written=False)
             self._at.pop(name, None)
+            if self._doubt is not None:
+                self._doubt.pop(name, None)  # its next owner's commits tell nothing of ours
 
     def crowded(self, name: TopicPartition, limit: int) -> bool:
         """Whether so many calls of the handler wait for their transaction in a partition."""
@@ -220,7 +222,7 @@ class Transactor:
                     )
                     fates.append((each, fate))
             await producer.send_offsets_to_transaction(offsets, member)
-            self._doubt = offsets
+            self._doubt = dict(offsets)
             await producer.commit_transaction()
         except BaseException:
             self._set_aside(fates)
@@ -252,7 +254,7 @@ class Transactor:
 
     async def settle(self) -> Offsets:
         """Find out what has become of a commit that was not confirmed; return what it committed."""
-        offsets = self._doubt
+        offsets: dict[TopicPartition, int] | None = self._doubt
         if offsets is None:
             return {}
         try:
@@ -262,7 +264,7 @@ class Transactor:
                 await self._renew(error)
             else:
                 await self._abort()  # an abort that was interrupted; or there is none
-            committed = await self._outlet.committed(self._group, offsets)
+            committed = await self._outlet.committed(self._group, list(offsets))
             if any(committed.get(name) != at for name, at in offsets.items()):
                 offsets = {}
         except AbortableTransactionError:

@@ -208,6 +208,38 @@ def test_a_commit_whose_producer_is_shut_out_before_it_is_confirmed_counts_once(
         assert values(t) == [b"1", b"2"]
 
 
+class _Stub:
+    """An outlet, and a producer that was shut out before its commit was confirmed; the next one has nothing to say."""
+
+    def __init__(self, committed: dict[TopicPartition, int]) -> None:
+        self._committed = committed
+        self._fails = [FatalTransactionError("shut out")]
+
+    async def committed(self, _: str, partitions: list[TopicPartition]) -> dict[Any, int]:
+        return {name: self._committed[name] for name in partitions}
+
+    async def commit_transaction(self) -> None:
+        raise self._fails.pop()
+
+    async def init_transactions(self) -> None: ...
+
+    async def close(self, _: float) -> None: ...
+
+
+@pytest.mark.parametrize(("at", "counts"), [(5, True), (3, False)])
+def test_what_others_commit_in_a_partition_that_went_does_not_settle_a_doubt(at, counts) -> None:
+    """(1) A commit of two partitions is in doubt, (2) one of them goes, (3) its next owner commits there, too."""
+    stays, gone = ORDERS, TopicPartition("orders", 1)
+    stub: Any = _Stub({stays: at, gone: 9})
+    transactor = transacting.Transactor(
+        stub, stub, "g", lambda: stub, max_records=9, on_end=lambda *_: None
+    )
+    transactor._doubt = {stays: 5, gone: 7}
+    transactor.drop([gone])
+    assert asyncio.run(transactor.settle()) == ({stays: 5} if counts else {})
+    assert transactor._doubt is None
+
+
 def test_what_a_topic_refuses_holds_up_its_own_partition_only_behind_it(
     broker: Broker, app: App
 ) -> None:
