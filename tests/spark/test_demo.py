@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import json
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.demo import pipeline, stream
-from headrace.demo.flights import load_flights, span
+from headrace.demo.flights import load_airlines, load_flights, span
 from headrace.demo.statistics import check, compute
 from tests.fixtures.targets import Target
 from tests.spark.conftest import Topics
@@ -46,6 +47,18 @@ def runs(process: psutil.Process) -> bool:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
+
+
+def test_all_flights_in_the_order_of_their_departure() -> None:
+    events = load_flights()
+
+    assert len(events) == 336_776
+    assert all(
+        before.timestamp_ms <= after.timestamp_ms for before, after in itertools.pairwise(events)
+    )
+    assert sum(event.flight.cancelled for event in events) == 8_255
+    assert set(load_airlines()) >= {event.flight.carrier for event in events}
+    assert load_flights(10) == events[:10]
 
 
 @pytest.mark.usefixtures("_java")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import datetime as dt
 import io
-import itertools
 import zipfile
 from zoneinfo import ZoneInfo
 
@@ -41,18 +40,6 @@ def test_a_flight_that_left_and_one_that_did_not() -> None:
     }
     assert (cancelled.flight.departure_delay_minutes, cancelled.flight.cancelled) == (None, True)
     assert cancelled.flight.tail_number is None
-
-
-def test_all_flights_in_the_order_of_their_departure() -> None:
-    events = flights.load_flights()
-
-    assert len(events) == 336_776
-    assert all(
-        before.timestamp_ms <= after.timestamp_ms for before, after in itertools.pairwise(events)
-    )
-    assert sum(event.flight.cancelled for event in events) == 8_255
-    assert set(flights.load_airlines()) >= {event.flight.carrier for event in events}
-    assert flights.load_flights(10) == events[:10]
 
 
 def test_times_agree_with_the_local_schedule_in_winter_and_summer() -> None:
