@@ -20,8 +20,8 @@ PATTERN_CHARACTERS_LIMIT: Final = 1000
 _PATTERN_MEMORY_BYTES: Final = 1 << 18
 _PROGRAM_LIMIT: Final = 1000
 """Of instructions that an expression is compiled to: each may be a step for each character of each topic's name."""
-_STEPS_LIMIT: Final = 500_000_000
-"""How many of those an expression may need for all topics; some seconds, if it is made to be slow."""
+_STEPS_LIMIT: Final = 100_000_000
+"""How many of those an expression may need for all topics: a second, if it is made to be slow."""
 _REMEMBERED_LIMIT: Final = 1000
 ASSIGNORS_ENTRY_POINTS: Final = "headrace.group_assignors"
 
