@@ -279,7 +279,9 @@ class Sender:
         if code in TOO_LARGE and batch.count > 1:
             self._split(queue, batch)
             return
-        passing = isinstance(error, TransportError) or code.retriable
+        passing = (
+            isinstance(error, TransportError) or code.retriable or _is_echo(queue, batch, code)
+        )
         batch.doubtful = batch.doubtful or code in MAYBE_WRITTEN
         if self.transactions is not None:
             passing = passing and self.transactions.goes_on
@@ -441,6 +443,12 @@ class Sender:
             self.give_up(task.outcome)
         self.work()
         self._engine.notify()
+
+
+def _is_echo(queue: PartitionQueue, batch: Batch, code: ErrorCode) -> bool:
+    """Whether a batch is refused only because one that was sent before it is to be sent again."""
+    out_of_order = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    return out_of_order and not queue.is_first_outstanding(batch)
 
 
 def _read(outcome: Outcome) -> Iterable[tuple[TopicPartition, ProducedPartition]]:

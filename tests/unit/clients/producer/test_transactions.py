@@ -228,6 +228,20 @@ def test_a_batch_that_comes_too_early_is_sent_again_soon(broker, producer) -> No
     assert committed(broker, 0) == [b"1"]
 
 
+@pytest.mark.parametrize("passing", ["NOT_LEADER_OR_FOLLOWER", "CONCURRENT_TRANSACTIONS"])
+def test_batches_behind_one_that_is_sent_again_are_too(broker: Broker, passing: str) -> None:
+    """(1) Several batches are on their way, (2) the first is to be sent again, (3) the next are out of order by it."""
+    options = {**QUICK, "batch_size": 1000}
+    with headrace.Producer(broker.bootstrap, transactional_id="tx", **options) as producer:
+        with producer.transaction():
+            producer.send("t", b"0", partition=0).result(5)  # from then on several may be under way
+            fault = broker.faults.on(ApiKey.PRODUCE, once=error(passing))
+            values = [b"%d" % n + bytes(600) for n in range(9)]
+            producer.send_many("t", values, partition=0)
+        assert fault.hits == 1
+    assert committed(broker, 0) == [b"0", *values]
+
+
 REFUSALS = [
     (ApiKey.PRODUCE, "TRANSACTION_ABORTABLE"),
     (ApiKey.PRODUCE, "TOPIC_AUTHORIZATION_FAILED"),
