@@ -505,3 +505,17 @@ def test_a_small_batch_of_very_many_records_is_not_looked_into(
         assert put_into(world, topic, *few, compression=codec) == ErrorCode.NONE
         refused = put_into(world, topic, *many, compression=codec)
         assert refused == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_a_broker_whose_last_topic_that_delays_has_gone_has_nothing_left_to_do() -> None:
+    world = World()
+    world.put(delayed(b"a", DAY_MS))
+    world.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="later")], timeout_ms=1000))
+    for _ in range(4):
+        world.now_ms += 60_000
+        world.broker.tick(world.now_ms)
+    assert world.broker.deliveries.next_deadline_ms is None
+    world.create_topic("later", headrace_delay_enable="true")
+    world.put(delayed(b"b", 10))
+    world.pass_time(100_000)
+    assert world.values() == [b"b"]

@@ -173,6 +173,8 @@ class Deliveries:
     def tick(self, now_ms: int) -> None:
         """Release what is due."""
         if not self._schedules:
+            if self._refresh_ms is not None:  # the last one has gone with its topic
+                self._refresh_ms, self._moved, self._deadlines = None, {}, Deadlines()
             return
         moved, self._moved = self._moved, {}
         due = dict.fromkeys(self._deadlines.expire(now_ms))

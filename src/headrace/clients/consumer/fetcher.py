@@ -51,6 +51,8 @@ class Fetcher:
         self._cursors = cursors
         self._on_failure = on_failure
         self._busy_nodes: set[int] = set()
+        self._turn = 0
+        """How many fetches were sent: each begins with another partition."""
         committed = config.isolation_level == "read_committed"
         self.isolation_level = READ_COMMITTED if committed else READ_UNCOMMITTED
         self._limits = FetchLimits(
@@ -103,6 +105,11 @@ class Fetcher:
         self, node: int, positions: dict[TopicPartition, FetchPosition], limits: FetchLimits
     ) -> None:
         self._busy_nodes.add(node)
+        # A broker gathers in this order until it has enough, or has looked into enough for tags.
+        self._turn += 1
+        names = list(positions)
+        first = self._turn % len(names)
+        positions = {name: positions[name] for name in (*names[first:], *names[:first])}
         cursors = {name: self._cursors[name] for name in positions}
         for cursor in cursors.values():
             cursor.fetching = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.clients.consumer import fetcher
 from headrace.clients.consumer.blocking import Consumer
 from headrace.clients.consumer.records import FetchedBatches
 from headrace.streams.broker import Broker
@@ -62,3 +63,23 @@ def test_a_partition_without_news_is_asked_again_while_another_never_runs_dry() 
                 broker.advance(5)
                 taken += [record.value for record in consumer.poll(30, max_records=1)]
             assert b"few" in taken
+
+
+def test_each_fetch_begins_with_another_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A broker gathers in their order: the first one, had it always enough, would be the only one that is read.
+    began_with = []
+    build = fetcher.fetch_request
+
+    def watched(positions: dict[TopicPartition, object], limits: object) -> object:
+        if len(positions) == 3:
+            began_with.append(next(iter(positions)).partition)
+        return build(positions, limits)  # type: ignore[arg-type] # what it was given
+
+    monkeypatch.setattr(fetcher, "fetch_request", watched)
+    with Broker(clock=ManualClock()) as broker:
+        broker.create_topic("t", partitions=3)
+        with Consumer(broker, auto_offset_reset="earliest", fetch_max_wait_ms=100) as consumer:
+            consumer.assign([TopicPartition("t", index) for index in range(3)])
+            for _ in range(4):
+                consumer.poll(200)
+    assert set(began_with) == {0, 1, 2}
