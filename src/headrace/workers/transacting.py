@@ -195,7 +195,12 @@ class Transactor:
         # Nothing may wait between these: the member's place, the positions and what is kept belong together.
         member = member_of(self._consumer)
         whole = {name: self._whole(name, at) for name, at in wanted.items()}
-        offsets = {name: at for name, at in whole.items() if at > self._at.get(name, -1)}
+        # Positions go back where a topic was made anew, or lost records: what was handled since is before them.
+        offsets = {
+            name: at
+            for name, at in whole.items()
+            if at > self._at.get(name, -1) or self._before(name, at)
+        }
         if not offsets:
             return {}
         kept = [each for name, at in offsets.items() for each in self._before(name, at)]

@@ -146,6 +146,22 @@ def test_much_that_waits_behind_one_record_leaves_the_event_loop_to_its_handler(
         assert values(t) == [b"slow", b"1", b"2", b"3", b"4"]
 
 
+def test_a_topic_that_is_made_anew_begins_anew(broker: Broker, app: App) -> None:
+    @app.worker("orders", group_protocol="classic", **SOON)
+    @app.publishes("invoices")
+    async def bill(order: bytes) -> bytes:
+        return order
+
+    with app.test(broker) as t:
+        send(t, b"1", b"2", b"3")
+        t.wait_idle()
+        broker.delete_topic("orders")
+        broker.create_topic("orders")
+        broker.publish("orders", b"new")
+        await_values(t, b"1", b"2", b"3", b"new")
+        broker.wait_until(lambda: broker_committed(broker) == 1)
+
+
 def broker_committed(broker: Broker) -> int:
     return broker.committed("g").get(ORDERS, 0)
 
