@@ -7,6 +7,7 @@ import pytest
 from headrace.clients.consumer import fetcher
 from headrace.clients.consumer.blocking import Consumer
 from headrace.clients.consumer.records import FetchedBatches
+from headrace.clients.flows.fetch import fetch_request
 from headrace.streams.broker import Broker
 from headrace.streams.clock import ManualClock
 from headrace.types import TopicPartition
@@ -68,12 +69,11 @@ def test_a_partition_without_news_is_asked_again_while_another_never_runs_dry() 
 def test_each_fetch_begins_with_another_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     # A broker gathers in their order: the first one, had it always enough, would be the only one that is read.
     began_with = []
-    build = fetcher.fetch_request
 
     def watched(positions: dict[TopicPartition, object], limits: object) -> object:
         if len(positions) == 3:
             began_with.append(next(iter(positions)).partition)
-        return build(positions, limits)  # type: ignore[arg-type] # what it was given
+        return fetch_request(positions, limits)  # type: ignore[arg-type] # what it was given
 
     monkeypatch.setattr(fetcher, "fetch_request", watched)
     with Broker(clock=ManualClock()) as broker:
