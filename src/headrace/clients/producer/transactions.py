@@ -107,6 +107,8 @@ class Transactions:
         self._who = TransactionalProducer(transactional_id, config.transaction_timeout_ms)
         self._ready = False
         """Whether the transactional id is this producer's."""
+        self._taking_over = False
+        """Whether a call is taking over the transactional id, or the next epoch."""
         self._begun = False
         """Whether anybody may have heard of the present transaction."""
         self._partitions: set[TopicPartition] = set()
@@ -146,6 +148,13 @@ class Transactions:
         self._raise_if(State.DEAD)
         if self._ready and not self._needs_epoch:
             return
+        # (1) Two tasks begin at once, (2) both wait for an identity, (3) they would share one transaction.
+        if self._taking_over:
+            raise TransactionStateError(
+                "another call takes over the transactional id, or begins a transaction: a producer has one transaction "
+                "at a time, so wait for that, or use a producer for each task"
+            )
+        self._taking_over = True
         try:
             if not self._ready:
                 yield from flows.learn_protocol(self._engine.state, self._who)
@@ -156,6 +165,8 @@ class Transactions:
                     f"the transactional id {self._who.transactional_id!r} cannot be used yet: {error}"
                 ) from error
             raise self.die(error) from error
+        finally:
+            self._taking_over = False
         self._ready = True
         self._needs_epoch = False
         self._sender.take_identity(self._who.identity)

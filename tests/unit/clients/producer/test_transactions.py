@@ -558,3 +558,18 @@ def test_what_a_cancelled_call_has_sent_cannot_meet_the_next_transaction(broker)
 
     asyncio.run(run())
     assert committed(broker) == [b"1", b"2", b"3"]
+
+
+def test_tasks_that_begin_at_once_do_not_share_a_transaction(broker: Broker) -> None:
+    async def run() -> None:
+        async with headrace.aio.Producer(
+            broker.bootstrap, transactional_id="aio", **QUICK
+        ) as producer:
+            begun = [producer.begin_transaction(), producer.begin_transaction()]
+            outcomes = await asyncio.gather(*begun, return_exceptions=True)
+            assert [type(each) for each in outcomes] == [type(None), TransactionStateError]
+            await producer.send("t", b"1", partition=0)
+            await producer.commit_transaction()
+
+    asyncio.run(run())
+    assert committed(broker, 0) == [b"1"]
