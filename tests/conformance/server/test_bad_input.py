@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import socket
@@ -161,6 +162,7 @@ def corrupted(position: int, value: bytes) -> bytes:
         (b"", {ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE}),
         (b"x", {ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE}),
     ],
+    ids=itertools.count(),  # the batch has the time in it
 )  # fmt: skip
 def test_a_bad_batch_is_refused_and_not_stored(
     server: ServerProcess, bystander: WireClient, batch: bytes, expected: set[ErrorCode]
