@@ -519,3 +519,17 @@ def test_a_broker_whose_last_topic_that_delays_has_gone_has_nothing_left_to_do()
     world.put(delayed(b"b", 10))
     world.pass_time(100_000)
     assert world.values() == [b"b"]
+
+
+def test_what_stands_for_delayed_records_stays_where_records_expire() -> None:
+    # A group that had committed 0 would have to begin anew, at the end perhaps.
+    world = World()
+    world.create_topic("dies", headrace_delay_enable="true", headrace_ttl_enable="true")
+    entry = (b"a", ((AFTER, b"1000"), ("headrace.ttl-ms", b"1000000")))
+    assert put_into(world, "dies", entry) == ErrorCode.NONE
+    world.pass_time(700_000)
+    part = world.fetch("dies", 0)
+    assert part.error_code == ErrorCode.NONE
+    assert [record.value for record in read_records(part.records)] == [b"a"]
+    world.pass_time(1_000_000)
+    assert world.fetch("dies", 0).error_code == ErrorCode.OFFSET_OUT_OF_RANGE

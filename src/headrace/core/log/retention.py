@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from headrace.core.log.config import LogConfig
 from headrace.core.log.segment import Segment
+from headrace.records.expiry import NEVER
 
 
 def count_deletable(
@@ -29,19 +30,23 @@ def count_deletable(
     """
     total = sum(segment.size for segment in segments)
     count = 0
-    for segment in segments:
+    for number, segment in enumerate(segments, 1):
         if segment.end_offset > limit or not segment.size:
             break
         by_size = 0 <= config.retention_bytes <= total - segment.size
-        if not (
+        latest = segment.expiry.latest if config.expires else NEVER
+        if (
             segment.end_offset <= log_start_offset
             or (by_size and segment is not segments[-1])
             or _expired(segment, config, now_ms)
-            or (config.expires and segment.expiry.latest <= now_ms)
+            or 0 <= latest <= now_ms
         ):
+            count = number
+        elif latest >= 0:
             break
+        # Else it has only control records, and goes with what follows it. Not by itself: a reader that has missed
+        # nothing would be told that its offset is out of range.
         total -= segment.size
-        count += 1
     return count
 
 
