@@ -568,7 +568,7 @@ def test_tasks_that_begin_at_once_do_not_share_a_transaction(broker: Broker) -> 
             begun = [producer.begin_transaction(), producer.begin_transaction()]
             outcomes = await asyncio.gather(*begun, return_exceptions=True)
             assert [type(each) for each in outcomes] == [type(None), TransactionStateError]
-            await producer.send("t", b"1", partition=0)
+            _ = await producer.send("t", b"1", partition=0)
             await producer.commit_transaction()
 
     asyncio.run(run())
