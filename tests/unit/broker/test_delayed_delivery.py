@@ -9,7 +9,9 @@ import pytest
 
 from headrace.broker.delay import deliveries
 from headrace.core.delay.division import divide
-from headrace.errors import ApiError, ErrorCode
+from headrace.core.delay.schedule import Schedule
+from headrace.core.log.log_manager import LogManager, PartitionSpec
+from headrace.errors import ApiError, ErrorCode, StorageError
 from headrace.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
@@ -533,3 +535,95 @@ def test_what_stands_for_delayed_records_stays_where_records_expire() -> None:
     assert [record.value for record in read_records(part.records)] == [b"a"]
     world.pass_time(1_000_000)
     assert world.fetch("dies", 0).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def alter(world: World, name: str, value: str) -> None:
+    config = AlterableConfig(name=name, config_operation=0, value=value)
+    resource = AlterConfigsResource(resource_type=2, resource_name="later", configs=[config])
+    answer = world.call(IncrementalAlterConfigsRequest(resources=[resource]))
+    assert answer.responses[0].error_code == ErrorCode.NONE
+
+
+IDENTITY: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+
+
+@pytest.mark.parametrize("batch", [(delayed(b"a", 100),), (plain(b"x"), delayed(b"a", 100))])
+def test_a_retry_is_scheduled_though_the_option_has_been_switched_off(
+    batch: tuple[tuple[bytes, Headers], ...],
+) -> None:
+    files = CrashFileSystem()
+    world = World(files=files)
+    world.put(delayed(b"first", 1))
+    world.pass_time(10)
+    files.fault = lambda kind, path: (
+        errno.ENOSPC if kind == "append" and path.startswith("~later-0") else None
+    )
+    assert world.put(*batch, **IDENTITY).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    files.fault = None
+    world.pass_time(20_000)
+    alter(world, "headrace.delay.enable", "false")
+    for _ in range(2):
+        assert world.put(*batch, **IDENTITY).error_code == ErrorCode.NONE
+    world.pass_time(1000)
+    assert sorted(filter(None, world.values())) == sorted(
+        [b"first", *(value for value, _ in batch)]
+    )
+
+
+def test_a_retry_of_what_was_appended_whole_is_not_scheduled_by_an_option_switched_on_since() -> (
+    None
+):
+    world = World()
+    world.put(delayed(b"first", 1))
+    alter(world, "headrace.delay.enable", "false")
+    for _ in range(2):
+        assert world.put(delayed(b"a", 100), **IDENTITY).error_code == ErrorCode.NONE
+    alter(world, "headrace.delay.enable", "true")
+    assert world.put(delayed(b"a", 100), **IDENTITY).error_code == ErrorCode.NONE
+    world.pass_time(1000)
+    assert world.values().count(b"a") == 1
+
+
+def test_a_retry_is_accepted_though_its_delay_would_be_too_long_by_now() -> None:
+    world = World()
+    first = world.put(delayed(b"a", 100_000), **IDENTITY)
+    alter(world, "headrace.delay.max.ms", "1000")
+    again = world.put(delayed(b"a", 100_000), **IDENTITY)
+    assert (again.error_code, again.base_offset) == (ErrorCode.NONE, first.base_offset)
+    assert world.put(delayed(b"b", 100_000)).error_code == ErrorCode.INVALID_RECORD
+    world.pass_time(100_000)
+    assert world.values() == [b"a"]
+
+
+@pytest.mark.parametrize("damaged", ["mark", "log"])
+def test_while_a_schedule_is_damaged_nothing_is_deleted_and_no_retry_is_taken_for_done(
+    damaged: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    world.put(delayed(b"a", 10), **IDENTITY)
+    world.pass_time(100_000)
+    alter(world, "headrace.delay.enable", "false")
+    open_log = LogManager.open_log
+
+    def fail(*_: object) -> None:
+        raise StorageError("damaged")
+
+    def open_sound(logs: LogManager, spec: PartitionSpec, *rest: Any) -> Any:
+        return fail() if spec.topic_partition.topic == "~later" else open_log(logs, spec, *rest)
+
+    with monkeypatch.context() as patch:
+        if damaged == "mark":
+            patch.setattr(Schedule, "_last_mark", fail)
+        else:
+            patch.setattr(LogManager, "open_log", open_sound)
+        world.crash()
+        again = world.put(delayed(b"a", 10), **IDENTITY)
+        assert again.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert world.broker.topics.require("later").partition(0).log.keep_from == 0
+    lines = [fields for _, event, fields in world.journal.lines if event == "schedule_not_served"]
+    assert any("nothing of the partition is deleted" in str(line["reason"]) for line in lines)
+    world.crash()
+    assert world.put(delayed(b"a", 10), **IDENTITY).error_code == ErrorCode.NONE
+    world.pass_time(100_000)
+    assert world.broker.topics.require("later").partition(0).log.keep_from > 0
+    assert world.values() == [b"a"]

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.broker.partition import Partition
 from headrace.broker.replica_manager import ReplicaManager
+from headrace.broker.topic_names import schedule_of
 from headrace.core.deadlines import Deadlines
-from headrace.core.delay.division import divide, may_be_delayed
+from headrace.core.delay.division import Divided, divide, may_be_delayed
 from headrace.core.delay.due_queue import DueQueue
 from headrace.core.delay.schedule import Schedule
 from headrace.core.log.partition_log import AppendInfo
 from headrace.core.log.validation import check_produced
 from headrace.errors import ApiError, ErrorCode, StorageError
 from headrace.ports import Journal
+from headrace.records.batch import BatchHeader
 from headrace.records.expiry import check_expiry
 from headrace.types import Buffer
 
@@ -70,9 +72,15 @@ class Deliveries:
                     companion = self._replicas.companion(partition, now_ms, create=False)
                     if companion is not None:
                         self._begin(partition, companion, now_ms)
+                        continue
+                    failed = partition.log_dir.logs.failed
+                    damage = failed.get(schedule_of(partition.topic_partition))
+                    if damage is not None:
+                        self._not_served(partition, damage)
 
     def _begin(self, partition: Partition, companion: Partition, now_ms: int) -> Schedule | None:
         replicas, files = self._replicas, companion.log_dir.files
+        partition.schedules = partition
         schedule = Schedule(
             partition.log,
             companion.log,
@@ -89,7 +97,6 @@ class Deliveries:
         except (StorageError, ApiError) as error:
             self._not_served(partition, error)
             return None
-        partition.schedules = partition
         self._schedules[partition] = schedule
         self._set_deadline(partition, schedule)
         share = max(LEAST_IN_MEMORY, IN_MEMORY // len(self._schedules))
@@ -100,8 +107,14 @@ class Deliveries:
         return schedule
 
     def _not_served(self, partition: Partition, error: Exception) -> None:
+        reason = str(error)
+        if isinstance(error, StorageError):
+            # Which releases no mark covers is unknown: one that was deleted would come again after a repair.
+            partition.log.keep_from = 0
+            partition.schedules = partition
+            reason += "; until its schedule is repaired nothing of the partition is deleted"
         self._journal.error(
-            "schedule_not_served", partition=str(partition.topic_partition), reason=str(error)
+            "schedule_not_served", partition=str(partition.topic_partition), reason=reason
         )
 
     # Produces
@@ -117,15 +130,8 @@ class Deliveries:
         Raises:
             ApiError: It is refused; nothing was scheduled.
         """
-        max_delay_ms = partition.max_delay_ms
-        if max_delay_ms is None or not may_be_delayed(records):
-            return self._replicas.append(partition, records, now_ms), None
-        check_produced(records, partition.log.config, now_ms)
-        if partition.log.config.expires:
-            check_expiry(records)
         schedule = self._schedules.get(partition)
-        clock = now_ms if schedule is None else schedule.clock(now_ms)
-        divided = divide(records, now_ms=clock, max_delay_ms=max_delay_ms)
+        divided = self._divide(partition, schedule, records, now_ms)
         if divided is None:
             return self._replicas.append(partition, records, now_ms), None
         companion = self._replicas.companion(partition, now_ms, create=True)
@@ -142,6 +148,43 @@ class Deliveries:
         end_offset = schedule.add(divided.later, now_ms)
         self._set_deadline(partition, schedule)
         return info, (companion, end_offset)
+
+    def _divide(
+        self, partition: Partition, schedule: Schedule | None, records: Buffer, now_ms: int
+    ) -> Divided | None:
+        """Divide a batch: a retry like the first attempt, whatever the topic's options are by now."""
+        if not may_be_delayed(records):
+            return None
+        was_divided = self._was_divided(partition, records)
+        delays = partition.max_delay_ms is not None if was_divided is None else was_divided
+        if not delays:
+            return None
+        check_produced(records, partition.log.config, now_ms)
+        if partition.log.config.expires:
+            check_expiry(records)
+        return divide(
+            records,
+            now_ms=now_ms if schedule is None else schedule.clock(now_ms),
+            max_delay_ms=None if was_divided else partition.max_delay_ms,
+        )
+
+    def _was_divided(self, partition: Partition, records: Buffer) -> bool | None:
+        """Whether the batch that this one repeats was divided; None if it repeats none that is still there."""
+        log, header = partition.log, BatchHeader.parse(records)
+        first = log.producers.repeated(
+            header.producer_id, header.producer_epoch, header.base_sequence, header.last_sequence
+        )
+        if first is None or first.base_offset < log.log_start_offset:
+            return None
+        end_offset = log.log_end_offset
+        try:
+            found = log.read(first.base_offset, max_bytes=1, up_to=end_offset, minimum_one=True)
+            stored = None if found is None else BatchHeader.parse(found.read())
+        except OSError as error:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        if stored is None or stored.base_offset != first.base_offset:
+            return None
+        return stored.is_control or stored.records_count != header.records_count
 
     @property
     def in_memory(self) -> int:

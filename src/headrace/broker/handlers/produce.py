@@ -163,7 +163,7 @@ class _Appender:
         self, partition: Partition, part: PartitionProduceResponse, records: Buffer, now_ms: int
     ) -> None:
         scheduled = None
-        if partition.max_delay_ms is None:
+        if partition.max_delay_ms is None and partition.schedules is None:
             info = self._broker.replicas.append(partition, records, now_ms)
         else:
             info, scheduled = self._broker.deliveries.append(partition, records, now_ms)

@@ -54,13 +54,13 @@ def may_be_delayed(records: Buffer) -> bool:
     return bool(records[CRC_START + 1] & COMPRESSION_MASK) or _COMMON in bytes(records)
 
 
-def divide(records: Buffer, *, now_ms: int, max_delay_ms: int) -> Divided | None:
+def divide(records: Buffer, *, now_ms: int, max_delay_ms: int | None) -> Divided | None:
     """Divide a sound batch; None if none of its records is delayed.
 
     Args:
         records: The batch.
         now_ms: The schedule's time: delays count from it, and what was due before is due then.
-        max_delay_ms: The longest delay that is accepted.
+        max_delay_ms: The longest delay that is accepted; None accepts all, as of a batch that has been accepted before.
 
     Raises:
         ApiError: INVALID_RECORD; a header is not well-formed, or the delay too long, or the batch is transactional.
@@ -101,7 +101,7 @@ def _slices(data: bytes, count: int) -> Iterator[tuple[int, int]]:
         position = start + length
 
 
-def _dues(records: list[Record], now_ms: int, max_delay_ms: int) -> list[int | None] | None:
+def _dues(records: list[Record], now_ms: int, max_delay_ms: int | None) -> list[int | None] | None:
     """Return of each record when it is due, None if it is not delayed; None if none is."""
     dues: list[int | None] = []
     wrong: list[int] = []
@@ -117,7 +117,7 @@ def _dues(records: list[Record], now_ms: int, max_delay_ms: int) -> list[int | N
     return dues if any(due is not None for due in dues) else None
 
 
-def _due(headers: Headers, now_ms: int, max_delay_ms: int) -> int | None:
+def _due(headers: Headers, now_ms: int, max_delay_ms: int | None) -> int | None:
     due: int | None = None
     for name, content in headers:
         if name in (DELIVER_AT_MS, DELAY_MS):
@@ -126,7 +126,7 @@ def _due(headers: Headers, now_ms: int, max_delay_ms: int) -> int | None:
                     f"a record has one header {DELIVER_AT_MS} or {DELAY_MS}, not several"
                 )
             due = decode_ms(content, name) + (now_ms if name == DELAY_MS else 0)
-    if due is not None and due - now_ms > max_delay_ms:
+    if due is not None and max_delay_ms is not None and due - now_ms > max_delay_ms:
         raise InvalidRecordError(
             f"a record is delayed by {due - now_ms} ms; headrace.delay.max.ms is {max_delay_ms}"
         )

@@ -159,6 +159,7 @@ class Schedule:
             ApiError: A mark cannot be written.
         """
         log = self.log
+        self._keep()
         if log.log_end_offset == log.log_start_offset:
             self._write_mark(self._mark, now_ms)
             return
@@ -270,14 +271,11 @@ class Schedule:
             ApiError: It could not be written.
         """
         header = BatchHeader.parse(later)
-        entry = self.log.producers.get(header.producer_id) if header.producer_id >= 0 else None
-        if entry is not None and entry.epoch == header.producer_epoch:
-            for batch in entry.batches:
-                if (batch.first_sequence, batch.last_sequence) == (
-                    header.base_sequence,
-                    header.last_sequence,
-                ):
-                    return batch.last_offset + 1
+        repeated = self.log.producers.repeated(
+            header.producer_id, header.producer_epoch, header.base_sequence, header.last_sequence
+        )
+        if repeated is not None:
+            return repeated.last_offset + 1
         info = self._append(later, now_ms)
         position = self.log.segments.active.size - len(later)
         entries = entries_of(later, info.base_offset, position)

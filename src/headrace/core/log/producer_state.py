@@ -92,6 +92,16 @@ class ProducerState:
         """Yield producer id and entry of each."""
         yield from self._entries.items()
 
+    def repeated(
+        self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int
+    ) -> BatchEntry | None:
+        """Return the remembered batch that one with these sequences repeats."""
+        entry = self._entries.get(producer_id)
+        if entry is None or entry.epoch != epoch:
+            return None
+        sequences = (first_sequence, last_sequence)
+        return next((batch for batch in entry.batches if batch[:2] == sequences), None)
+
     @property
     def last_offsets(self) -> set[int]:
         """The last offsets of all remembered batches: compaction keeps these batches, if only their headers."""
