@@ -153,7 +153,7 @@ EXACTLY_ONCE_FAULTS: dict[str, tuple[int, str, Any]] = {
         patch.object(Transactor, "settle", take_for_committed),
     ),
     "what is kept of a partition that goes is written": (
-        1,
+        6,
         "again",
         patch.object(Transactor, "drop", lambda self, partitions: None),
     ),

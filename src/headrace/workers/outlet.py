@@ -31,8 +31,8 @@ CREATE_TIMEOUT_MS: Final = 30_000
 DELAYED: Final = {"headrace.delay.enable": "true"}
 TRANSACTION_TIMEOUT_MS: Final = 10_000
 """After which a worker's transaction is aborted that ends by itself no more: until then nobody can go on behind it."""
-COMMIT_TIMEOUT_MS: Final = 10_000
-""""How long a transaction may take to begin, and to end."""
+COMMIT_TIMEOUT_MS: Final = 5_000
+"""How long one step of it may take. Less, so that what cannot be delivered is aborted here, and the producer stays."""
 
 
 class Outlet:
@@ -60,7 +60,7 @@ class Outlet:
             self.target,
             serde="bytes",
             key_serde="bytes",
-            linger_ms=COMMIT_TIMEOUT_MS,
+            linger_ms=TRANSACTION_TIMEOUT_MS,
             max_block_ms=COMMIT_TIMEOUT_MS,
             transactional_id=transactional_id,
             client_id=self._client_id,

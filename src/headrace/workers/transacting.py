@@ -32,10 +32,11 @@ from headrace.errors import (
     FatalTransactionError,
     HeadraceError,
     TransactionStateError,
+    TransportError,
 )
 from headrace.types import TopicPartition
 from headrace.workers.outbox import Outbox
-from headrace.workers.outlet import Outlet
+from headrace.workers.outlet import TRANSACTION_TIMEOUT_MS, Outlet
 from headrace.workers.scheduler import Job
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ class Transactor:
 
     async def prepare(self) -> None:
         """Take over the transactional id, before anything is read."""
-        await self._producer.init_transactions()
+        await self._producer.init_transactions(TRANSACTION_TIMEOUT_MS / 1000)
 
     async def commit(self, wanted: Offsets) -> Offsets:
         """Write what is kept before these positions, and commit them with it.
@@ -221,27 +222,37 @@ class Transactor:
         fates: list[tuple[_Kept, Delivery]] = []
         try:
             for each in kept:
-                for topic, value, key, headers, timestamp_ms in each.box.outputs:
-                    fate = await producer.send(
-                        topic, value, key=key, headers=headers, timestamp_ms=timestamp_ms
-                    )
-                    fates.append((each, fate))
+                fates += [(each, fate) for fate in await self._write(each)]
             await producer.send_offsets_to_transaction(offsets, member)
             self._doubt = dict(offsets)
             await producer.commit_transaction()
-        except BaseException:
-            self._set_aside(fates)
+        except BaseException as error:
+            # Only a commit delivers: what lacks its answer before has not been on its way.
+            late = self._doubt is not None and isinstance(error, TransportError)
+            self._set_aside(fates, late=late)
             await self._abort()
             raise
         self._doubt = None
         self.written_to.update(fate.topic_partition.topic for _, fate in fates)
 
-    def _set_aside(self, fates: Iterable[tuple[_Kept, Delivery]]) -> None:
-        """Leave what the brokers refuse alone for a while, so that it does not hold up everything else."""
+    async def _write(self, each: _Kept) -> list[Delivery]:
+        try:
+            return [
+                await self._producer.send(
+                    topic, value, key=key, headers=headers, timestamp_ms=timestamp_ms
+                )
+                for topic, value, key, headers, timestamp_ms in each.box.outputs
+            ]
+        except (ApiError, TransportError):  # there is no such topic any more, say
+            each.not_before_ms = self._outlet.now_ms() + WRITE_AGAIN_MS
+            raise
+
+    def _set_aside(self, fates: Iterable[tuple[_Kept, Delivery]], *, late: bool) -> None:
+        """Leave what the brokers refuse, or do not take in time, alone for a while: it would hold up all else."""
         again_ms = self._outlet.now_ms() + WRITE_AGAIN_MS
         for each, fate in fates:
             error = fate.exception()
-            if (
+            if (late and not fate.done()) or (
                 isinstance(error, ApiError)
                 and not error.retriable
                 and error.code not in NOT_ITS_FAULT

@@ -15,7 +15,7 @@ from headrace.errors import ApiError, ConfigError, FatalTransactionError, Headra
 from headrace.protocol.api_keys import ApiKey
 from headrace.testing import Broker
 from headrace.testing.faults import drop_connection, error
-from headrace.workers import transacting
+from headrace.workers import outlet, transacting
 from headrace.workers.dedupe import Deduplication
 from headrace.workers.trial import Trial
 
@@ -237,7 +237,7 @@ class _Stub:
     async def commit_transaction(self) -> None:
         raise self._fails.pop()
 
-    async def init_transactions(self) -> None: ...
+    async def init_transactions(self, _: float = 0) -> None: ...
 
     async def close(self, _: float) -> None: ...
 
@@ -278,6 +278,33 @@ def test_what_a_topic_refuses_holds_up_its_own_partition_only_behind_it(
         t.wait_idle()
         assert values(t) == [b"1", b"2"]
         assert values(t, "dlq.orders") == [b"bad"]
+
+
+def test_a_topic_that_is_deleted_holds_up_only_what_goes_there(
+    broker: Broker, app: App, monkeypatch, caplog
+) -> None:
+    """(1) Nobody delivers to it, (2) the transaction's time is over, (3) its producer is shut out, and all wait."""
+    assert outlet.COMMIT_TIMEOUT_MS < outlet.TRANSACTION_TIMEOUT_MS
+    monkeypatch.setattr(outlet, "COMMIT_TIMEOUT_MS", 500)
+    broker.create_topic("many", 2)
+    broker.create_topic("gone")
+
+    @app.worker("many", **SOON)
+    async def bill(order: bytes, context: headrace.Context) -> None:
+        await context.publish("gone" if context.partition else "invoices", order)
+
+    with app.test(broker) as t:
+        for partition in (0, 1):
+            broker.publish("many", b"1", partition=partition)
+        t.wait_idle()
+        broker.delete_topic("gone")
+        for partition in (1, 0):
+            broker.publish("many", b"2", partition=partition)
+        await_values(t, b"1", b"2")
+        broker.create_topic("gone")
+        t.wait_idle()
+        assert values(t, "gone") == [b"2"]
+    assert "is replaced" not in caplog.text, "the producer stays"
 
 
 def test_what_would_be_refused_is_told_to_the_handler(broker: Broker, app: App) -> None:
@@ -393,6 +420,16 @@ def test_a_worker_without_the_right_stops_and_says_why(broker: Broker, app: App)
     service = app.service(broker)
     with pytest.raises(FatalTransactionError, match="'tx'"):
         asyncio.run(service.run())
+
+
+def test_a_broker_that_allows_shorter_transactions_only_is_told_with_its_option(app: App) -> None:
+    @app.worker("orders", **SOON)
+    async def bill(order: bytes) -> None: ...
+
+    with Broker(configs={"transaction.max.timeout.ms": "5000"}) as broker:
+        broker.create_topic("orders")
+        with pytest.raises(FatalTransactionError, match=r"transaction\.max\.timeout\.ms"):
+            asyncio.run(app.service(broker).run())
 
 
 def test_transactional_ids_say_whose_they_are(broker) -> None:

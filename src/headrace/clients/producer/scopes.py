@@ -144,10 +144,11 @@ class AsyncTransaction:
 def _is_worse(error: HeadraceError, cause: BaseException) -> bool:
     """Whether the program has to be told why the abort failed, and not only why there was one.
 
-    A leader that refuses a record for its old epoch cannot know whether the producer was shut out. The coordinator
-    does.
+    A leader that refuses a record for its old epoch, as `.result()` tells it, cannot know whether the producer was shut
+    out. The coordinator does.
     """
-    return isinstance(error, FatalTransactionError) and isinstance(cause, AbortableTransactionError)
+    refused = isinstance(cause, AbortableTransactionError | ApiError)
+    return isinstance(error, FatalTransactionError) and refused
 
 
 def member_of(group: GroupMember | GroupConsumer) -> GroupMember:

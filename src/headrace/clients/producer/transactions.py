@@ -109,6 +109,8 @@ class Transactions:
         """Whether the transactional id is this producer's."""
         self._taking_over = False
         """Whether a call is taking over the transactional id, or the next epoch."""
+        self._committing = False
+        """Whether a call is committing."""
         self._begun = False
         """Whether anybody may have heard of the present transaction."""
         self._partitions: set[TopicPartition] = set()
@@ -218,8 +220,21 @@ class Transactions:
             FatalTransactionError: The producer is none any more.
         """
         self._raise_if(State.DEAD, State.DOOMED)
+        # (1) Two tasks commit, (2) the second asks again while the first is being answered, (3) its question meets the
+        # next transaction, or none.
+        if self._committing:
+            raise TransactionStateError(
+                "another call commits the transaction already: wait for that"
+            )
         if self.state not in {State.OPEN, State.COMMITTING}:
             raise TransactionStateError("there is no transaction to commit")
+        self._committing = True
+        try:
+            yield from self._commit(timeout_ms)
+        finally:
+            self._committing = False
+
+    def _commit(self, timeout_ms: int) -> Flow[None]:
         if self.state is State.OPEN:
             yield from self._deliver(self._engine.now_ms + timeout_ms)
             self._change(State.COMMITTING)
@@ -305,7 +320,14 @@ class Transactions:
     def close(self, timeout_ms: int) -> Flow[None]:
         """Bring a commit to its end that was asked for; abort what is open."""
         if self.state is State.COMMITTING:
-            yield from self.commit(timeout_ms)
+            try:
+                yield from self.commit(timeout_ms)
+            except CommitInDoubtError as error:
+                raise CommitInDoubtError(
+                    f"the producer is closed, and its last commit may have happened or not: {_text(error.__cause__)}. "
+                    f"A new producer's init_transactions(), with the same transactional id "
+                    f"{self._who.transactional_id!r}, ends it; then the committed offsets tell"
+                ) from error.__cause__
         elif self.state not in {State.NONE, State.DEAD}:
             yield from self.abort(timeout_ms)
 
@@ -395,6 +417,14 @@ class Transactions:
                     f"longer than transaction.timeout.ms={self._config.transaction_timeout_ms}: {_text(error)}. Close "
                     "this producer; a new one may go on from the committed offsets"
                 )
+            elif (
+                isinstance(error, ApiError) and error.code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
+            ):
+                self._error = FatalTransactionError(
+                    f"transaction.timeout.ms={self._config.transaction_timeout_ms} of the transactional id {name!r} is "
+                    "more than the broker's transaction.max.timeout.ms: raise the broker's, or go on with a new "
+                    "producer that has a lower one (that of exactly-once workers is 10000)"
+                )
             else:
                 self._error = FatalTransactionError(
                     f"the transactional id {name!r} cannot be used any more by this producer: {_text(error)}. "
@@ -421,5 +451,5 @@ def _passes(error: HeadraceError) -> bool:
     return isinstance(error, ApiError) and error.retriable
 
 
-def _text(error: HeadraceError) -> str:
+def _text(error: BaseException | None) -> str:
     return str(error).rstrip(".")

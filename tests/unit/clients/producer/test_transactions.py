@@ -13,6 +13,7 @@ import headrace
 from headrace import TopicPartition
 from headrace.clients.consumer.core import GroupMetadata
 from headrace.clients.flows.offsets import OffsetAndMetadata
+from headrace.clients.producer import core
 from headrace.clients.producer.scopes import Transaction
 from headrace.clients.producer.transactions import State
 from headrace.errors import (
@@ -388,6 +389,21 @@ def test_a_close_brings_a_commit_to_its_end_and_aborts_what_is_open(broker) -> N
         second.begin_transaction()
 
 
+def test_a_close_that_leaves_a_commit_in_doubt_says_what_a_closed_producer_can_do(
+    broker, monkeypatch
+) -> None:
+    monkeypatch.setattr(core, "LAST_ABORT_MS", 100)
+    producer = make(broker)
+    producer.begin_transaction()
+    producer.send("t", b"1", partition=0)
+    lost = broker.faults.on(ApiKey.END_TXN, drop_connection())
+    with lost, pytest.raises(CommitInDoubtError, match="Call commit"):
+        producer.commit_transaction(0.1)
+    away = broker.faults.on(ApiKey.END_TXN, drop_connection())
+    with away, pytest.raises(CommitInDoubtError, match=r"A new producer's init_transactions\(\)"):
+        producer.close(0.1)
+
+
 def test_an_interrupt_aborts_also_while_the_last_records_are_on_their_way(
     broker, producer, monkeypatch
 ) -> None:
@@ -449,6 +465,21 @@ def test_a_transaction_that_is_open_for_too_long_is_aborted_and_told(broker) -> 
     with make(broker) as another:
         transact(another, b"yes")
     assert committed(broker) == [b"yes"]
+
+
+def test_a_record_that_finds_its_transaction_ended_says_what_to_do(broker) -> None:
+    def write(producer: headrace.Producer) -> None:
+        with producer.transaction():
+            producer.send("t", b"1", partition=0).result()
+            broker.advance(30_000)
+            producer.send("t", b"2", partition=0).result()
+
+    with (
+        make(broker, transaction_timeout_ms=1000) as producer,
+        pytest.raises(ProducerFencedError, match="Close this producer"),
+    ):
+        write(producer)
+    assert committed(broker) == []
 
 
 def test_records_that_are_not_delivered_in_time_spoil_the_transaction(broker) -> None:
@@ -570,6 +601,22 @@ def test_tasks_that_begin_at_once_do_not_share_a_transaction(broker: Broker) -> 
             assert [type(each) for each in outcomes] == [type(None), TransactionStateError]
             _ = await producer.send("t", b"1", partition=0)
             await producer.commit_transaction()
+
+    asyncio.run(run())
+    assert committed(broker, 0) == [b"1"]
+
+
+def test_tasks_that_commit_at_once_commit_once(broker: Broker) -> None:
+    async def run() -> None:
+        async with headrace.aio.Producer(broker, transactional_id="aio", **QUICK) as producer:
+            await producer.begin_transaction()
+            _ = await producer.send("t", b"1", partition=0)
+            slow = broker.faults.on(ApiKey.END_TXN, once=delay(0.2))
+            first = asyncio.create_task(producer.commit_transaction())
+            await asyncio.to_thread(broker.wait_until, lambda: slow.hits)
+            with pytest.raises(TransactionStateError, match="another call commits"):
+                await producer.commit_transaction()
+            await first
 
     asyncio.run(run())
     assert committed(broker, 0) == [b"1"]
