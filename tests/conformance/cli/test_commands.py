@@ -217,7 +217,7 @@ def test_a_group_remembers_what_was_printed(headrace: Commands, new_topic: NewTo
     follower = headrace.start("consume", topic, "-g", group, "-f", "%v\\n")
     wait_for(lambda: headrace.json("group", "describe", group)[0]["total_lag"] == 0)
     [during] = headrace.json("group", "describe", group)
-    assert (during["state"], during["assignor"], len(during["members"])) == ("Stable", "range", 1)
+    assert (during["state"], during["assignor"], len(during["members"])) == ("Stable", "uniform", 1)
     assert {entry["member_id"] for entry in during["partitions"]} == {
         during["members"][0]["member_id"]
     }

@@ -395,7 +395,7 @@ ADMIN: Final = (
         "other defaults: log.retention.ms one week, "
         "group.max.size, group.consumer.max.size, max.connections and max.connections.per.ip without a limit, "
         "offsets.topic.segment.bytes and transaction.state.log.segment.bytes 100 MiB, "
-        "transaction.state.log.min.isr 2, group.consumer.assignment.interval.ms 1000",
+        "transaction.state.log.min.isr 2, group.consumer.assignment.interval.ms 1000 and dynamic",
         "two weeks, 1000 members, 10000 and 200 connections, 4 MiB; 1; 0, where a group of 100 members or more gathers "
         "what changes for a millisecond for each member",
         "Bounds that hold without an operator, and groups that are loaded soon; see the options' documentation.",
@@ -409,6 +409,7 @@ ADMIN: Final = (
                 "transaction.state.log.segment.bytes",
                 "group.max.size",
                 "group.consumer.max.size",
+                "group.consumer.assignment.interval.ms",
             ),
         ),
     ),
