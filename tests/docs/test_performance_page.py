@@ -1,9 +1,10 @@
-"""docs/performance.md and security-performance.md show what was measured: the tables of the runs that they name."""
+"""docs/performance.md, security-performance.md and delivery-performance.md show what was measured: the tables of the runs that they name."""
 
 from __future__ import annotations
 
 import pytest
 
+from benchmarks.macro.delivery import PAGE as DELIVERY_PAGE
 from benchmarks.macro.marked_page import MarkedPage
 from benchmarks.macro.page import PAGE, tables
 from benchmarks.macro.report import HEADRACE, KAFKA, Results, Row
@@ -28,7 +29,9 @@ FACTS = {
 }
 
 
-@pytest.mark.parametrize("page", [PAGE, SECURE_PAGE], ids=lambda each: each.path.stem)
+@pytest.mark.parametrize(
+    "page", [PAGE, SECURE_PAGE, DELIVERY_PAGE], ids=lambda each: each.path.stem
+)
 def test_a_page_is_what_its_run_makes_it(page: MarkedPage) -> None:
     assert page.rendered(page.source()) == page.path.read_text()
 
