@@ -1,4 +1,4 @@
-"""docs/performance.md, security-performance.md and delivery-performance.md show what was measured: the tables of the runs that they name."""
+"""Pages of measurements show what was measured: the tables of the runs that they name."""
 
 from __future__ import annotations
 
