@@ -43,6 +43,6 @@ def test_a_member_of_asyncio_that_waits_for_records_gets_those_of_an_added_parti
             assert TopicPartition(*record[:2]) == TopicPartition("t", 1)
             assert record.value == b"v"
 
-    with Broker() as broker:
+    with Broker(configs={"group.consumer.heartbeat.interval.ms": "200"}) as broker:
         broker.create_topic("t", partitions=1)
         asyncio.run(program(broker))
