@@ -23,7 +23,10 @@ from headrace.streams.world import World
 from headrace.types import TopicPartition
 
 CLIENT_ID: Final = "headrace-embedded"
-EMBEDDED: Final = {"group.initial.rebalance.delay.ms": "0"}
+EMBEDDED: Final = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.consumer.heartbeat.interval.ms": "200",
+}
 """What differs from a server's defaults: members of one program join one after another, none waits for the others."""
 ANY_REPLICATION: Final = -1
 """The broker decides how many replicas a topic has."""

@@ -106,6 +106,15 @@ class Story:
                 next_event = time.monotonic() + self.random.uniform(0.1, 0.8)
             producer.flush(30)
             self._tick.wait(0.03)  # some two hundred records a second
+        self._make_up()
+
+    def _make_up(self) -> None:
+        """Let happen what a slow machine, or the dice, left no time for."""
+        for count, event in (("kills", self.kill), ("stops", self.stop), ("leaves", self.leave)):
+            if not self.counts[count]:
+                self._wake(everybody=True)
+                self.join()  # somebody has to be left
+                event()
 
     # What happens
 

@@ -233,7 +233,9 @@ class Traffic:
 
     def _produce(self, name: str, target) -> None:
         number = 0
-        with Producer(target, linger_ms=0, retries=0, delivery_timeout_ms=5000) as producer:
+        with Producer(
+            target, linger_ms=0, retries=0, delivery_timeout_ms=2000, max_block_ms=2000
+        ) as producer:
             while not self._over.is_set():
                 value = f"{name} {number}".encode()
                 where = producer.send("t", value, partition=number % 3).result(10)
