@@ -1,4 +1,4 @@
-"""Three ways from a record batch to Arrow: row tuples, column lists (`headrace.spark.arrow`), gathered offsets.
+"""Three ways from a record batch to Arrow: row tuples, column lists (`headrace.spark.source.arrow`), gathered offsets.
 
 Run it: `python -m benchmarks.micro.arrow`. Prints microseconds of CPU per record, of the best of several rounds, for
 other processes disturb. Keys of 8 bytes, no headers, 20,000 records in one uncompressed batch.
@@ -18,8 +18,8 @@ from headrace.records.batch import HEADER_SIZE, BatchHeader
 from headrace.records.builder import build_batch
 from headrace.records.reader import read_records
 from headrace.records.varint import decode_varint
-from headrace.spark.arrow import RangeDecoder
-from headrace.spark.schema import arrow_schema
+from headrace.spark.source.arrow import RangeDecoder
+from headrace.spark.source.schema import arrow_schema
 from headrace.types import TopicPartition
 
 RECORDS = 20_000

@@ -8,7 +8,7 @@ format is not found.
 from __future__ import annotations
 
 try:
-    from headrace.spark.source import HeadraceDataSource as DefaultSource
+    from headrace.spark.datasource import HeadraceDataSource as DefaultSource
 except ImportError:  # an environment without PySpark, or with one older than its data source API
     __all__: list[str] = []
 else:

@@ -17,8 +17,8 @@ from headrace.clients.blocking import (
 )
 from headrace.clients.config import ClientConfig, ConsumerConfig, parse_config
 from headrace.errors import ApiError, ConfigError, ErrorCode
-from headrace.spark.offsets import TopicDescription
-from headrace.spark.options import ClientOptions
+from headrace.spark.options.reader import ClientOptions
+from headrace.spark.source.offsets import TopicDescription
 from headrace.types import TopicPartition
 
 FETCH_BYTES: Final = 8 << 20

@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from headrace.clients.blocking import FetchedPartition
 from headrace.errors import ErrorCode
 from headrace.records.builder import build_batch
-from headrace.spark.offsets import TopicDescription
-from headrace.spark.options import EARLIEST
+from headrace.spark.options.source import EARLIEST
+from headrace.spark.source.offsets import TopicDescription
 from headrace.types import TopicPartition
 
 

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 import pyspark_headrace
-from headrace.spark.batch import HeadraceBatchReader
-from headrace.spark.source import HeadraceDataSource
-from headrace.spark.stream import HeadraceStreamReader
+from headrace.spark.datasource import HeadraceDataSource
+from headrace.spark.source.batch import HeadraceBatchReader
+from headrace.spark.source.stream import HeadraceStreamReader
 
 
 def run(program: str) -> str:
@@ -49,7 +49,7 @@ def test_a_look_up_loads_neither_arrow_nor_a_client_nor_the_broker() -> None:
         "headrace.records",
     )
     assert not [name for name in loaded if name.startswith(heavy)]
-    assert "headrace.spark.source" in loaded
+    assert "headrace.spark.datasource" in loaded
 
 
 @pytest.mark.parametrize("reader", [HeadraceBatchReader, HeadraceStreamReader])

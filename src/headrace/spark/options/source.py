@@ -1,28 +1,23 @@
-"""The options of the source and the sink, checked before anything runs.
-
-Names and meanings are those of Spark's Kafka connector.
-Spark hands options over with names in lower case, so messages name them as the documentation does.
-"""
+"""The options of a read, checked before anything runs. Names and meanings are those of Spark's Kafka connector."""
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from headrace.errors import ConfigError
+from headrace.spark.options.reader import WITHOUT_EFFECT, ClientOptions, OptionReader
 from headrace.types import TopicPartition
 
 EARLIEST: Final = -2
 LATEST: Final = -1
 """What stands for the first and the next offset in offsets given as JSON; ListOffsets has the same numbers."""
 
-BOOTSTRAP: Final = "kafka.bootstrap.servers"
 _SELECTIONS: Final = ("subscribe", "assign", "subscribePattern")
-_SOURCE: Final = (
+SOURCE_OPTIONS: Final = (
     *_SELECTIONS,
     "startingOffsets",
     "endingOffsets",
@@ -31,34 +26,6 @@ _SOURCE: Final = (
     "includeHeaders",
     "kafkaConsumer.pollTimeoutMs",
 )
-_SINK: Final = ("topic", "includeHeaders")
-_WITHOUT_EFFECT: Final = (
-    "groupIdPrefix",
-    "kafka.group.id",
-    "fetchOffset.numRetries",
-    "fetchOffset.retryIntervalMs",
-)
-"""Accepted so that a query for Spark's connector runs as it is; this source joins no group and retries by time."""
-_NOT_YET: Final = (
-    "startingTimestamp",
-    "startingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "endingTimestamp",
-    "endingOffsetsByTimestamp",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "minPartitions",
-    "maxRecordsPerPartition",
-)
-_REFUSED: Final = {
-    "kafka.auto.offset.reset": "use startingOffsets",
-    "kafka.key.deserializer": "keys are always binary, cast them in the query",
-    "kafka.value.deserializer": "values are always binary, cast them in the query",
-    "kafka.key.serializer": "pass keys as binary or string",
-    "kafka.value.serializer": "pass values as binary or string",
-    "kafka.enable.auto.commit": "offsets live in the query's checkpoint",
-    "kafka.interceptor.classes": "Java classes cannot be loaded",
-}
 
 Positions = Mapping[TopicPartition, int]
 Starting = Literal["earliest", "latest"] | Positions
@@ -81,14 +48,6 @@ class Selection:
 
 
 @dataclass(frozen=True)
-class ClientOptions:
-    """Where the cluster is, and the `kafka.*` options for the client, without that prefix."""
-
-    bootstrap: str
-    properties: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # may hold secrets
-
-
-@dataclass(frozen=True)
 class SourceOptions:
     """What a read was asked for."""
 
@@ -102,69 +61,6 @@ class SourceOptions:
     poll_timeout_ms: int = 120_000
 
 
-@dataclass(frozen=True)
-class SinkOptions:
-    """What a write was asked for."""
-
-    client: ClientOptions
-    topic: str | None = None
-
-
-@dataclass
-class _Reader:
-    """Typed access to the options, with messages that name option and value."""
-
-    options: Mapping[str, str] = field(repr=False)
-    known: Iterable[str]
-    _values: dict[str, str] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        canonical = {name.lower(): name for name in self.known}
-        self._values = {}
-        for name, value in self.options.items():
-            lower = name.lower()
-            if lower in _REFUSED:
-                raise ConfigError(f"option {lower} cannot be set: {_REFUSED[lower]}")
-            if lower.startswith("kafka."):
-                self._values[lower] = value
-            elif lower in canonical:
-                self._values[canonical[lower]] = value
-            else:
-                raise ConfigError(_unknown(name, canonical))
-
-    def text(self, name: str) -> str | None:
-        value = self._values.get(name)
-        return None if value is None else value.strip()
-
-    def flag(self, name: str, *, default: bool) -> bool:
-        value = (self.text(name) or str(default)).lower()
-        if value not in {"true", "false"}:
-            raise ConfigError(f"option {name} must be true or false, not {value!r}")
-        return value == "true"
-
-    def number(self, name: str, default: int | None) -> int | None:
-        value = self.text(name)
-        if value is None:
-            return default
-        if not value.isascii() or not value.isdigit() or int(value) == 0:
-            raise ConfigError(f"option {name} must be a positive whole number, not {value!r}")
-        return int(value)
-
-    def client(self) -> ClientOptions:
-        bootstrap = self.text(BOOTSTRAP)
-        if not bootstrap:
-            raise ConfigError(
-                f"option {BOOTSTRAP} is missing: give HOST:PORT of at least one broker"
-            )
-        without_effect = {name.lower() for name in _WITHOUT_EFFECT}
-        properties = {
-            name.removeprefix("kafka."): value.strip()
-            for name, value in self._values.items()
-            if name.startswith("kafka.") and name != BOOTSTRAP and name not in without_effect
-        }
-        return ClientOptions(bootstrap, tuple(sorted(properties.items())))
-
-
 def source_options(options: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
     """Check the options of a read.
 
@@ -176,7 +72,7 @@ def source_options(options: Mapping[str, str], *, streaming: bool | None) -> Sou
     Raises:
         ConfigError: An option is unknown, missing, contradicts another or has a value that it cannot have.
     """
-    reader = _Reader(options, (*_SOURCE, *_WITHOUT_EFFECT))
+    reader = OptionReader(options, (*SOURCE_OPTIONS, *WITHOUT_EFFECT))
     starting = _starting(reader.text("startingOffsets"), streaming=streaming)
     ending_text = reader.text("endingOffsets")
     if streaming is True and ending_text is not None:
@@ -195,30 +91,7 @@ def source_options(options: Mapping[str, str], *, streaming: bool | None) -> Sou
     )
 
 
-def sink_options(options: Mapping[str, str]) -> SinkOptions:
-    """Check the options of a write.
-
-    Raises:
-        ConfigError: As for `source_options`.
-    """
-    reader = _Reader(options, (*_SINK, "kafka.group.id"))
-    return SinkOptions(
-        client=reader.client(),
-        topic=reader.text("topic") or None,
-    )
-
-
-def _unknown(name: str, canonical: Mapping[str, str]) -> str:
-    for known in _NOT_YET:
-        if known.lower() == name.lower():
-            return f"option {known} of Spark's Kafka connector is not supported yet"
-    near = difflib.get_close_matches(name.lower(), [*canonical, BOOTSTRAP], n=1)
-    if near:
-        return f"unknown option {name}: did you mean {canonical.get(near[0], near[0])}?"
-    return f"unknown option {name}: known are {', '.join(sorted(canonical.values()))} and kafka.*"
-
-
-def _selection(reader: _Reader) -> Selection:
+def _selection(reader: OptionReader) -> Selection:
     given = [name for name in _SELECTIONS if reader.text(name) is not None]
     if len(given) != 1:
         raise ConfigError(

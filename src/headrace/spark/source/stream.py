@@ -1,6 +1,6 @@
 """Streaming reads: `spark.readStream.format("headrace")`.
 
-What a checkpoint holds is the JSON of `headrace.spark.offsets.StreamOffsets`. No consumer group is involved.
+What a checkpoint holds is the JSON of `headrace.spark.source.offsets.StreamOffsets`. No consumer group is involved.
 
 The place where a query starts is durable without a store of its own. Spark asks for the initial offsets when a query
 has none in its log, which includes a first batch that was logged and then failed:
@@ -29,9 +29,10 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from headrace.errors import ConfigError
-from headrace.spark.batch import RangePartition
 from headrace.spark.cluster import SourceClient, shared_client
-from headrace.spark.offsets import (
+from headrace.spark.options.source import EARLIEST, LATEST, SourceOptions
+from headrace.spark.source.batch import RangePartition
+from headrace.spark.source.offsets import (
     DataLossError,
     StreamOffsets,
     Topology,
@@ -46,8 +47,7 @@ from headrace.spark.offsets import (
     resolve,
     select,
 )
-from headrace.spark.options import EARLIEST, LATEST, SourceOptions
-from headrace.spark.reading import read_range
+from headrace.spark.source.reading import read_range
 from headrace.types import TopicPartition
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,8 @@ from pyspark.sql.types import StructType
 from headrace.clients.config import ProducerConfig, parse_config
 from headrace.clients.producer.blocking import Producer
 from headrace.errors import ConfigError, HeadraceError
-from headrace.spark.options import ClientOptions, SinkOptions
+from headrace.spark.options.reader import ClientOptions
+from headrace.spark.options.sink import SinkOptions
 
 _BYTES: Final = ("binary", "string")
 _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {

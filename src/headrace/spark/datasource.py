@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-    from headrace.spark.options import SourceOptions
+    from headrace.spark.options.source import SourceOptions
 
 NAME = "headrace"
 
@@ -35,13 +35,13 @@ class HeadraceDataSource(DataSource):
 
     def schema(self) -> str:
         """Return the columns; called once before a read is planned, so wrong options end here."""
-        from headrace.spark.schema import spark_schema  # noqa: PLC0415 - see the module's docstring
+        from headrace.spark.source.schema import spark_schema  # noqa: PLC0415 - see the module's docstring
 
         return spark_schema(include_headers=self._source_options(None).include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader."""
-        from headrace.spark.batch import HeadraceBatchReader  # noqa: PLC0415 - see the module's docstring
+        from headrace.spark.source.batch import HeadraceBatchReader  # noqa: PLC0415 - see the module's docstring
 
         options = self._source_options(streaming=False)
         _check_schema(schema, include_headers=options.include_headers)
@@ -49,7 +49,7 @@ class HeadraceDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the streaming reader."""
-        from headrace.spark.stream import HeadraceStreamReader  # noqa: PLC0415 - see the module's docstring
+        from headrace.spark.source.stream import HeadraceStreamReader  # noqa: PLC0415 - see the module's docstring
 
         try:
             options = self._source_options(streaming=True)
@@ -60,8 +60,8 @@ class HeadraceDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
         """Return the batch writer."""
-        from headrace.spark.options import sink_options  # noqa: PLC0415 - see the module's docstring
-        from headrace.spark.writer import HeadraceWriter  # noqa: PLC0415 - see the module's docstring
+        from headrace.spark.options.sink import sink_options  # noqa: PLC0415 - see the module's docstring
+        from headrace.spark.sink.batch import HeadraceWriter  # noqa: PLC0415 - see the module's docstring
 
         return HeadraceWriter(sink_options(dict(self.options)), schema, overwrite=overwrite)
 
@@ -78,7 +78,7 @@ class HeadraceDataSource(DataSource):
 
     def _source_options(self, streaming: bool | None) -> SourceOptions:  # noqa: FBT001 - None where it is not known yet
         from headrace.spark.cluster import consumer_config  # noqa: PLC0415 - see the module's docstring
-        from headrace.spark.options import source_options  # noqa: PLC0415 - see the module's docstring
+        from headrace.spark.options.source import source_options  # noqa: PLC0415 - see the module's docstring
 
         options = source_options(dict(self.options), streaming=streaming)
         consumer_config(options.client)  # for its checks
@@ -86,7 +86,7 @@ class HeadraceDataSource(DataSource):
 
 
 def _check_schema(schema: StructType, *, include_headers: bool) -> None:
-    from headrace.spark.schema import columns  # noqa: PLC0415 - see the module's docstring
+    from headrace.spark.source.schema import columns  # noqa: PLC0415 - see the module's docstring
 
     given = tuple((column.name, column.dataType.simpleString()) for column in schema)
     if given != columns(include_headers=include_headers):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from headrace.errors import ConfigError, HeadraceError
-from headrace.spark.options import EARLIEST, LATEST, Positions, Selection
+from headrace.spark.options.source import EARLIEST, LATEST, Positions, Selection
 from headrace.types import TopicPartition
 
 EXTRA: Final = "$headrace"

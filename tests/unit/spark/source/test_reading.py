@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 
 from headrace.errors import ApiError, ConfigError, ErrorCode, TransportError
-from headrace.spark.batch import HeadraceBatchReader, batch_ranges
-from headrace.spark.offsets import DataLossError, OffsetRange
-from headrace.spark.options import SourceOptions, source_options
-from headrace.spark.reading import read_range
+from headrace.spark.options.source import SourceOptions, source_options
+from headrace.spark.source.batch import HeadraceBatchReader, batch_ranges
+from headrace.spark.source.offsets import DataLossError, OffsetRange
+from headrace.spark.source.reading import read_range
 from headrace.types import TopicPartition
 from tests.unit.spark.fakes import FakeCluster
 

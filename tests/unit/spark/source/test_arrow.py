@@ -16,8 +16,8 @@ from headrace.records.batch import HEADER_SIZE, LOG_APPEND_TIME_FLAG, BatchHeade
 from headrace.records.builder import BatchBuilder, build_batch
 from headrace.records.compression import Compression
 from headrace.records.reader import read_records
-from headrace.spark.arrow import RangeDecoder
-from headrace.spark.schema import arrow_schema
+from headrace.spark.source.arrow import RangeDecoder
+from headrace.spark.source.schema import arrow_schema
 from headrace.types import TopicPartition
 
 PARTITION = TopicPartition("t", 3)

@@ -24,7 +24,7 @@ from headrace.records.batch import (
 )
 from headrace.records.compression import Compression, decompress
 from headrace.records.varint import MAX_VARLONG_SIZE, decode_varint
-from headrace.spark.schema import HEADER_TYPE, HEADERS_TYPE, arrow_schema
+from headrace.spark.source.schema import HEADER_TYPE, HEADERS_TYPE, arrow_schema
 from headrace.types import Buffer, TopicPartition
 
 DEFAULT_MAX_ROWS: Final = 10_000

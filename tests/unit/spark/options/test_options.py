@@ -6,7 +6,8 @@ import pytest
 
 from headrace.errors import ConfigError
 from headrace.spark.cluster import ClusterClient, consumer_config
-from headrace.spark.options import sink_options, source_options
+from headrace.spark.options.sink import sink_options
+from headrace.spark.options.source import source_options
 from headrace.types import TopicPartition
 
 GOOD = {"kafka.bootstrap.servers": "h:1", "subscribe": "a"}

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from headrace.errors import ApiError, ErrorCode, TransportError
-from headrace.spark.arrow import RangeDecoder
 from headrace.spark.cluster import SourceClient
-from headrace.spark.offsets import DataLossError, OffsetRange
-from headrace.spark.options import EARLIEST, LATEST, SourceOptions
+from headrace.spark.options.source import EARLIEST, LATEST, SourceOptions
+from headrace.spark.source.arrow import RangeDecoder
+from headrace.spark.source.offsets import DataLossError, OffsetRange
 
 log = logging.getLogger(__name__)
 

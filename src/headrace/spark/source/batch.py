@@ -10,7 +10,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from headrace.errors import ConfigError
 from headrace.spark.cluster import SourceClient, shared_client
-from headrace.spark.offsets import (
+from headrace.spark.options.source import EARLIEST, LATEST, Positions, SourceOptions
+from headrace.spark.source.offsets import (
     DataLossError,
     OffsetRange,
     check_bounds,
@@ -19,8 +20,7 @@ from headrace.spark.offsets import (
     resolve,
     select,
 )
-from headrace.spark.options import EARLIEST, LATEST, Positions, SourceOptions
-from headrace.spark.reading import read_range
+from headrace.spark.source.reading import read_range
 from headrace.types import TopicPartition
 
 log = logging.getLogger(__name__)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from headrace.errors import ConfigError
-from headrace.spark.offsets import DataLossError, StreamOffsets
-from headrace.spark.options import SourceOptions, source_options
-from headrace.spark.stream import HeadraceStreamReader, StreamPlanner
+from headrace.spark.options.source import SourceOptions, source_options
+from headrace.spark.source.offsets import DataLossError, StreamOffsets
+from headrace.spark.source.stream import HeadraceStreamReader, StreamPlanner
 from headrace.types import TopicPartition
 from tests.unit.spark.fakes import FakeCluster
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError
-from headrace.spark.offsets import (
+from headrace.spark.options.source import Selection
+from headrace.spark.source.offsets import (
     OffsetRange,
     StreamOffsets,
     TopicDescription,
@@ -19,7 +20,6 @@ from headrace.spark.offsets import (
     removed,
     select,
 )
-from headrace.spark.options import Selection
 from headrace.types import TopicPartition
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)

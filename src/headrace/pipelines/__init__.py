@@ -1,0 +1,1 @@
+"""Pipelines on Spark that are declared in a Python file, then planned, run, watched and restarted."""

@@ -1,0 +1,1 @@
+"""Values as typed columns: JSON, Avro, Protobuf."""

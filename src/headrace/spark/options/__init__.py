@@ -1,0 +1,1 @@
+"""What a read or a write was asked for."""

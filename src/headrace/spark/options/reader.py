@@ -1,0 +1,119 @@
+"""Typed access to the options of a read or a write, with messages that name option and value.
+
+Spark hands options over with names in lower case, so messages name them as the documentation does.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from headrace.errors import ConfigError
+
+BOOTSTRAP: Final = "kafka.bootstrap.servers"
+WITHOUT_EFFECT: Final = (
+    "groupIdPrefix",
+    "kafka.group.id",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+)
+"""Accepted so that a query for Spark's connector runs as it is; this source joins no group and retries by time."""
+NOT_YET: Final = (
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "minPartitions",
+    "maxRecordsPerPartition",
+)
+_REFUSED: Final = {
+    "kafka.auto.offset.reset": "use startingOffsets",
+    "kafka.key.deserializer": "keys are always binary, cast them in the query",
+    "kafka.value.deserializer": "values are always binary, cast them in the query",
+    "kafka.key.serializer": "pass keys as binary or string",
+    "kafka.value.serializer": "pass values as binary or string",
+    "kafka.enable.auto.commit": "offsets live in the query's checkpoint",
+    "kafka.interceptor.classes": "Java classes cannot be loaded",
+}
+
+
+@dataclass(frozen=True)
+class ClientOptions:
+    """Where the cluster is, and the `kafka.*` options for the client, without that prefix."""
+
+    bootstrap: str
+    properties: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # may hold secrets
+
+
+@dataclass
+class OptionReader:
+    """Typed access to the options, with messages that name option and value."""
+
+    options: Mapping[str, str] = field(repr=False)
+    known: Iterable[str]
+    _values: dict[str, str] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        canonical = {name.lower(): name for name in self.known}
+        self._values = {}
+        for name, value in self.options.items():
+            lower = name.lower()
+            if lower in _REFUSED:
+                raise ConfigError(f"option {lower} cannot be set: {_REFUSED[lower]}")
+            if lower.startswith("kafka."):
+                self._values[lower] = value
+            elif lower in canonical:
+                self._values[canonical[lower]] = value
+            else:
+                raise ConfigError(_unknown(name, canonical))
+
+    def text(self, name: str) -> str | None:
+        """Return what was given, without blanks around it."""
+        value = self._values.get(name)
+        return None if value is None else value.strip()
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """Return true or false."""
+        value = (self.text(name) or str(default)).lower()
+        if value not in {"true", "false"}:
+            raise ConfigError(f"option {name} must be true or false, not {value!r}")
+        return value == "true"
+
+    def number(self, name: str, default: int | None) -> int | None:
+        """Return a positive whole number."""
+        value = self.text(name)
+        if value is None:
+            return default
+        if not value.isascii() or not value.isdigit() or int(value) == 0:
+            raise ConfigError(f"option {name} must be a positive whole number, not {value!r}")
+        return int(value)
+
+    def client(self) -> ClientOptions:
+        """Return the cluster and the client's properties."""
+        bootstrap = self.text(BOOTSTRAP)
+        if not bootstrap:
+            raise ConfigError(
+                f"option {BOOTSTRAP} is missing: give HOST:PORT of at least one broker"
+            )
+        without_effect = {name.lower() for name in WITHOUT_EFFECT}
+        properties = {
+            name.removeprefix("kafka."): value.strip()
+            for name, value in self._values.items()
+            if name.startswith("kafka.") and name != BOOTSTRAP and name not in without_effect
+        }
+        return ClientOptions(bootstrap, tuple(sorted(properties.items())))
+
+
+def _unknown(name: str, canonical: Mapping[str, str]) -> str:
+    for known in NOT_YET:
+        if known.lower() == name.lower():
+            return f"option {known} of Spark's Kafka connector is not supported yet"
+    near = difflib.get_close_matches(name.lower(), [*canonical, BOOTSTRAP], n=1)
+    if near:
+        return f"unknown option {name}: did you mean {canonical.get(near[0], near[0])}?"
+    return f"unknown option {name}: known are {', '.join(sorted(canonical.values()))} and kafka.*"

@@ -1,0 +1,1 @@
+"""Reading topics: places in a stream, tasks, record batches to Arrow."""
