@@ -13,7 +13,8 @@ transaction has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from enum import Enum, auto
 from typing import Final
 
@@ -107,16 +108,16 @@ class Transactions:
         self._who = TransactionalProducer(transactional_id, config.transaction_timeout_ms)
         self._ready = False
         """Whether the transactional id is this producer's."""
-        self._taking_over = False
-        """Whether a call is taking over the transactional id, or the next epoch."""
-        self._committing = False
-        """Whether a call is committing."""
+        self._call: str | None = None
+        """What a call does at the moment that only one may do at a time."""
         self._begun = False
         """Whether anybody may have heard of the present transaction."""
         self._partitions: set[TopicPartition] = set()
         """Those that the coordinator knows to be in it."""
         self._adding: frozenset[TopicPartition] = frozenset()
         self._groups: set[str] = set()
+        self._sending_offsets = 0
+        """Calls that are sending offsets."""
         self._needs_epoch = False
         """Whether the next transaction must not have the epoch of this one."""
         self._error: TransactionError | None = None
@@ -150,25 +151,17 @@ class Transactions:
         self._raise_if(State.DEAD)
         if self._ready and not self._needs_epoch:
             return
-        # (1) Two tasks begin at once, (2) both wait for an identity, (3) they would share one transaction.
-        if self._taking_over:
-            raise TransactionStateError(
-                "another call takes over the transactional id, or begins a transaction: a producer has one transaction "
-                "at a time, so wait for that, or use a producer for each task"
-            )
-        self._taking_over = True
-        try:
-            if not self._ready:
-                yield from flows.learn_protocol(self._engine.state, self._who)
-            yield from flows.init_producer_id(self._engine.state, self._who)
-        except ApiError as error:
-            if error.retriable:
-                raise TransportError(
-                    f"the transactional id {self._who.transactional_id!r} cannot be used yet: {error}"
-                ) from error
-            raise self.die(error) from error
-        finally:
-            self._taking_over = False
+        with self._alone("takes over the transactional id"):
+            try:
+                if not self._ready:
+                    yield from flows.learn_protocol(self._engine.state, self._who)
+                yield from flows.init_producer_id(self._engine.state, self._who)
+            except ApiError as error:
+                if error.retriable:
+                    raise TransportError(
+                        f"the transactional id {self._who.transactional_id!r} cannot be used yet: {error}"
+                    ) from error
+                raise self.die(error) from error
         self._ready = True
         self._needs_epoch = False
         self._sender.take_identity(self._who.identity)
@@ -199,6 +192,7 @@ class Transactions:
         if not offsets:
             return
         self._begun = True
+        self._sending_offsets += 1
         try:
             yield from flows.send_offsets(
                 self._engine.state,
@@ -209,6 +203,9 @@ class Transactions:
             )
         except HeadraceError as error:
             raise self.failed(error) from error
+        finally:
+            self._sending_offsets -= 1
+            self._engine.notify()
         self._groups.add(member.group_id)
 
     def commit(self, timeout_ms: int) -> Flow[None]:
@@ -220,19 +217,10 @@ class Transactions:
             FatalTransactionError: The producer is none any more.
         """
         self._raise_if(State.DEAD, State.DOOMED)
-        # (1) Two tasks commit, (2) the second asks again while the first is being answered, (3) its question meets the
-        # next transaction, or none.
-        if self._committing:
-            raise TransactionStateError(
-                "another call commits the transaction already: wait for that"
-            )
-        if self.state not in {State.OPEN, State.COMMITTING}:
-            raise TransactionStateError("there is no transaction to commit")
-        self._committing = True
-        try:
+        with self._alone("commits the transaction"):
+            if self.state not in {State.OPEN, State.COMMITTING}:
+                raise TransactionStateError("there is no transaction to commit")
             yield from self._commit(timeout_ms)
-        finally:
-            self._committing = False
 
     def _commit(self, timeout_ms: int) -> Flow[None]:
         if self.state is State.OPEN:
@@ -258,7 +246,7 @@ class Transactions:
             for queue in list(self._sender.active):
                 self._sender.close_open(queue)
             self._sender.work()
-            while self.state is State.DELIVERING and self._sender.active:
+            while self.state is State.DELIVERING and (self._sender.active or self._sending_offsets):
                 if self._engine.now_ms >= until_ms:
                     raise TransportError(
                         "the records of the transaction are not delivered yet: call commit_transaction() again, or "
@@ -279,6 +267,10 @@ class Transactions:
                 is over.
         """
         self._raise_if(State.DEAD)
+        with self._alone("aborts the transaction"):
+            yield from self._abort(timeout_ms)
+
+    def _abort(self, timeout_ms: int) -> Flow[None]:
         if self.state in {State.NONE, State.COMMITTING}:
             raise TransactionStateError(
                 "there is no transaction to abort"
@@ -289,12 +281,13 @@ class Transactions:
         self._sender.drop_unsent(TransactionStateError("the transaction was aborted"))
         until_ms = self._engine.now_ms + timeout_ms
         # What is on its way would otherwise be written behind the mark that ends the transaction.
-        while self._adding or self._sender.active:
+        while self._adding or self._sender.active or self._sending_offsets:
             if self._engine.now_ms >= until_ms:
                 raise TransportError(
                     "the transaction is not aborted yet: call abort_transaction() again"
                 )
             yield Wait(until_ms)
+        self._raise_if(State.DEAD)
         if self._begun:
             try:
                 yield from flows.end_transaction(self._engine.state, self._who, committed=False)
@@ -317,8 +310,30 @@ class Transactions:
         self._sender.failures.clear()
         self._change(State.NONE)
 
+    @contextmanager
+    def _alone(self, what: str) -> Iterator[None]:
+        """Refuse other calls of this kind meanwhile.
+
+        (1) Two tasks end a transaction, or begin one, (2) the second asks while the first is being answered, (3) what
+        it asks for meets the next transaction, or they share one, or both believe to have ended it, each in its way.
+        """
+        if self._call is not None:
+            raise TransactionStateError(
+                f"another call {self._call}, and a producer has one transaction at a time: wait for that call, or use "
+                "a producer for each task"
+            )
+        self._call = what
+        try:
+            yield
+        finally:
+            self._call = None
+            self._engine.notify()
+
     def close(self, timeout_ms: int) -> Flow[None]:
-        """Bring a commit to its end that was asked for; abort what is open."""
+        """Let another call bring the transaction to its end; then complete a commit, or abort what is open."""
+        until_ms = self._engine.now_ms + timeout_ms
+        while self._call is not None and self._engine.now_ms < until_ms:
+            yield Wait(until_ms)
         if self.state is State.COMMITTING:
             try:
                 yield from self.commit(timeout_ms)

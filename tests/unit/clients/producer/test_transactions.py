@@ -589,34 +589,3 @@ def test_what_a_cancelled_call_has_sent_cannot_meet_the_next_transaction(broker)
 
     asyncio.run(run())
     assert committed(broker) == [b"1", b"2", b"3"]
-
-
-def test_tasks_that_begin_at_once_do_not_share_a_transaction(broker: Broker) -> None:
-    async def run() -> None:
-        async with headrace.aio.Producer(
-            broker.bootstrap, transactional_id="aio", **QUICK
-        ) as producer:
-            begun = [producer.begin_transaction(), producer.begin_transaction()]
-            outcomes = await asyncio.gather(*begun, return_exceptions=True)
-            assert [type(each) for each in outcomes] == [type(None), TransactionStateError]
-            _ = await producer.send("t", b"1", partition=0)
-            await producer.commit_transaction()
-
-    asyncio.run(run())
-    assert committed(broker, 0) == [b"1"]
-
-
-def test_tasks_that_commit_at_once_commit_once(broker: Broker) -> None:
-    async def run() -> None:
-        async with headrace.aio.Producer(broker, transactional_id="aio", **QUICK) as producer:
-            await producer.begin_transaction()
-            _ = await producer.send("t", b"1", partition=0)
-            slow = broker.faults.on(ApiKey.END_TXN, once=delay(0.2))
-            first = asyncio.create_task(producer.commit_transaction())
-            await asyncio.to_thread(broker.wait_until, lambda: slow.hits)
-            with pytest.raises(TransactionStateError, match="another call commits"):
-                await producer.commit_transaction()
-            await first
-
-    asyncio.run(run())
-    assert committed(broker, 0) == [b"1"]
