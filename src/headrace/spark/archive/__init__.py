@@ -1,1 +1,1 @@
-"""Topics as tables: record batches to Parquet files of a Delta Lake or Iceberg table, and history read back from them."""
+"""Topics as tables: record batches to Parquet files of a Delta Lake or Iceberg table, and history read from them."""
