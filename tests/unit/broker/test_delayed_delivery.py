@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.broker.delay import deliveries
+from headrace.broker.partition import Partition
 from headrace.core.delay.division import divide
 from headrace.core.delay.schedule import Schedule
 from headrace.core.log.log_manager import LogManager, PartitionSpec
@@ -91,9 +92,12 @@ class World(BrokerHarness):
         return [record.value for record in self.there()]
 
     @property
+    def partition(self) -> Partition:
+        return self.broker.topics.require("later").partition(0)
+
+    @property
     def pending(self) -> int:
-        partition = self.broker.topics.require("later").partition(0)
-        return self.broker.deliveries.pending(partition)
+        return self.broker.deliveries.pending(self.partition)
 
 
 def test_a_delayed_record_comes_when_it_is_due_and_not_before() -> None:
@@ -582,6 +586,92 @@ def test_a_retry_of_what_was_appended_whole_is_not_scheduled_by_an_option_switch
     assert world.put(delayed(b"a", 100), **IDENTITY).error_code == ErrorCode.NONE
     world.pass_time(1000)
     assert world.values().count(b"a") == 1
+
+
+def clean(world: World) -> None:
+    """Write segments anew without what has expired, as a server does it in threads."""
+    world.broker.tick(world.now_ms)
+    while (task := world.broker.start_compaction()) is not None:
+        task.run()
+        world.broker.finish_compaction(task, None, world.now_ms)
+
+
+def let_expire(world: World) -> None:
+    for name, value in (("headrace.ttl.enable", "true"), ("segment.bytes", "1000")):
+        alter(world, name, value)
+
+
+def fill_a_segment(world: World) -> None:
+    for _ in range(10):
+        assert world.put(plain(b"." * 200)).error_code == ErrorCode.NONE
+    world.pass_time(10)
+
+
+def living(value: bytes, headers: Headers = ()) -> tuple[bytes, Headers]:
+    return value, (*headers, ("headrace.ttl-ms", b"1000"))
+
+
+DELAYS: Headers = ((AFTER, b"100"),)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        [living(b"a", DELAYS)],
+        [living(b"a"), living(b"b", DELAYS)],
+        [living(b"a"), (b"b", DELAYS)],
+        [living(b"a", DELAYS), (b"b", DELAYS)],
+        [(b"a", ()), living(b"b", DELAYS)],
+    ],
+    ids=["all expired", "both expired", "the other expired", "one expired", "it expired"],
+)
+def test_a_retry_of_what_was_appended_whole_is_not_scheduled_though_records_of_it_have_expired(
+    batch: list[tuple[bytes, Headers]],
+) -> None:
+    world = World()
+    world.put(plain(b"stays"), delayed(b"first", 1))
+    let_expire(world)
+    alter(world, "headrace.delay.enable", "false")
+    assert world.put(*batch, **IDENTITY).error_code == ErrorCode.NONE
+    fill_a_segment(world)
+    size = world.partition.log.size_bytes
+    world.pass_time(4_000_000)
+    assert world.partition.log.size_bytes < size, "files in memory are cleaned by the clock"
+    assert world.put(*batch, **IDENTITY).error_code == ErrorCode.NONE
+    assert world.pending == 0
+
+
+@pytest.mark.parametrize("delayed_lives", [False, True])
+def test_a_retry_of_a_divided_batch_is_known_though_records_of_it_have_expired(
+    *, delayed_lives: bool
+) -> None:
+    files = CrashFileSystem()
+    world = World(files=files)
+    world.put(plain(b"stays"), delayed(b"first", 1))
+    let_expire(world)
+    world.pass_time(10)
+    files.fault = lambda kind, path: (
+        errno.ENOSPC if kind == "append" and path.startswith("~later-0") else None
+    )
+    waits = living(b"b", DELAYS) if delayed_lives else (b"b", DELAYS)
+    batch = [living(b"a"), (b"c", ()), waits]
+    assert world.put(*batch, **IDENTITY).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    files.fault = None
+    world.pass_time(20_000)
+    fill_a_segment(world)
+    size = world.partition.log.size_bytes
+    world.pass_time(4_000_000)
+    clean(world)
+    assert world.partition.log.size_bytes < size
+    for _ in range(3):
+        assert world.put(*batch, **IDENTITY).error_code == ErrorCode.NONE
+        assert world.pending == 1
+    if not delayed_lives:
+        return
+    # The schedule knows it now, whatever the options say.
+    alter(world, "headrace.delay.enable", "false")
+    assert world.put(*batch, **IDENTITY).error_code == ErrorCode.NONE
+    assert world.pending == 1
 
 
 def test_a_retry_is_accepted_though_its_delay_would_be_too_long_by_now() -> None:

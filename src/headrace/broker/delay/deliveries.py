@@ -13,12 +13,24 @@ from headrace.broker.partition import Partition
 from headrace.broker.replica_manager import ReplicaManager
 from headrace.broker.topic_names import schedule_of
 from headrace.core.deadlines import Deadlines
-from headrace.core.delay.division import Divided, divide, may_be_delayed
+from headrace.core.delay.division import (
+    Divided,
+    delayed_of,
+    divide,
+    may_be_delayed,
+    was_divided,
+)
 from headrace.core.delay.due_queue import DueQueue
 from headrace.core.delay.schedule import Schedule
 from headrace.core.log.partition_log import AppendInfo
 from headrace.core.log.validation import check_produced
-from headrace.errors import ApiError, ErrorCode, StorageError
+from headrace.errors import (
+    ApiError,
+    CorruptRecordError,
+    ErrorCode,
+    InvalidRecordError,
+    StorageError,
+)
 from headrace.ports import Journal
 from headrace.records.batch import BatchHeader
 from headrace.records.expiry import check_expiry
@@ -155,8 +167,8 @@ class Deliveries:
         """Divide a batch: a retry like the first attempt, whatever the topic's options are by now."""
         if not may_be_delayed(records):
             return None
-        was_divided = self._was_divided(partition, records)
-        delays = partition.max_delay_ms is not None if was_divided is None else was_divided
+        repeats_divided = self._repeats_divided(partition, schedule, records, now_ms)
+        delays = partition.max_delay_ms is not None if repeats_divided is None else repeats_divided
         if not delays:
             return None
         check_produced(records, partition.log.config, now_ms)
@@ -165,11 +177,13 @@ class Deliveries:
         return divide(
             records,
             now_ms=now_ms if schedule is None else schedule.clock(now_ms),
-            max_delay_ms=None if was_divided else partition.max_delay_ms,
+            max_delay_ms=None if repeats_divided else partition.max_delay_ms,
         )
 
-    def _was_divided(self, partition: Partition, records: Buffer) -> bool | None:
-        """Whether the batch that this one repeats was divided; None if it repeats none that is still there."""
+    def _repeats_divided(
+        self, partition: Partition, schedule: Schedule | None, records: Buffer, now_ms: int
+    ) -> bool | None:
+        """Whether the batch that this one repeats was divided; None if it repeats none, or nothing is left to tell."""
         log, header = partition.log, BatchHeader.parse(records)
         first = log.producers.repeated(
             header.producer_id, header.producer_epoch, header.base_sequence, header.last_sequence
@@ -179,12 +193,25 @@ class Deliveries:
         end_offset = log.log_end_offset
         try:
             found = log.read(first.base_offset, max_bytes=1, up_to=end_offset, minimum_one=True)
-            stored = None if found is None else BatchHeader.parse(found.read())
+            batch = b"" if found is None else found.read()
         except OSError as error:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-        if stored is None or stored.base_offset != first.base_offset:
+        if not batch:
             return None
-        return stored.is_control or stored.records_count != header.records_count
+        stored = BatchHeader.parse(batch)
+        if stored.base_offset != first.base_offset:
+            return None
+        if stored.is_control or stored.records_count == header.records_count:
+            return stored.is_control
+        # Divided, or cleaned, or both.
+        check_produced(records, log.config, now_ms)
+        try:
+            delayed = delayed_of(header, records)
+            if schedule is not None and schedule.knows(header, len(delayed)):
+                return True
+            return was_divided(header, delayed, batch, compacts=log.config.compacts)
+        except CorruptRecordError as error:
+            raise InvalidRecordError(str(error)) from error
 
     @property
     def in_memory(self) -> int:

@@ -2,7 +2,8 @@
 
 Which record waits is for its headers to say, never for the time: a retry is divided just like the first attempt. Both
 parts have the producer's id, epoch and base sequence, and each log recognises a retry of its own part; so it does not
-matter which of the two a power cut has left.
+matter which of the two a power cut has left. Whether a batch was divided can be told from what the partition has of it,
+as long as cleaning has not taken what would tell (`was_divided`).
 
 What is appended now keeps its offsets as the producer counted them, with gaps where delayed records were. If all
 records are delayed it is a control record that means nothing: clients pass over it, as over markers of transactions.
@@ -25,7 +26,7 @@ from headrace.records.batch import (
     BatchHeader,
 )
 from headrace.records.builder import Headers
-from headrace.records.directives import DELAY_MS, DELIVER_AT_MS, decode_ms
+from headrace.records.directives import DELAY_MS, DELIVER_AT_MS, TTL_MS, decode_ms
 from headrace.records.raw import records_of
 from headrace.records.reader import Record, decode_data
 from headrace.records.refusal import InvalidRecordsError, require_few
@@ -90,6 +91,45 @@ def divide(records: Buffer, *, now_ms: int, max_delay_ms: int | None) -> Divided
         raise InvalidRecordError(str(error)) from error
     later = encode_waiting(header, waiting, now_ms)
     return Divided(now, later, min(entry.due_ms for entry in waiting))
+
+
+def delayed_of(header: BatchHeader, records: Buffer) -> list[Record]:
+    """Return the delayed records of a sound batch.
+
+    Raises:
+        ApiError: MESSAGE_TOO_LARGE; they are more than are looked into.
+        CorruptRecordError: They do not decode.
+    """
+    require_few(header)
+    decoded = decode_data(header, records_of(header, records))
+    return [each for each in decoded if not {DELIVER_AT_MS, DELAY_MS}.isdisjoint(_names(each))]
+
+
+def was_divided(
+    header: BatchHeader, delayed: list[Record], stored: Buffer, *, compacts: bool
+) -> bool | None:
+    """Return whether a stored batch is what division has left; None if cleaning may have left the same.
+
+    Args:
+        header: Of the batch as it is produced once more.
+        delayed: Those of its records that are delayed.
+        stored: What the partition has of it; not a control batch.
+        compacts: Whether a record may have gone for a newer one of its key, besides for its time to live.
+
+    Raises:
+        CorruptRecordError: What is stored does not decode.
+    """
+    of_stored = BatchHeader.parse(stored)
+    kept = decode_data(of_stored, records_of(of_stored, stored))
+    there = {record.offset - of_stored.base_offset for record in kept}
+    if any(record.offset - header.base_offset in there for record in delayed):
+        return False
+    gone = compacts or all(TTL_MS in _names(record) for record in delayed)
+    return None if gone else True
+
+
+def _names(record: Record) -> set[str]:
+    return {name for name, _ in record.headers}
 
 
 def _slices(data: bytes, count: int) -> Iterator[tuple[int, int]]:

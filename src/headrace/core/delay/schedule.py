@@ -41,6 +41,7 @@ from headrace.core.delay.schedule_batch import (
     entries_of,
 )
 from headrace.core.log.partition_log import AppendInfo, PartitionLog
+from headrace.core.log.producer_state import SEQUENCE_MASK, BatchEntry
 from headrace.core.log.segment import Segment
 from headrace.errors import StorageError
 from headrace.ports import Journal
@@ -264,6 +265,15 @@ class Schedule:
         """Return the schedule's time: it never lies before what has been released."""
         return max(now_ms, self._reached.due_ms)
 
+    def knows(self, header: BatchHeader, delayed: int) -> bool:
+        """Whether its part of a producer's batch with so many delayed records has been scheduled."""
+        return delayed > 0 and self._repeated(header, delayed) is not None
+
+    def _repeated(self, header: BatchHeader, count: int) -> BatchEntry | None:
+        first = header.base_sequence
+        last = (first + count - 1) & SEQUENCE_MASK
+        return self.log.producers.repeated(header.producer_id, header.producer_epoch, first, last)
+
     def add(self, later: bytes, now_ms: int) -> int:
         """Append a waiting batch, unless it repeats one, and return the offset that has to be durable.
 
@@ -271,9 +281,7 @@ class Schedule:
             ApiError: It could not be written.
         """
         header = BatchHeader.parse(later)
-        repeated = self.log.producers.repeated(
-            header.producer_id, header.producer_epoch, header.base_sequence, header.last_sequence
-        )
+        repeated = self._repeated(header, header.records_count)
         if repeated is not None:
             return repeated.last_offset + 1
         info = self._append(later, now_ms)
