@@ -16,25 +16,36 @@ Place = tuple[bytes, int]
 
 
 class Holders:
-    """What each member holds: until it says that it does not any more, or the group has removed it."""
+    """What each member was given and holds: until it says that it does not any more, or the group has removed it.
+
+    Nobody holds what it was not given: a heartbeat may come late, when its member was removed and has joined again.
+    """
 
     def __init__(self, group: str) -> None:
         self._group = group
         self._held: dict[str, set[Place]] = {}
+        self._epochs: dict[str, int] = {}
         self._told: list[tuple[str, set[Place]]] = []
 
     def asked(self, request: ConsumerGroupHeartbeatRequest) -> None:
         """A member has asked, and perhaps says what it owns; who joins has nothing."""
+        member = request.member_id
         if request.member_epoch <= 0:
-            self._held.pop(request.member_id, None)
-        elif request.topic_partitions is not None:
-            self._held[request.member_id] = _places(request.topic_partitions)
+            self._held.pop(member, None)
+            self._epochs.pop(member, None)
+        elif request.member_epoch < self._epochs.get(member, 0):
+            pass  # it was on its way for long: what the member owned when it sent this says nothing of now
+        elif request.topic_partitions is not None and member in self._held:
+            self._held[member] &= _places(request.topic_partitions)  # only answers give
 
     def answered(
         self, request: ConsumerGroupHeartbeatRequest, response: ConsumerGroupHeartbeatResponse
     ) -> None:
         """A member was answered."""
-        if not response.error_code and response.assignment is not None:
+        if response.error_code:
+            return
+        self._epochs[request.member_id] = response.member_epoch
+        if response.assignment is not None:
             given = _places(response.assignment.topic_partitions)
             self._told.append((request.member_id, given))
             self._held.setdefault(request.member_id, set()).update(given)
