@@ -27,7 +27,6 @@ from tests.fixtures.history.members import History, check_deliveries, check_ledg
 from tests.fixtures.targets import Target
 
 CONSUMER = Path(__file__).with_name("consumer.js")
-SUPPORT = Path(__file__).parents[3] / "docs" / "protocol-support.md"
 LINES_LIMIT = 300
 PARTITIONS = 6
 BURST = 30
@@ -378,8 +377,6 @@ def test_it_begins_in_the_middle_of_a_batch(
 def test_it_goes_past_control_batches(
     client: NodeClient, observer: Observer, target: Target
 ) -> None:
-    if target.name == "headrace" and "[AddPartitionsToTxn]" not in SUPPORT.read_text():
-        pytest.skip("Headrace has no transactions yet, and so no control batches")
     topic, group, history = "node-markers", "node-markers", History()
     client.create_topic(topic, 1)
     producer = Producer({"bootstrap.servers": target.bootstrap, "transactional.id": group})
