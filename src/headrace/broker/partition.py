@@ -113,6 +113,7 @@ class Partition:
         max_bytes: int,
         isolation_level: int,
         minimum_one: bool,
+        among: int = 1,
     ) -> Found:
         """Return what there is for a reader of some records, and which aborted transactions have something in it."""
         found = reading.select(
@@ -121,6 +122,7 @@ class Partition:
             max_bytes=max_bytes,
             up_to=self.visible_end(isolation_level),
             minimum_one=minimum_one,
+            among=among,
         )
         if found is None:
             return None, self.aborted_transactions(offset, None, isolation_level)

@@ -240,6 +240,23 @@ def test_how_much_one_read_looks_into_is_bounded() -> None:
     assert len(found.records) <= 2080
 
 
+def test_a_log_leaves_their_share_to_those_that_follow_and_takes_what_others_have_left() -> None:
+    log = open_log(MemoryFileSystem(), FILTERED)
+    for _ in range(50):
+        append(log, batch([None], tags=["a"]))
+    size = len(batch([None], tags=["a"]))
+    ends: list[int] = []
+    reading = SelectiveReading(NOW_MS, TagFilter.of(["b"]), effort=30 * size)
+    for among, up_to in ((3, 4), (2, 50), (1, 50)):
+        found = reading.select(
+            log, 0, max_bytes=1 << 20, up_to=up_to, minimum_one=True, among=among
+        )
+        assert found is not None
+        ends.append(found.end_offset)
+    assert ends == [4, 13, 13]
+    assert reading.effort == 0
+
+
 def test_both_at_once() -> None:
     log = open_log(MemoryFileSystem(), LogConfig(expires=True, filters=True))
     append(log, batch([5, None, 9, None], tags=["a", "a", "a", "b"]))

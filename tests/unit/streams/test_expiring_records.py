@@ -7,8 +7,10 @@ import asyncio
 import pytest
 
 import headrace
+from headrace.core.log.selective_read import SelectiveReading
 from headrace.errors import ApiError, ConfigError, ErrorCode
-from headrace.protocol.messages.fetch import FetchRequest
+from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from headrace.records.batch import iterate_headers
 from headrace.records.directives import directives
 from headrace.streams.broker import Broker
 from headrace.streams.clock import ManualClock
@@ -130,6 +132,38 @@ def test_the_broker_sends_only_what_is_wanted_and_refuses_what_is_no_filter(
         request = FetchRequest(session_epoch=epoch, headrace_filter=content, max_wait_ms=0)
         answer = broker._run(_ask(request))
         assert answer.error_code == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("idle", [0, 3])
+def test_a_partition_full_of_what_nobody_wants_does_not_use_up_the_effort_of_a_fetch(
+    broker, monkeypatch, idle
+) -> None:
+    monkeypatch.setattr(SelectiveReading.__init__, "__defaults__", (None, 20_000))
+    broker.create_topic("t", partitions=2 + idle, configs=FILTERED)
+    for number in range(100):
+        broker.publish("t", b"." * 1000, partition=0, headers=directives((), tags=["a"]))
+        broker.publish("t", b"%d" % number, partition=1, headers=directives((), tags=["b"]))
+    partitions = [
+        FetchPartition(partition=number, fetch_offset=0, partition_max_bytes=1 << 20)
+        for number in range(2 + idle)
+    ]
+    answer = broker._run(
+        _ask(
+            FetchRequest(
+                session_epoch=-1,
+                max_bytes=1 << 20,
+                headrace_filter=b"\x01\x01b",
+                topics=[FetchTopic(topic="t", partitions=partitions)],
+            )
+        )
+    )
+    full, wanted, *others = (
+        [header.next_offset for _, header in iterate_headers(bytes(part.records))]
+        for part in answer.responses[0].partitions
+    )
+    assert 8 <= full[-1] < 12, "half of the effort, whoever has nothing to be looked into"
+    assert wanted[-1] == 100
+    assert not any(others)
 
 
 def _ask(request):

@@ -98,6 +98,7 @@ class _Read:
         "_context",
         "_reading",
         "_remaining",
+        "_turns",
         "failed",
         "fetch",
         "request",
@@ -117,6 +118,8 @@ class _Read:
         self._broker = broker
         self._context = context
         self._reading = SelectiveReading(broker.now_ms, tags)
+        self._turns: int | None = None
+        """How many partitions have yet to be looked into, once the first has been."""
         self.tags = tags
         self.request = request
         self.fetch = fetch
@@ -204,21 +207,46 @@ class _Read:
         if nothing:
             return None, partition.aborted_transactions(offset, None, isolation_level)
         max_bytes = min(max(0, wanted.partition_max_bytes), self._remaining)
-        if self._reading.concerns(partition.log.config):
+        visible_end = partition.visible_end(isolation_level)
+        if self._reading.concerns(partition.log.config) and visible_end > offset:
             return partition.select(
                 offset,
                 self._reading,
                 max_bytes=max_bytes,
                 isolation_level=isolation_level,
                 minimum_one=self.size == 0,
+                among=self._next_turn(),
             )
         records = partition.read(
             offset,
             max_bytes=max_bytes,
-            up_to=partition.visible_end(isolation_level),
+            up_to=visible_end,
             minimum_one=self.size == 0,
         )
         return records, partition.aborted_transactions(offset, records, isolation_level)
+
+    def _next_turn(self) -> int:
+        """Return among how many partitions, beginning with this one, the effort of the reading is to be shared."""
+        if self._turns is None:
+            self._turns = sum(
+                self._has_records(topic.topic, wanted.partition, wanted.fetch_offset)
+                for topic in self.fetch.topics
+                for wanted in topic.partitions
+            )
+        left = max(1, self._turns)
+        self._turns = left - 1
+        return left
+
+    def _has_records(self, topic: str, index: int, offset: int) -> bool:
+        """Whether there is something to be looked into."""
+        try:
+            partition = find_partition(self._broker, topic, index, -1)
+        except ApiError:
+            return False
+        return (
+            self._reading.concerns(partition.log.config)
+            and partition.visible_end(self.request.isolation_level) > offset
+        )
 
     def _failed(self, wanted: FetchPartition, error: ErrorCode) -> PartitionData:
         self.failed = True

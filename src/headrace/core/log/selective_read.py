@@ -6,7 +6,8 @@ always stay. What is left out at the end of an answer is covered by a placeholde
 that every reader comes past it.
 
 Blocks whose records have all expired are passed over unread. How much one request reads and inflates besides is bounded
-by the `effort` of its `SelectiveReading`; when that is used up the answer ends, and the next request goes on there.
+by the `effort` of its `SelectiveReading`, of which each log has a share; what one leaves is for those that follow. When
+a share is used up the answer ends there, and the next request goes on.
 """
 
 from __future__ import annotations
@@ -64,22 +65,40 @@ class SelectiveReading:
         return config.expires or (config.filters and self.tags is not None)
 
     def select(
-        self, log: PartitionLog, offset: int, *, max_bytes: int, up_to: int, minimum_one: bool
+        self,
+        log: PartitionLog,
+        offset: int,
+        *,
+        max_bytes: int,
+        up_to: int,
+        minimum_one: bool,
+        among: int = 1,
     ) -> Selected | None:
         """Return what there is from an offset on, None when there is nothing; see `PartitionLog.read`.
+
+        Args:
+            log: The log.
+            offset: Where to begin.
+            max_bytes: As for `PartitionLog.read`, like the next two.
+            up_to: The offset at which to end.
+            minimum_one: Whether a batch may be larger than that.
+            among: How many logs, this one first, are to share in the effort that is left.
 
         Raises:
             OffsetOutOfRangeError: `offset` lies before the log start or after the log end.
         """
-        read = _Read(self, log)
+        share = -(-self.effort // among)
+        read = _Read(self, log, max(0, self.effort - share))
         return read.run(offset, max_bytes=max_bytes, up_to=up_to, minimum_one=minimum_one)
 
 
 class _Read:
     """One read of one log."""
 
-    def __init__(self, reading: SelectiveReading, log: PartitionLog) -> None:
+    def __init__(self, reading: SelectiveReading, log: PartitionLog, reserved: int) -> None:
         self._reading = reading
+        self._reserved = reserved
+        """What is to be left of the effort for others."""
         self._log = log
         self._expires = log.config.expires
         self._now_ms = reading.now_ms
@@ -91,7 +110,7 @@ class _Read:
 
     def run(self, offset: int, *, max_bytes: int, up_to: int, minimum_one: bool) -> Selected | None:
         start = position = offset
-        while position == offset or (self._reading.effort > 0 and not self._is_enough(max_bytes)):
+        while position == offset or (self._effort > 0 and not self._is_enough(max_bytes)):
             found = self._log.read(
                 position,
                 max_bytes=max_bytes - self._size,
@@ -110,7 +129,7 @@ class _Read:
                 whole = self._unexpired_start(segment, found)
                 if whole is not None:
                     return Selected(whole, start, -1)
-            if self._reading.effort <= 0:
+            if self._effort <= 0:
                 break
             position = self._look_into(segment, found)
         if position == offset:
@@ -121,6 +140,10 @@ class _Read:
             rest = placeholder(first, position, leader_epoch=epoch, now_ms=self._now_ms)
             self._add(rest, position)
         return Selected(b"".join(self._parts), start, position)
+
+    @property
+    def _effort(self) -> int:
+        return self._reading.effort - self._reserved
 
     def _is_enough(self, max_bytes: int) -> bool:
         # A reader of everything that has not expired gets what there is; one of rare tags wants more than a few.
@@ -155,7 +178,7 @@ class _Read:
     def _look_into(self, segment: Segment, found: FileRange) -> int:
         """Add what stays of a range's batches to the answer; return the offset behind the last that was looked into."""
         first = BatchHeader.parse(b"".join(found.file.buffers(found.position, HEADER_SIZE)))
-        size = min(found.size, max(first.size, self._reading.effort))
+        size = min(found.size, max(first.size, self._effort))
         data = memoryview(FileRange(found.file, found.position, size).read())
         offset = 0
         for at, header in iterate_headers(data):
@@ -167,7 +190,7 @@ class _Read:
             offset = header.next_offset
             if kept is not None:
                 self._add(kept, offset)
-            if self._reading.effort <= 0:
+            if self._effort <= 0:
                 break
         return offset
 
