@@ -19,7 +19,7 @@ from headrace.records.builder import build_batch
 from headrace.records.reader import read_records
 from headrace.records.varint import decode_varint
 from headrace.spark.source.arrow import RangeDecoder
-from headrace.spark.source.schema import arrow_schema
+from headrace.spark.source.schema import topic_schema
 from headrace.types import TopicPartition
 
 RECORDS = 20_000
@@ -50,7 +50,7 @@ def row_tuples(batch: bytes) -> Any:
         (record.key, record.value, "bench", 0, record.offset, record.timestamp * 1000, 0)
         for record in read_records(batch)
     ]
-    schema = arrow_schema(include_headers=False)
+    schema = topic_schema(include_headers=False)
     columns = zip(*rows, strict=True)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -92,7 +92,7 @@ def gathered_offsets(batch: bytes) -> Any:
         pa.array(timestamps, pa.int64()).cast(pa.timestamp("us", tz="UTC")),
         pa.repeat(pa.scalar(0, pa.int32()), count),
     ]
-    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(include_headers=False))
+    return pa.RecordBatch.from_arrays(arrays, schema=topic_schema(include_headers=False))
 
 
 def best_us(decode: Callable[[bytes], Any], batch: bytes) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.clients.blocking import BlockingClient
 from headrace.records.builder import build_batch
-from headrace.spark.options.reader import NOT_YET, WITHOUT_EFFECT
+from headrace.spark.options.reader import WITHOUT_EFFECT
 from headrace.spark.options.sink import SINK_OPTIONS
 from headrace.spark.options.source import SOURCE_OPTIONS
 from headrace.types import TopicPartition
@@ -49,9 +49,7 @@ def test_the_programs_of_the_document_run(
 
 def test_every_option_of_the_source_is_documented() -> None:
     text = DOCUMENT.read_text()
-    for name in (*SOURCE_OPTIONS, *SINK_OPTIONS, *WITHOUT_EFFECT, *NOT_YET):
-        if name.startswith(("startingTimestamp", "startingOffsetsBy", "ending")):
-            continue  # "offsets by timestamp"
+    for name in (*SOURCE_OPTIONS, *SINK_OPTIONS, *WITHOUT_EFFECT):
         assert f"`{name}`" in text, name
 
 

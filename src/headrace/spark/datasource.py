@@ -37,14 +37,14 @@ class HeadraceDataSource(DataSource):
         """Return the columns; called once before a read is planned, so wrong options end here."""
         from headrace.spark.source.schema import spark_schema  # noqa: PLC0415 - see the module's docstring
 
-        return spark_schema(include_headers=self._source_options(None).include_headers)
+        return spark_schema(self._source_options(None))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader."""
         from headrace.spark.source.batch import HeadraceBatchReader  # noqa: PLC0415 - see the module's docstring
 
         options = self._source_options(streaming=False)
-        _check_schema(schema, include_headers=options.include_headers)
+        _check_schema(schema, options)
         return HeadraceBatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
@@ -53,7 +53,7 @@ class HeadraceDataSource(DataSource):
 
         try:
             options = self._source_options(streaming=True)
-            _check_schema(schema, include_headers=options.include_headers)
+            _check_schema(schema, options)
         except ConfigError as error:
             return HeadraceStreamReader(error)
         return HeadraceStreamReader(options)
@@ -85,11 +85,12 @@ class HeadraceDataSource(DataSource):
         return options
 
 
-def _check_schema(schema: StructType, *, include_headers: bool) -> None:
+def _check_schema(schema: StructType, options: SourceOptions) -> None:
     from headrace.spark.source.schema import columns  # noqa: PLC0415 - see the module's docstring
 
     given = tuple((column.name, column.dataType.simpleString()) for column in schema)
-    if given != columns(include_headers=include_headers):
+    if given != columns(options):
         raise ConfigError(
-            'the columns of format("headrace") are fixed: leave .schema(...) out and select or cast afterwards'
+            'the columns of format("headrace") are fixed: leave .schema(...) out, name those wanted in the option columns '
+            "and cast afterwards"
         )

@@ -6,7 +6,8 @@ Spark hands options over with names in lower case, so messages name them as the 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,17 +21,16 @@ WITHOUT_EFFECT: Final = (
     "fetchOffset.retryIntervalMs",
 )
 """Accepted so that a query for Spark's connector runs as it is; this source joins no group and retries by time."""
-NOT_YET: Final = (
-    "startingTimestamp",
-    "startingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "endingTimestamp",
-    "endingOffsetsByTimestamp",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "minPartitions",
-    "maxRecordsPerPartition",
-)
+_DURATIONS_MS: Final = {
+    "": 1,
+    "ms": 1,
+    "s": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
+_SIZES: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _REFUSED: Final = {
     "kafka.auto.offset.reset": "use startingOffsets",
     "kafka.key.deserializer": "keys are always binary, cast them in the query",
@@ -93,6 +93,44 @@ class OptionReader:
             raise ConfigError(f"option {name} must be a positive whole number, not {value!r}")
         return int(value)
 
+    def choice(self, name: str, choices: Sequence[str]) -> str:
+        """Return one of the choices, in lower case; the first when nothing was given."""
+        value = (self.text(name) or choices[0]).lower()
+        if value not in choices:
+            raise ConfigError(f"option {name} must be {' or '.join(choices)}, not {value!r}")
+        return value
+
+    def duration_ms(self, name: str, default: int) -> int:
+        """Return milliseconds; Spark's suffixes for time are understood."""
+        value = self.text(name)
+        if value is None:
+            return default
+        match = re.fullmatch(r"([0-9]+)\s*([a-z]*)", value.lower())
+        if match is None or match[2] not in _DURATIONS_MS:
+            raise ConfigError(
+                f"option {name} must be a time like 500ms, 30s, 15m, 2h or 1d, not {value!r}"
+            )
+        return int(match[1]) * _DURATIONS_MS[match[2]]
+
+    def size(self, name: str) -> int | None:
+        """Return bytes, more than zero; Spark's suffixes for sizes are understood."""
+        value = self.text(name)
+        if value is None:
+            return None
+        match = re.fullmatch(r"([0-9]+)\s*(b|[kmgt]?)b?", value.lower())
+        if match is None or int(match[1]) == 0:
+            raise ConfigError(
+                f"option {name} must be a number of bytes, or like 512k, 64m or 2g, not {value!r}"
+            )
+        return int(match[1]) * _SIZES[match[2]]
+
+    def names(self, name: str) -> tuple[str, ...] | None:
+        """Return the names of a comma-separated list, each once; None when nothing was given."""
+        value = self.text(name)
+        if value is None:
+            return None
+        return tuple(dict.fromkeys(each.strip() for each in value.split(",") if each.strip()))
+
     def client(self) -> ClientOptions:
         """Return the cluster and the client's properties."""
         bootstrap = self.text(BOOTSTRAP)
@@ -110,9 +148,6 @@ class OptionReader:
 
 
 def _unknown(name: str, canonical: Mapping[str, str]) -> str:
-    for known in NOT_YET:
-        if known.lower() == name.lower():
-            return f"option {known} of Spark's Kafka connector is not supported yet"
     near = difflib.get_close_matches(name.lower(), [*canonical, BOOTSTRAP], n=1)
     if near:
         return f"unknown option {name}: did you mean {canonical.get(near[0], near[0])}?"

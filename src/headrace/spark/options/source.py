@@ -2,49 +2,78 @@
 
 from __future__ import annotations
 
-import json
-import re
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from headrace.errors import ConfigError
+from headrace.spark.options.decode import DECODE_OPTIONS, DecodeOptions, decode_options
+from headrace.spark.options.history import HISTORY_OPTIONS, HistoryOptions, history_options
+from headrace.spark.options.positions import (
+    EARLIEST,
+    ENDING_OPTIONS,
+    LATEST,
+    STARTING_OPTIONS,
+    AtTimestamp,
+    Ending,
+    Positions,
+    Starting,
+    check_order,
+    ending,
+    starting,
+)
 from headrace.spark.options.reader import WITHOUT_EFFECT, ClientOptions, OptionReader
-from headrace.types import TopicPartition
+from headrace.spark.options.selection import SELECTION_OPTIONS, Selection, selection
 
-EARLIEST: Final = -2
-LATEST: Final = -1
-"""What stands for the first and the next offset in offsets given as JSON; ListOffsets has the same numbers."""
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "SOURCE_OPTIONS",
+    "AtTimestamp",
+    "Ending",
+    "Positions",
+    "Selection",
+    "SourceOptions",
+    "Starting",
+    "source_options",
+]
 
-_SELECTIONS: Final = ("subscribe", "assign", "subscribePattern")
-SOURCE_OPTIONS: Final = (
-    *_SELECTIONS,
-    "startingOffsets",
-    "endingOffsets",
+log = logging.getLogger(__name__)
+
+TOPIC_COLUMNS: Final = (
+    "key",
+    "value",
+    "topic",
+    "partition",
+    "offset",
+    "timestamp",
+    "timestampType",
+    "headers",
+)
+STREAM_OPTIONS: Final = (
     "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "maxBytesPerTrigger",
+    "group",
+)
+"""Of use in streams only. A batch read passes over them, as Spark's connector does, and warns."""
+SOURCE_OPTIONS: Final = (
+    *SELECTION_OPTIONS,
+    *STARTING_OPTIONS,
+    *ENDING_OPTIONS,
+    *STREAM_OPTIONS,
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "maxTasks",
     "failOnDataLoss",
     "includeHeaders",
+    "columns",
+    *DECODE_OPTIONS,
+    *HISTORY_OPTIONS,
     "kafkaConsumer.pollTimeoutMs",
 )
-
-Positions = Mapping[TopicPartition, int]
-Starting = Literal["earliest", "latest"] | Positions
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Which partitions to read: exactly one of the three is given."""
-
-    topics: tuple[str, ...] = ()
-    pattern: str | None = None
-    partitions: tuple[TopicPartition, ...] = ()
-
-    @property
-    def names(self) -> tuple[str, ...] | None:
-        """The topics to ask for; None when only their listing can tell."""
-        if self.pattern is not None:
-            return None
-        return self.topics or tuple(sorted({topic for topic, _ in self.partitions}))
 
 
 @dataclass(frozen=True)
@@ -54,11 +83,28 @@ class SourceOptions:
     client: ClientOptions
     selection: Selection
     starting: Starting
-    ending: Literal["latest"] | Positions = "latest"
+    ending: Ending = "latest"
     max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = 900_000
+    max_bytes_per_trigger: int | None = None
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    max_tasks: int | None = None
+    group: str | None = None
     fail_on_data_loss: bool = True
     include_headers: bool = False
+    columns: tuple[str, ...] | None = None
+    decode: DecodeOptions | None = None
+    history: HistoryOptions | None = None
     poll_timeout_ms: int = 120_000
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """The topic's columns that are read, in their order."""
+        if self.columns is not None:
+            return self.columns
+        return TOPIC_COLUMNS if self.include_headers else TOPIC_COLUMNS[:-1]
 
 
 def source_options(options: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
@@ -73,105 +119,61 @@ def source_options(options: Mapping[str, str], *, streaming: bool | None) -> Sou
         ConfigError: An option is unknown, missing, contradicts another or has a value that it cannot have.
     """
     reader = OptionReader(options, (*SOURCE_OPTIONS, *WITHOUT_EFFECT))
-    starting = _starting(reader.text("startingOffsets"), streaming=streaming)
-    ending_text = reader.text("endingOffsets")
-    if streaming is True and ending_text is not None:
-        raise ConfigError("option endingOffsets is for batch reads; a stream has no end")
+    start, end = starting(reader, streaming=streaming), ending(reader, streaming=streaming)
+    if streaming is False:
+        check_order(start, end)
+        for option in STREAM_OPTIONS:
+            if reader.text(option) is not None:
+                log.warning("option %s has no effect in a batch read", option)
     poll_timeout_ms = reader.number("kafkaConsumer.pollTimeoutMs", 120_000)
     assert poll_timeout_ms is not None
-    return SourceOptions(
+    columns = _columns(reader)
+    checked = SourceOptions(
         client=reader.client(),
-        selection=_selection(reader),
-        starting=starting,
-        ending=_ending(ending_text),
+        selection=selection(reader),
+        starting=start,
+        ending=end,
         max_offsets_per_trigger=reader.number("maxOffsetsPerTrigger", None),
+        min_offsets_per_trigger=reader.number("minOffsetsPerTrigger", None),
+        max_trigger_delay_ms=reader.duration_ms("maxTriggerDelay", 900_000),
+        max_bytes_per_trigger=reader.size("maxBytesPerTrigger"),
+        min_partitions=reader.number("minPartitions", None),
+        max_records_per_partition=reader.number("maxRecordsPerPartition", None),
+        max_tasks=reader.number("maxTasks", None),
+        group=reader.text("group") or None,
         fail_on_data_loss=reader.flag("failOnDataLoss", default=True),
-        include_headers=reader.flag("includeHeaders", default=False),
+        include_headers=reader.flag("includeHeaders", default=False)
+        if columns is None
+        else "headers" in columns,
+        columns=columns,
+        decode=decode_options(reader),
+        history=history_options(reader),
         poll_timeout_ms=poll_timeout_ms,
     )
-
-
-def _selection(reader: OptionReader) -> Selection:
-    given = [name for name in _SELECTIONS if reader.text(name) is not None]
-    if len(given) != 1:
-        raise ConfigError(
-            f"exactly one of {', '.join(_SELECTIONS)} is needed, got {' and '.join(given) or 'none'}"
-        )
-    text = reader.text(given[0]) or ""
-    if given[0] == "subscribe":
-        topics = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-        if not topics:
-            raise ConfigError("option subscribe names no topic")
-        return Selection(topics=topics)
-    if given[0] == "subscribePattern":
-        try:
-            re.compile(text)
-        except re.error as error:
-            raise ConfigError(
-                f"option subscribePattern is not a regular expression: {error}"
-            ) from None
-        return Selection(pattern=text)
-    return Selection(partitions=_assigned(text))
-
-
-def _assigned(text: str) -> tuple[TopicPartition, ...]:
-    example = """option assign must be like {"topic": [0, 1]}"""
-    try:
-        parsed = json.loads(text)
-    except ValueError as error:
-        raise ConfigError(f"{example}: {error}") from None
-    partitions: list[TopicPartition] = []
-    for topic, numbers in parsed.items() if isinstance(parsed, dict) else ():
-        if not isinstance(numbers, list) or not all(type(n) is int and n >= 0 for n in numbers):
-            raise ConfigError(f"{example}, not {text!r}")
-        partitions += (TopicPartition(topic, number) for number in numbers)
-    if not partitions:
-        raise ConfigError(f"{example}, not {text!r}")
-    return tuple(sorted(set(partitions)))
-
-
-def _starting(text: str | None, *, streaming: bool | None) -> Starting:
-    if text is None:
-        return "latest" if streaming else "earliest"
-    if text.lower() == "earliest":
-        return "earliest"
-    if text.lower() == "latest":
-        if streaming is False:
-            raise ConfigError(
-                "option startingOffsets cannot be latest in a batch read: nothing would be read"
-            )
-        return "latest"
-    positions = _positions("startingOffsets", text)
-    if streaming is False and LATEST in positions.values():
-        raise ConfigError("option startingOffsets cannot have -1 (latest) in a batch read")
-    return positions
-
-
-def _ending(text: str | None) -> Literal["latest"] | Positions:
-    if text is None or text.lower() == "latest":
-        return "latest"
-    if text.lower() == "earliest":
-        raise ConfigError("option endingOffsets cannot be earliest: nothing would be read")
-    positions = _positions("endingOffsets", text)
-    if EARLIEST in positions.values():
-        raise ConfigError("option endingOffsets cannot have -2 (earliest)")
-    return positions
-
-
-def _positions(name: str, text: str) -> Positions:
-    example = (
-        f"""option {name} must be earliest, latest or like {{"topic": {{"0": 23, "1": -2}}}}"""
+    _check_order(
+        "minOffsetsPerTrigger",
+        checked.min_offsets_per_trigger,
+        "maxOffsetsPerTrigger",
+        checked.max_offsets_per_trigger,
     )
-    try:
-        parsed = json.loads(text)
-    except ValueError:
-        raise ConfigError(f"{example}, not {text!r}") from None
-    positions: dict[TopicPartition, int] = {}
-    if not isinstance(parsed, dict) or not all(isinstance(part, dict) for part in parsed.values()):
-        raise ConfigError(f"{example}, not {text!r}")
-    for topic, part in parsed.items():
-        for number, offset in part.items():
-            if not number.isdigit() or type(offset) is not int or offset < EARLIEST:
-                raise ConfigError(f"{example}; {topic} has {number!r}: {offset!r}")
-            positions[TopicPartition(topic, int(number))] = offset
-    return positions
+    _check_order("minPartitions", checked.min_partitions, "maxTasks", checked.max_tasks)
+    return checked
+
+
+def _columns(reader: OptionReader) -> tuple[str, ...] | None:
+    given = reader.names("columns")
+    if given is None:
+        return None
+    canonical = {name.lower(): name for name in TOPIC_COLUMNS}
+    unknown = [name for name in given if name.lower() not in canonical]
+    if unknown or not given:
+        raise ConfigError(
+            f"option columns must name some of {', '.join(TOPIC_COLUMNS)}, "
+            f"not {', '.join(unknown) or 'none'}"
+        )
+    return tuple(dict.fromkeys(canonical[name.lower()] for name in given))
+
+
+def _check_order(low: str, minimum: int | None, high: str, maximum: int | None) -> None:
+    if minimum is not None and maximum is not None and minimum > maximum:
+        raise ConfigError(f"option {low} {minimum} is more than {high} {maximum}")

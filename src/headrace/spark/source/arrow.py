@@ -24,7 +24,7 @@ from headrace.records.batch import (
 )
 from headrace.records.compression import Compression, decompress
 from headrace.records.varint import MAX_VARLONG_SIZE, decode_varint
-from headrace.spark.source.schema import HEADER_TYPE, HEADERS_TYPE, arrow_schema
+from headrace.spark.source.schema import HEADER_TYPE, HEADERS_TYPE, topic_schema
 from headrace.types import Buffer, TopicPartition
 
 DEFAULT_MAX_ROWS: Final = 10_000
@@ -88,7 +88,7 @@ class RangeDecoder:
         self._include_headers = include_headers
         self._max_rows = max_rows
         self._max_bytes = max_bytes
-        self._schema = arrow_schema(include_headers=include_headers)
+        self._schema = topic_schema(include_headers=include_headers)
         self._columns = _Columns()
         self._bytes = 0
         self._aborting: set[int] = set()

@@ -54,14 +54,16 @@ def read_range(
         elif fetched.error:
             _refuse_final(fetched.error, wanted)
         else:
-            yield from decoder.feed(fetched.records, fetched.aborted_transactions)
+            for batch in decoder.feed(fetched.records, fetched.aborted_transactions):
+                yield batch.select(options.column_names)
         if decoder.position > before:
             deadline = clock() + options.poll_timeout_ms / 1000
         elif clock() > deadline:
             raise _stalled(wanted, before, fetched.error, options)
         elif fetched.error:
             pause(_RETRY_PAUSE_S)
-    yield from decoder.finish()
+    for batch in decoder.finish():
+        yield batch.select(options.column_names)
 
 
 def _skip_lost(

@@ -6,46 +6,45 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-_COLUMNS: Final = (
-    ("key", "binary"),
-    ("value", "binary"),
-    ("topic", "string"),
-    ("partition", "int"),
-    ("offset", "bigint"),
-    ("timestamp", "timestamp"),
-    ("timestampType", "int"),
-)
-_HEADERS: Final = ("headers", "array<struct<key:string,value:binary>>")
+from headrace.spark.options.source import TOPIC_COLUMNS, SourceOptions
 
 HEADER_TYPE: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 HEADERS_TYPE: Final = pa.list_(pa.field("element", HEADER_TYPE))
 """Spark compares types exactly, the name of the list's child included."""
 
-_BASE_FIELDS: Final = [
-    ("key", pa.binary()),
-    ("value", pa.binary()),
-    ("topic", pa.string()),
-    ("partition", pa.int32()),
-    ("offset", pa.int64()),
-    ("timestamp", pa.timestamp("us", tz="UTC")),
-    ("timestampType", pa.int32()),
-]
-_ARROW_SCHEMAS: Final = {
-    False: pa.schema(_BASE_FIELDS),
-    True: pa.schema([*_BASE_FIELDS, ("headers", HEADERS_TYPE)]),
+_TYPES: Final = {
+    "key": ("binary", pa.binary()),
+    "value": ("binary", pa.binary()),
+    "topic": ("string", pa.string()),
+    "partition": ("int", pa.int32()),
+    "offset": ("bigint", pa.int64()),
+    "timestamp": ("timestamp", pa.timestamp("us", tz="UTC")),
+    "timestampType": ("int", pa.int32()),
+    "headers": ("array<struct<key:string,value:binary>>", HEADERS_TYPE),
+}
+_TOPIC_SCHEMAS: Final = {
+    include_headers: pa.schema(
+        [(name, _TYPES[name][1]) for name in TOPIC_COLUMNS if include_headers or name != "headers"]
+    )
+    for include_headers in (False, True)
 }
 
 
-def columns(*, include_headers: bool) -> tuple[tuple[str, str], ...]:
-    """Return names and Spark types."""
-    return (*_COLUMNS, _HEADERS) if include_headers else _COLUMNS
+def columns(options: SourceOptions) -> tuple[tuple[str, str], ...]:
+    """Return names and Spark types of the columns that are read."""
+    return tuple((name, _TYPES[name][0]) for name in options.column_names)
 
 
-def spark_schema(*, include_headers: bool) -> str:
+def spark_schema(options: SourceOptions) -> str:
     """Return the columns as Spark's DDL text."""
-    return ", ".join(f"{name} {kind}" for name, kind in columns(include_headers=include_headers))
+    return ", ".join(f"{name} {kind}" for name, kind in columns(options))
 
 
-def arrow_schema(*, include_headers: bool) -> Any:
+def arrow_schema(options: SourceOptions) -> Any:
     """Return the Arrow schema that Spark derives from `spark_schema`."""
-    return _ARROW_SCHEMAS[include_headers]
+    return pa.schema([(name, _TYPES[name][1]) for name in options.column_names])
+
+
+def topic_schema(*, include_headers: bool) -> Any:
+    """Return the Arrow schema of all columns of a topic."""
+    return _TOPIC_SCHEMAS[include_headers]

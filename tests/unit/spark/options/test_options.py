@@ -64,10 +64,6 @@ def test_topics_partitions_and_offsets() -> None:
         ({**GOOD, "assign": "{}"}, "got subscribe and assign"),
         ({**GOOD, "startingOffset": "latest"}, "did you mean startingOffsets"),
         ({**GOOD, "bootstrap.servers": "h:1"}, r"did you mean kafka\.bootstrap\.servers"),
-        (
-            {**GOOD, "minPartitions": "4"},
-            "minPartitions of Spark's Kafka connector is not supported yet",
-        ),
         ({**GOOD, "zzz": "4"}, "unknown option zzz: known are"),
         ({**GOOD, "subscribe": " ,"}, "names no topic"),
         ({**GOOD, "failOnDataLoss": "maybe"}, "failOnDataLoss must be true or false, not 'maybe'"),

@@ -17,7 +17,7 @@ from headrace.records.builder import BatchBuilder, build_batch
 from headrace.records.compression import Compression
 from headrace.records.reader import read_records
 from headrace.spark.source.arrow import RangeDecoder
-from headrace.spark.source.schema import arrow_schema
+from headrace.spark.source.schema import topic_schema
 from headrace.types import TopicPartition
 
 PARTITION = TopicPartition("t", 3)
@@ -64,7 +64,7 @@ def test_equals_reading_records_one_by_one(batches: list, codec: Compression) ->
 
     decoded = decode(RangeDecoder(PARTITION, 0, base, include_headers=True, max_rows=5), payload)
 
-    rows = pa.Table.from_batches(decoded, arrow_schema(include_headers=True)).to_pylist()
+    rows = pa.Table.from_batches(decoded, topic_schema(include_headers=True)).to_pylist()
     expected = list(read_records(payload))
     assert len(rows) == len(expected)
     assert all(batch.num_rows <= 5 for batch in decoded)
@@ -102,7 +102,7 @@ def test_records_without_headers_have_an_empty_list_never_null() -> None:
     (decoded,) = decode(RangeDecoder(PARTITION, 0, 4, include_headers=True), simple(0, 4))
 
     assert decoded.column("headers").null_count == 0
-    assert decoded.schema.equals(arrow_schema(include_headers=True))
+    assert decoded.schema.equals(topic_schema(include_headers=True))
 
 
 def test_holes_of_compaction_are_passed_over() -> None:

@@ -1,0 +1,165 @@
+"""Where a read starts and ends: by offset, by time, for all partitions or for each of them.
+
+A time for all partitions goes before times for each, and those go before offsets, as in Spark's Kafka connector.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from headrace.errors import ConfigError
+from headrace.spark.options.reader import OptionReader
+from headrace.types import TopicPartition
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+"""What stands for the first and the next offset in offsets given as JSON; ListOffsets has the same numbers."""
+
+STARTING_OPTIONS: Final = (
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "startingOffsets",
+)
+ENDING_OPTIONS: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+
+Positions = Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True)
+class AtTimestamp:
+    """In each partition, the first record of that time or a later one.
+
+    `option` is the name that messages give it. Without such a record a read starts with an error or, with
+    `else_latest`, at the partition's end; where a read ends it is always the partition's end.
+    """
+
+    option: str
+    timestamps: int | Positions
+    else_latest: bool = False
+
+
+Starting = Literal["earliest", "latest"] | Positions | AtTimestamp
+Ending = Literal["latest"] | Positions | AtTimestamp
+
+
+def starting(reader: OptionReader, *, streaming: bool | None) -> Starting:
+    """Return where a read starts.
+
+    Raises:
+        ConfigError: What is given is malformed, or not for this kind of read.
+    """
+    strategy = reader.choice("startingOffsetsByTimestampStrategy", ("error", "latest"))
+    at = _at_timestamp(reader, "starting", else_latest=strategy == "latest")
+    if at is not None:
+        return at
+    text = reader.text("startingOffsets")
+    if text is None:
+        return "latest" if streaming else "earliest"
+    if text.lower() == "earliest":
+        return "earliest"
+    if text.lower() == "latest":
+        if streaming is False:
+            raise ConfigError(
+                "option startingOffsets cannot be latest in a batch read: nothing would be read"
+            )
+        return "latest"
+    positions = _positions("startingOffsets", text)
+    if streaming is False and LATEST in positions.values():
+        raise ConfigError("option startingOffsets cannot have -1 (latest) in a batch read")
+    return positions
+
+
+def ending(reader: OptionReader, *, streaming: bool | None) -> Ending:
+    """Return where a batch read ends.
+
+    Raises:
+        ConfigError: What is given is malformed, or the read is a stream.
+    """
+    for option in ENDING_OPTIONS if streaming else ():
+        if reader.text(option) is not None:
+            raise ConfigError(f"option {option} is for batch reads; a stream has no end")
+    at = _at_timestamp(reader, "ending", else_latest=True)
+    if at is not None:
+        return at
+    text = reader.text("endingOffsets")
+    if text is None or text.lower() == "latest":
+        return "latest"
+    if text.lower() == "earliest":
+        raise ConfigError("option endingOffsets cannot be earliest: nothing would be read")
+    positions = _positions("endingOffsets", text)
+    if EARLIEST in positions.values():
+        raise ConfigError("option endingOffsets cannot have -2 (earliest)")
+    return positions
+
+
+def check_order(start: Starting, end: Ending) -> None:
+    """Check what can be told of start and end before any broker is asked.
+
+    Raises:
+        ConfigError: They name different partitions, or a start lies behind its end.
+    """
+    if isinstance(start, AtTimestamp) and isinstance(end, AtTimestamp):
+        first, last, names = start.timestamps, end.timestamps, (start.option, end.option)
+    elif isinstance(start, Mapping) and isinstance(end, Mapping):
+        first, last, names = start, end, ("startingOffsets", "endingOffsets")
+    else:
+        return
+    if isinstance(first, int) and isinstance(last, int) and first > last:
+        raise ConfigError(f"option {names[0]} {first} lies behind {names[1]} {last}")
+    if isinstance(first, int) or isinstance(last, int):
+        return
+    differing = sorted(first.keys() ^ last.keys())
+    if differing:
+        raise ConfigError(
+            f"options {names[0]} and {names[1]} must name the same partitions; "
+            f"only one of them has {', '.join(map(str, differing))}"
+        )
+    for each in sorted(first):
+        if 0 <= last[each] < first[each]:
+            raise ConfigError(
+                f"{names[0]} {first[each]} of {each} lies behind {names[1]} {last[each]}"
+            )
+
+
+def _at_timestamp(
+    reader: OptionReader, side: Literal["starting", "ending"], *, else_latest: bool
+) -> AtTimestamp | None:
+    option = f"{side}Timestamp"
+    text = reader.text(option)
+    if text is not None:
+        if not (text.isascii() and text.isdigit()):
+            raise ConfigError(f"option {option} must be milliseconds since 1970, not {text!r}")
+        return AtTimestamp(option, int(text), else_latest)
+    option = f"{side}OffsetsByTimestamp"
+    text = reader.text(option)
+    if text is None:
+        return None
+    example = f"""option {option} must be milliseconds since 1970, like {{"topic": {{"0": 1357034400000}}}}"""
+    return AtTimestamp(option, _by_partition(example, text, minimum=0), else_latest)
+
+
+def _positions(option: str, text: str) -> Positions:
+    example = (
+        f"""option {option} must be earliest, latest or like {{"topic": {{"0": 23, "1": -2}}}}"""
+    )
+    return _by_partition(example, text, minimum=EARLIEST)
+
+
+def _by_partition(example: str, text: str, *, minimum: int) -> Positions:
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        raise ConfigError(f"{example}, not {text!r}") from None
+    found: dict[TopicPartition, int] = {}
+    if not isinstance(parsed, dict) or not all(isinstance(part, dict) for part in parsed.values()):
+        raise ConfigError(f"{example}, not {text!r}")
+    for topic, part in parsed.items():
+        for number, value in part.items():
+            if not number.isdigit() or type(value) is not int or value < minimum:
+                raise ConfigError(f"{example}; {topic} has {number!r}: {value!r}")
+            found[TopicPartition(topic, int(number))] = value
+    return found

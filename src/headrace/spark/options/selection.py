@@ -1,0 +1,79 @@
+"""Which partitions a read covers: `subscribe`, `assign` or `subscribePattern`."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.errors import ConfigError
+from headrace.spark.options.reader import OptionReader
+from headrace.types import TopicPartition
+
+SELECTION_OPTIONS: Final = ("subscribe", "assign", "subscribePattern")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which partitions to read: exactly one of the three is given."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    partitions: tuple[TopicPartition, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The topics to ask for; None when only their listing can tell."""
+        if self.pattern is not None:
+            return None
+        return self.topics or tuple(sorted({topic for topic, _ in self.partitions}))
+
+
+def selection(reader: OptionReader) -> Selection:
+    """Return what the one option of the three that is given selects.
+
+    Raises:
+        ConfigError: None or several are given, or its value selects nothing.
+    """
+    given = [name for name in SELECTION_OPTIONS if reader.text(name) is not None]
+    if len(given) != 1:
+        raise ConfigError(
+            f"exactly one of {', '.join(SELECTION_OPTIONS)} is needed, "
+            f"got {' and '.join(given) or 'none'}"
+        )
+    text = reader.text(given[0]) or ""
+    if given[0] == "subscribe":
+        topics = reader.names("subscribe")
+        if not topics:
+            raise ConfigError("option subscribe names no topic")
+        return Selection(topics=topics)
+    if given[0] == "subscribePattern":
+        return Selection(pattern=_pattern(text))
+    return Selection(partitions=_assigned(text))
+
+
+def _pattern(text: str) -> str:
+    if not text:
+        raise ConfigError("option subscribePattern is empty: give a regular expression")
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ConfigError(f"option subscribePattern is not a regular expression: {error}") from None
+    return text
+
+
+def _assigned(text: str) -> tuple[TopicPartition, ...]:
+    example = """option assign must be like {"topic": [0, 1]}"""
+    try:
+        parsed = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{example}: {error}") from None
+    partitions: list[TopicPartition] = []
+    for topic, numbers in parsed.items() if isinstance(parsed, dict) else ():
+        if not isinstance(numbers, list) or not all(type(n) is int and n >= 0 for n in numbers):
+            raise ConfigError(f"{example}, not {text!r}")
+        partitions += (TopicPartition(topic, number) for number in numbers)
+    if not partitions:
+        raise ConfigError(f"{example}, not {text!r}")
+    return tuple(sorted(set(partitions)))
