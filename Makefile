@@ -4,10 +4,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q
 
-.PHONY: help run test check format conformance chaos crash delay simulate fuzz bench generate clean
+.PHONY: help run test check format conformance chaos chaos-spark crash delay simulate fuzz bench generate clean
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 run:  ## start Headrace, stream a year of flights into it, run a Spark pipeline on them, show the result
 	@$(PYTHON) tools/prepare.py run
@@ -35,6 +35,10 @@ conformance:  ## the client suites alone; TARGET is kafka, kafka-3.9, or headrac
 chaos:  ## exactly-once pipelines under kill -9 of workers and broker for MINUTES (10); HEADRACE_CHAOS_SEED repeats
 	@$(PYTHON) tools/prepare.py test
 	HEADRACE_CHAOS_SECONDS=$$((60 * $(or $(MINUTES),10))) $(PYTEST) -s tests/chaos/test_pipeline.py tests/chaos/faulty_workers.py
+
+chaos-spark:  ## Spark's source, sink, pipelines, archive under kill -9 of driver, worker, broker: ROUNDS (30) of each
+	@$(PYTHON) tools/prepare.py test
+	HEADRACE_SPARK_ROUNDS=$(or $(ROUNDS),30) $(PYTEST) -s tests/spark/chaos
 
 crash:  ## power cuts at thousands of points of recorded servers, then many cycles of kill -9 under load
 	@$(PYTHON) tools/prepare.py test
