@@ -299,7 +299,15 @@ class FatalTransactionError(TransactionError):
 
 
 class ProducerFencedError(FatalTransactionError):
-    """Another producer uses the same transactional id, or the transaction was open for too long."""
+    """Another producer uses the same transactional id, or the transaction was open for too long.
+
+    Attributes:
+        timed_out: Whether it was open for so long that the coordinator may have ended it; else there is another one.
+    """
+
+    def __init__(self, message: str, *, timed_out: bool = False) -> None:
+        super().__init__(message)
+        self.timed_out = timed_out
 
 
 class WorkerFailedError(HeadraceError):

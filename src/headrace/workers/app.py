@@ -22,6 +22,7 @@ from headrace.workers.settings import (
     DEFAULT_CONCURRENCY,
     DEFAULT_TRANSACTION_MS,
     DEFAULT_TRANSACTION_RECORDS,
+    DEFAULT_TRANSACTION_TIMEOUT_MS,
     Delivery,
     Publication,
     SeenKeys,
@@ -111,6 +112,7 @@ class App:
         delivery: Delivery = "at_least_once",
         transaction_ms: int = DEFAULT_TRANSACTION_MS,
         transaction_records: int = DEFAULT_TRANSACTION_RECORDS,
+        transaction_timeout_ms: int = DEFAULT_TRANSACTION_TIMEOUT_MS,
         transactional_id: str | None = None,
         **properties: Any,
     ) -> Callable[[F], F]:
@@ -140,6 +142,7 @@ class App:
             delivery=delivery,
             transaction_ms=transaction_ms,
             transaction_records=transaction_records,
+            transaction_timeout_ms=transaction_timeout_ms,
             transactional_id=transactional_id,
             consumer={"client_id": self._client_id, **self._properties, **properties},
             **self._pace,
@@ -166,6 +169,12 @@ class App:
             batch=(batch or DEFAULT_BATCH) if handler.wants_batches else batch,
             publications=self._publications_of(target),
         )
+        shared = [each.name for each in self._workers if worker.has_id_of(each)]
+        if shared:
+            raise ConfigError(
+                f"the workers {shared[0]!r} and {worker.name!r} have one transactional_id={worker.transactional_id!r}, "
+                "and would shut each other out: give each its own, or none: then it is made for each"
+            )
         self._workers.append(worker)
         self.counters[worker.name] = Counters()
         return target

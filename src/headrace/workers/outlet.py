@@ -29,10 +29,8 @@ from headrace.workers.letters import Headers
 
 CREATE_TIMEOUT_MS: Final = 30_000
 DELAYED: Final = {"headrace.delay.enable": "true"}
-TRANSACTION_TIMEOUT_MS: Final = 10_000
-"""After which a worker's transaction is aborted that ends by itself no more: until then nobody can go on behind it."""
-COMMIT_TIMEOUT_MS: Final = 5_000
-"""How long one step of it may take. Less, so that what cannot be delivered is aborted here, and the producer stays."""
+STEP_TIMEOUT_MS: Final = 5_000
+"""How long one step of a transaction may take, at most."""
 
 
 class Outlet:
@@ -53,18 +51,24 @@ class Outlet:
         self._checked: set[str] = set()
         self.max_record_bytes = self._producer.config.max_request_size
 
-    def transactional(self, transactional_id: str) -> Producer:
-        """Return a new producer for transactions. What it is given leaves with the commit."""
-        properties = {"transaction_timeout_ms": TRANSACTION_TIMEOUT_MS, **self._properties}
+    def transactional(self, transactional_id: str, timeout_ms: int) -> Producer:
+        """Return a new producer for transactions. What it is given leaves with the commit.
+
+        Args:
+            transactional_id: Its name.
+            timeout_ms: After which the coordinator aborts a transaction. A step of one may take half of it, so that
+                what cannot be delivered is aborted here, and the producer stays.
+        """
         return Producer(
             self.target,
             serde="bytes",
             key_serde="bytes",
-            linger_ms=TRANSACTION_TIMEOUT_MS,
-            max_block_ms=COMMIT_TIMEOUT_MS,
+            linger_ms=2 * STEP_TIMEOUT_MS,
+            max_block_ms=min(STEP_TIMEOUT_MS, timeout_ms // 2),
             transactional_id=transactional_id,
+            transaction_timeout_ms=timeout_ms,
             client_id=self._client_id,
-            **properties,
+            **self._properties,
         )
 
     def now_ms(self) -> int:

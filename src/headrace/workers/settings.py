@@ -18,6 +18,8 @@ Delivery = Literal["at_least_once", "at_most_once", "exactly_once"]
 DEFAULT_CONCURRENCY: Final = 16
 DEFAULT_TRANSACTION_MS: Final = 100
 DEFAULT_TRANSACTION_RECORDS: Final = 1_000
+DEFAULT_TRANSACTION_TIMEOUT_MS: Final = 10_000
+MIN_TRANSACTION_TIMEOUT_MS: Final = 1_000
 DEFAULT_RETRY: Final = Retry()
 
 
@@ -68,6 +70,9 @@ class WorkerSettings:
             results and positions are committed in one transaction, and only committed records are read.
         transaction_ms: How often that is, for exactly once: results can be read so much later.
         transaction_records: So many results make a transaction at once.
+        transaction_timeout_ms: After how long the broker aborts the transaction of a worker that is gone; until then
+            nobody goes on behind it. What is not delivered in half of it is tried again later. Not more than the
+            broker's `transaction.max.timeout.ms`.
         transactional_id: By what name; None is one of the app's client id, the group, the worker and, of a static
             member, its instance id, or else something random.
         drain_timeout_s: How long handlers may take to finish when their partition goes.
@@ -95,6 +100,7 @@ class WorkerSettings:
     delivery: Delivery
     transaction_ms: int
     transaction_records: int
+    transaction_timeout_ms: int
     transactional_id: str | None
     drain_timeout_s: float
     max_buffered: int
@@ -119,6 +125,11 @@ class WorkerSettings:
             raise ConfigError("concurrency, batch and max_buffered are at least 1")
         if self.transaction_ms < 1 or self.transaction_records < 1:
             raise ConfigError("transaction_ms and transaction_records are at least 1")
+        if self.transaction_timeout_ms < MIN_TRANSACTION_TIMEOUT_MS:
+            raise ConfigError(
+                f"transaction_timeout_ms={self.transaction_timeout_ms} leaves no time for a commit: it is at least "
+                f"{MIN_TRANSACTION_TIMEOUT_MS}"
+            )
         if self.drain_timeout_s < 0 or self.commit_interval_s <= 0:
             raise ConfigError("drain_timeout_s is not negative, commit_interval_s is positive")
         if self.batch is not None and not self.handler.wants_batches:
@@ -135,6 +146,15 @@ class WorkerSettings:
     def pauses_s(self) -> list[float]:
         """The pauses between attempts, each once, the shortest first."""
         return sorted({self.retry.pause_s(attempt) for attempt in range(1, self.retry.attempts)})
+
+    def has_id_of(self, other: WorkerSettings) -> bool:
+        """Whether both are to write transactions by one name."""
+        both = self.delivery == other.delivery == "exactly_once"
+        return (
+            both
+            and self.transactional_id is not None
+            and self.transactional_id == other.transactional_id
+        )
 
     def retry_topics(self) -> dict[str, str]:
         """Return the topics in which records wait for their next attempt, each with the topic they come from."""

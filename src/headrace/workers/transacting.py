@@ -31,12 +31,13 @@ from headrace.errors import (
     ErrorCode,
     FatalTransactionError,
     HeadraceError,
+    ProducerFencedError,
     TransactionStateError,
     TransportError,
 )
 from headrace.types import TopicPartition
 from headrace.workers.outbox import Outbox
-from headrace.workers.outlet import TRANSACTION_TIMEOUT_MS, Outlet
+from headrace.workers.outlet import Outlet
 from headrace.workers.scheduler import Job
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ NOT_ITS_FAULT: Final = frozenset(
 """Why a record may be refused because of its transaction, and not for itself."""
 WRITE_AGAIN_MS: Final = 1_000
 """The pause before what was refused is written again."""
+TAKE_OVER_TIMEOUT_S: Final = 10.0
+"""How long a worker that starts waits for its transactional id: what its predecessor left has to be ended."""
 
 _log: Final = logging.getLogger("headrace.workers")
 
@@ -93,6 +96,7 @@ class Transactor:
         group: str,
         make_producer: Callable[[], Producer],
         *,
+        shared_id: str | None = None,
         max_records: int,
         on_end: Callable[[Iterable[Outbox], bool], object],
     ) -> None:
@@ -103,6 +107,7 @@ class Transactor:
             consumer: Who reads.
             group: Its group.
             make_producer: Returns a new producer with the worker's transactional id.
+            shared_id: That id, if others may have it, too; None if nobody else has.
             max_records: So many records to write are worth a transaction at once.
             on_end: Told what was written (true) or will never be.
         """
@@ -111,6 +116,7 @@ class Transactor:
         self._group = group
         self._make_producer = make_producer
         self._producer = make_producer()
+        self._shared_id = shared_id
         self._max_records = max_records
         self._on_end = on_end
         self._kept: dict[TopicPartition, dict[int, _Kept]] = {}
@@ -181,7 +187,7 @@ class Transactor:
 
     async def prepare(self) -> None:
         """Take over the transactional id, before anything is read."""
-        await self._producer.init_transactions(TRANSACTION_TIMEOUT_MS / 1000)
+        await self._producer.init_transactions(TAKE_OVER_TIMEOUT_S)
 
     async def commit(self, wanted: Offsets) -> Offsets:
         """Write what is kept before these positions, and commit them with it.
@@ -290,11 +296,22 @@ class Transactor:
         self._committed(offsets)
         return offsets
 
-    async def _renew(self, error: HeadraceError) -> None:
-        """Go on with a new producer, which ends what the one before has left."""
+    async def _renew(self, error: FatalTransactionError) -> None:
+        """Go on with a new producer, which ends what the one before has left.
+
+        Not if another worker has the transactional id now: (1) it would be shut out, (2) go on with a new producer,
+        too, (3) which shuts this one out, for ever. The one that came last stays.
+        """
         cause = error.__cause__
         if isinstance(cause, ApiError) and cause.code in HOPELESS:
             raise error
+        taken = isinstance(error, ProducerFencedError) and not error.timed_out
+        if taken and self._shared_id is not None:
+            raise ProducerFencedError(
+                f"the worker of group {self._group!r} stopped: another one has taken over its "
+                f"transactional_id={self._shared_id!r}. Where it was started in place of this one, all is well. Else "
+                "give each worker a transactional_id of its own, or none: then it is made for each"
+            ) from error
         _log.warning("the worker's producer for %s is replaced: %s", self._group, error)
         with contextlib.suppress(HeadraceError):
             await self._producer.close(0)

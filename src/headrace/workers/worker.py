@@ -133,7 +133,12 @@ class Worker:
             self._outlet,
             self._consumer,
             settings.group,
-            partial(self._outlet.transactional, settings.transactional_id or default),
+            partial(
+                self._outlet.transactional,
+                settings.transactional_id or default,
+                settings.transaction_timeout_ms,
+            ),
+            shared_id=settings.transactional_id,
             max_records=settings.transaction_records,
             on_end=processor.written,
         )

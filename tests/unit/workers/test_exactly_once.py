@@ -15,7 +15,7 @@ from headrace.errors import ApiError, ConfigError, FatalTransactionError, Headra
 from headrace.protocol.api_keys import ApiKey
 from headrace.testing import Broker
 from headrace.testing.faults import drop_connection, error
-from headrace.workers import outlet, transacting
+from headrace.workers import transacting
 from headrace.workers.dedupe import Deduplication
 from headrace.workers.trial import Trial
 
@@ -209,7 +209,7 @@ def test_a_commit_whose_producer_is_shut_out_before_it_is_confirmed_counts_once(
 ) -> None:
     """(1) EndTxn is done, its answer lost; (2) the producer is shut out; (3) positions say that it was committed."""
 
-    @app.worker("orders", transactional_id="tx", **SOON)
+    @app.worker("orders", **SOON)
     @app.publishes("invoices")
     async def bill(order: bytes) -> bytes:
         return order
@@ -281,15 +281,13 @@ def test_what_a_topic_refuses_holds_up_its_own_partition_only_behind_it(
 
 
 def test_a_topic_that_is_deleted_holds_up_only_what_goes_there(
-    broker: Broker, app: App, monkeypatch, caplog
+    broker: Broker, app: App, caplog
 ) -> None:
     """(1) Nobody delivers to it, (2) the transaction's time is over, (3) its producer is shut out, and all wait."""
-    assert outlet.COMMIT_TIMEOUT_MS < outlet.TRANSACTION_TIMEOUT_MS
-    monkeypatch.setattr(outlet, "COMMIT_TIMEOUT_MS", 500)
     broker.create_topic("many", 2)
     broker.create_topic("gone")
 
-    @app.worker("many", **SOON)
+    @app.worker("many", transaction_timeout_ms=1_000, **SOON)
     async def bill(order: bytes, context: headrace.Context) -> None:
         await context.publish("gone" if context.partition else "invoices", order)
 

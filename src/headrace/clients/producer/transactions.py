@@ -112,6 +112,7 @@ class Transactions:
         """What a call does at the moment that only one may do at a time."""
         self._begun = False
         """Whether anybody may have heard of the present transaction."""
+        self._begun_ms = 0
         self._partitions: set[TopicPartition] = set()
         """Those that the coordinator knows to be in it."""
         self._adding: frozenset[TopicPartition] = frozenset()
@@ -177,6 +178,7 @@ class Transactions:
             )
         yield from self.initialize()
         self._begun = False
+        self._begun_ms = self._engine.now_ms
         self._partitions.clear()
         self._groups.clear()
         self._error = None
@@ -427,18 +429,14 @@ class Transactions:
         if self.state is not State.DEAD:
             name = self._who.transactional_id
             if isinstance(error, ApiError) and error.code in FENCED:
-                self._error = ProducerFencedError(
-                    f"another producer has taken over the transactional id {name!r}, or the transaction was open for "
-                    f"longer than transaction.timeout.ms={self._config.transaction_timeout_ms}: {_text(error)}. Close "
-                    "this producer; a new one may go on from the committed offsets"
-                )
+                self._error = self._fenced(error)
             elif (
                 isinstance(error, ApiError) and error.code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
             ):
                 self._error = FatalTransactionError(
                     f"transaction.timeout.ms={self._config.transaction_timeout_ms} of the transactional id {name!r} is "
                     "more than the broker's transaction.max.timeout.ms: raise the broker's, or go on with a new "
-                    "producer that has a lower one (that of exactly-once workers is 10000)"
+                    "producer, or worker, that has a lower transaction_timeout_ms"
                 )
             else:
                 self._error = FatalTransactionError(
@@ -451,6 +449,19 @@ class Transactions:
             self._engine.notify()
         assert self._error is not None, "whoever is dead knows why"
         return self._error
+
+    def _fenced(self, error: ApiError) -> ProducerFencedError:
+        """Tell one who was shut out by another from one whose time was up."""
+        open_ms = 0 if self.state is State.NONE else self._engine.now_ms - self._begun_ms
+        limit_ms = self._config.transaction_timeout_ms
+        timed_out = open_ms >= limit_ms
+        late = f"the transaction was open for {open_ms} ms, longer than transaction.timeout.ms={limit_ms}, or "
+        return ProducerFencedError(
+            f"{late if timed_out else ''}another producer has taken over the transactional id "
+            f"{self._who.transactional_id!r}: {_text(error)}. Close this producer; a new one may go on from the "
+            "committed offsets. Producers at work at the same time need ids of their own",
+            timed_out=timed_out,
+        )
 
     def _raise_if(self, *states: State) -> None:
         if self.state in states:

@@ -179,8 +179,9 @@ def test_a_second_producer_shuts_the_first_out(broker, producer) -> None:
     producer.flush()
     with make(broker, client_id="second") as second:
         transact(second, b"2")
-    with pytest.raises(ProducerFencedError, match="Close this producer"):
+    with pytest.raises(ProducerFencedError, match=r"^another producer .* Close this producer") as shut_out:
         producer.commit_transaction()
+    assert not shut_out.value.timed_out
     with pytest.raises(ProducerFencedError):
         producer.begin_transaction()
     with pytest.raises(ProducerFencedError):
@@ -460,8 +461,9 @@ def test_a_transaction_that_is_open_for_too_long_is_aborted_and_told(broker) -> 
         producer.send("t", b"no", partition=0)
         producer.flush()
         broker.advance(30_000)
-        with pytest.raises(ProducerFencedError, match=r"transaction\.timeout\.ms=1000"):
+        with pytest.raises(ProducerFencedError, match=r"transaction\.timeout\.ms=1000") as late:
             producer.commit_transaction()
+        assert late.value.timed_out
     with make(broker) as another:
         transact(another, b"yes")
     assert committed(broker) == [b"yes"]
