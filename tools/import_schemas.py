@@ -141,6 +141,12 @@ def message_text(message: Definition) -> str:
 
 OWN_FIELDS = {
     "FetchRequest": "  headrace_filter: bytes 12+ #26738\n",
+    "ListOffsetsRequest": "  headrace_delayed: bool 6+ #26738\n",
+    "ListOffsetsResponse": (  # in the partition, which comes last
+        "      headrace_delayed: HeadraceDelayed 6+ #26738\n"
+        "        pending: int64 6+ =-1\n"
+        "        earliest_due_ms: int64 6+ =-1\n"
+    ),
     "ApiVersionsResponse": "  headrace_extensions: []string 3+ #26738\n",
 }
 """What Headrace's clients and brokers say to each other besides; all others skip a tag that they do not know."""

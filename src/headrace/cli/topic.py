@@ -15,6 +15,7 @@ from headrace.cli._topic_groups import topic_groups
 
 if TYPE_CHECKING:
     from headrace.clients.blocking import BlockingClient, ConfigEntry, TopicMetadata
+    from headrace.clients.flows.list_offsets import Delayed
 
 
 @click.group()
@@ -138,7 +139,10 @@ def describe(
     no_groups: bool,
     as_json: bool,
 ) -> None:
-    """Describe topics: partitions, leaders, offsets, the configs that were set on the topic itself, and its groups."""
+    """Describe topics: partitions, leaders, offsets, the configs that were set on the topic itself, and its groups.
+
+    Of a topic that delays records, also how many wait in each partition, and when the first of them is due.
+    """
     with open_client(bootstrap, properties) as client:
         descriptions = [
             _describe(client, name, all_configs=all_configs, groups=not no_groups) for name in names
@@ -163,7 +167,7 @@ def _describe(
         fail(f"no topic {name!r}" if entry.error == 3 else f"topic {name!r}: {entry.error.name}")
     led = [TopicPartition(name, number) for number, p in entry.partitions.items() if p.leader >= 0]
     starts = client.list_offsets(dict.fromkeys(led, EARLIEST)) if led else {}
-    ends = client.list_offsets(dict.fromkeys(led, LATEST)) if led else {}
+    ends = client.list_offsets(dict.fromkeys(led, LATEST), delayed=True) if led else {}
     configs = client.describe_configs(ResourceType.TOPIC, [name])[name]
     partitions = []
     for number, partition in entry.partitions.items():
@@ -177,6 +181,7 @@ def _describe(
                 "isr": list(partition.isr),
                 "start_offset": starts[where].offset if where in starts else None,
                 "end_offset": ends[where].offset if where in ends else None,
+                "delayed": _delayed(ends[where].delayed) if where in ends else None,
             }
         )
     description = {
@@ -192,6 +197,14 @@ def _describe(
     if groups:
         description["groups"] = topic_groups(client, name, ends)
     return description
+
+
+def _delayed(delayed: Delayed | None) -> dict[str, int | None] | None:
+    """Return what waits in a partition that delays records; the broker may not know, when its schedule is damaged."""
+    if delayed is None:
+        return None
+    found = {"pending": delayed.pending, "earliest_due_ms": delayed.earliest_due_ms}
+    return {name: None if value < 0 else value for name, value in found.items()}
 
 
 def _config(config: ConfigEntry) -> dict[str, Any]:
@@ -237,19 +250,7 @@ def _print_description(description: dict[str, Any]) -> None:
     }
     print_facts(facts, 14)
     click.echo()
-    rows = [
-        (
-            partition["partition"],
-            partition["leader"],
-            partition["leader_epoch"],
-            ",".join(map(str, partition["replicas"])),
-            ",".join(map(str, partition["isr"])),
-            partition["start_offset"],
-            partition["end_offset"],
-        )
-        for partition in partitions
-    ]
-    print_table(("PARTITION", "LEADER", "EPOCH", "REPLICAS", "ISR", "START", "END"), rows)
+    _print_partitions(partitions)
     if description.get("groups"):
         click.echo()
         print_table(
@@ -269,6 +270,36 @@ def _print_description(description: dict[str, Any]) -> None:
     if "all_configs" in description:
         click.echo()
         _print_configs(description["all_configs"])
+
+
+def _print_partitions(partitions: list[dict[str, Any]]) -> None:
+    columns = ["PARTITION", "LEADER", "EPOCH", "REPLICAS", "ISR", "START", "END"]
+    rows = [
+        [
+            partition["partition"],
+            partition["leader"],
+            partition["leader_epoch"],
+            ",".join(map(str, partition["replicas"])),
+            ",".join(map(str, partition["isr"])),
+            partition["start_offset"],
+            partition["end_offset"],
+        ]
+        for partition in partitions
+    ]
+    if any(partition["delayed"] for partition in partitions):
+        columns += ["DELAYED", "NEXT DUE"]
+        for row, partition in zip(rows, partitions, strict=True):
+            row.extend(_delayed_cells(partition["delayed"]))
+    print_table(columns, rows)
+
+
+def _delayed_cells(delayed: dict[str, int | None] | None) -> list[object]:
+    from headrace.cli._format import iso_time  # noqa: PLC0415 - not for `--help`
+
+    if delayed is None:
+        return [None, None]
+    due_ms = delayed["earliest_due_ms"]
+    return [delayed["pending"], None if due_ms is None else iso_time(due_ms)]
 
 
 def _print_configs(configs: list[dict[str, Any]]) -> None:

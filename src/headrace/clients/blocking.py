@@ -191,6 +191,8 @@ class BlockingClient:
         self,
         targets: Mapping[TopicPartition, int],
         isolation_level: int = READ_UNCOMMITTED,
+        *,
+        delayed: bool = False,
     ) -> dict[TopicPartition, ListedOffset]:
         """Find an offset in each partition.
 
@@ -198,8 +200,12 @@ class BlockingClient:
             targets: Partition to EARLIEST, LATEST, MAX_TIMESTAMP or a timestamp in milliseconds; for the latter the
                 answer is the first record that is not older, or offset -1 when there is none.
             isolation_level: READ_COMMITTED makes LATEST the last stable offset.
+            delayed: Ask, too, how many delayed records wait; only Headrace's brokers know.
         """
-        return self.run(list_offsets_flows.list_offsets(self.state, targets, isolation_level))
+        flow = list_offsets_flows.list_offsets(
+            self.state, targets, isolation_level, delayed=delayed
+        )
+        return self.run(flow)
 
     def fetch(
         self,

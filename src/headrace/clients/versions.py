@@ -9,6 +9,7 @@ from headrace.errors import ApiError, ErrorCode
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.codec import Message
 from headrace.protocol.messages.fetch import FetchRequest
+from headrace.protocol.messages.list_offsets import ListOffsetsRequest
 
 CLIENT_MAX_VERSIONS: Final[dict[int, int]] = {
     # Fetch 13, Produce 13, OffsetCommit 10 and OffsetFetch 10 speak of topics by id only; the flows speak of names.
@@ -31,6 +32,8 @@ CLIENT_MAX_VERSIONS: Final[dict[int, int]] = {
 
 FILTER_EXTENSION: Final = "filter"
 """By this word brokers say that a fetch may name tags, see docs/beyond-kafka.md."""
+DELAYED_EXTENSION: Final = "delayed"
+"""By this one, that ListOffsets may ask how many delayed records wait."""
 
 
 class VersionRange(NamedTuple):
@@ -71,6 +74,8 @@ def leave_out_unknown(request: Message, extensions: Sequence[str]) -> None:
     """Take out of a request what only Headrace's brokers understand, unless this one says that it does."""
     if isinstance(request, FetchRequest) and FILTER_EXTENSION not in extensions:
         request.headrace_filter = b""
+    if isinstance(request, ListOffsetsRequest) and DELAYED_EXTENSION not in extensions:
+        request.headrace_delayed = False
 
 
 def version_table(entries: Iterable[tuple[int, int, int]]) -> dict[int, VersionRange]:

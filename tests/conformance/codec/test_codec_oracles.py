@@ -57,11 +57,19 @@ KAFKA_PYTHON_CASES = [case for case in CASES if not case[0].startswith(UNKNOWN_T
 def shared_message(name: str, version: int, source: random.Random) -> Message:
     """Return a random message without the tagged fields that are Headrace's own."""
     message = random_message(name, version, source)
-    empty = type(message)()
-    for field in getattr(message, "__slots__", ()):
-        if field.startswith(OURS):
-            setattr(message, field, getattr(empty, field))
+    leave_out_ours(message, schemas()[name][1])
     return message
+
+
+def leave_out_ours(part: Any, schema: StructSchema) -> None:
+    empty = type(part)()
+    for field in schema.fields:
+        content = getattr(part, field.name)
+        if field.name.startswith(OURS):
+            setattr(part, field.name, getattr(empty, field.name))
+        elif field.struct is not None and content is not None:
+            for each in content if field.is_array else [content]:
+                leave_out_ours(each, field.struct)
 
 
 def kio_class(name: str, version: int) -> Any:

@@ -23,6 +23,11 @@ from headrace.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from headrace.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from headrace.records.batch import iterate_headers
 from headrace.records.builder import build_batch
 from headrace.records.compression import Compression
@@ -588,6 +593,59 @@ def test_a_retry_of_what_was_appended_whole_is_not_scheduled_by_an_option_switch
     assert world.values().count(b"a") == 1
 
 
+def told(world: World, topic: str = "later", *, asked: bool = True) -> tuple[int, int] | None:
+    """Return what ListOffsets says of delayed records."""
+    wanted = ListOffsetsPartition(partition_index=0, timestamp=-1)
+    request = ListOffsetsRequest(
+        topics=[ListOffsetsTopic(name=topic, partitions=[wanted])], headrace_delayed=asked
+    )
+    (part,) = world.call(request, 9).topics[0].partitions
+    if part.error_code:
+        raise ApiError.for_code(part.error_code, "ListOffsets")
+    delayed = part.headrace_delayed
+    return None if delayed is None else (delayed.pending, delayed.earliest_due_ms)
+
+
+def test_who_asks_is_told_how_many_wait_and_when_the_first_is_due() -> None:
+    world = World()
+    world.create_topic("plain")
+    assert (told(world), told(world, "plain")) == ((0, -1), None)
+    world.put(plain(b"x"), delayed(b"b", 2000), delayed(b"a", 1000))
+    world.put(delayed(b"c", 3000))
+    assert told(world) == (3, START_MS + 1000)
+    assert told(world, asked=False) is None
+    world.pass_time(1000)
+    assert told(world) == (2, START_MS + 2000)
+    alter(world, "headrace.delay.enable", "false")
+    assert told(world) == (2, START_MS + 2000)
+    world.pass_time(2000)
+    assert told(world) == (0, -1)
+
+
+@pytest.mark.parametrize("end", ["crash", "restart"])
+def test_after_a_start_nobody_is_told_a_number_that_is_not_exact(
+    end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.core.delay.schedule._LOAD_BYTES", 200)
+    world = World()
+    for number in range(20):
+        world.put(delayed(b"soon", 10), delayed(b"later", 5000 + number))
+    world.pass_time(10)
+    assert told(world) == (20, START_MS + 5000)
+    getattr(world, end)()
+    answers = []
+    for _ in range(1000):
+        try:
+            answers.append(told(world))
+            break
+        except ApiError as error:
+            answers.append(error.code)
+            world.broker.tick(world.now_ms)
+    assert len(answers) > 5
+    assert set(answers[:-1]) == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+    assert answers[-1] == (20, START_MS + 5000)
+
+
 def clean(world: World) -> None:
     """Write segments anew without what has expired, as a server does it in threads."""
     world.broker.tick(world.now_ms)
@@ -710,6 +768,7 @@ def test_while_a_schedule_is_damaged_nothing_is_deleted_and_no_retry_is_taken_fo
         again = world.put(delayed(b"a", 10), **IDENTITY)
         assert again.error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert world.broker.topics.require("later").partition(0).log.keep_from == 0
+    assert told(world) == (-1, -1)
     lines = [fields for _, event, fields in world.journal.lines if event == "schedule_not_served"]
     assert any("nothing of the partition is deleted" in str(line["reason"]) for line in lines)
     world.crash()

@@ -19,6 +19,7 @@ from headrace.protocol.messages.api_versions import (
 from headrace.protocol.messages.fetch import FetchRequest
 from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from headrace.protocol.messages.list_groups import ListGroupsRequest
+from headrace.protocol.messages.list_offsets import ListOffsetsRequest
 from headrace.protocol.messages.produce import ProduceRequest
 from headrace.types import FileRange, Payload
 
@@ -250,3 +251,16 @@ def test_a_filter_goes_only_to_a_broker_that_understands_it(extensions, expected
     assert header.api_version == 12
     assert isinstance(request, FetchRequest)
     assert bytes(request.headrace_filter) == expected
+
+
+@pytest.mark.parametrize("extensions", [[], ["filter"], ["filter", "delayed"]])
+def test_only_a_broker_that_knows_is_asked_what_waits(extensions) -> None:
+    connection = new_connection()
+    [(header, _)] = sent(connection)
+    offers = [ApiVersion(api_key=ApiKey.LIST_OFFSETS, min_version=1, max_version=9)]
+    answer = ApiVersionsResponse(api_keys=offers, headrace_extensions=extensions)
+    feed(connection, encoded(header, answer))
+    connection.send(ListOffsetsRequest(headrace_delayed=True), "t")
+    [(_, request)] = sent(connection)
+    assert isinstance(request, ListOffsetsRequest)
+    assert request.headrace_delayed == ("delayed" in extensions)

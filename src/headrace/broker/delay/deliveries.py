@@ -306,6 +306,26 @@ class Deliveries:
 
     # What is to be seen
 
+    def waiting(self, partition: Partition) -> tuple[int, int] | None:
+        """Return how many records of a partition wait and when the first is due, -1 without one.
+
+        Both are -1 while the schedule is not served; None of a partition that has never delayed and does not now.
+
+        Raises:
+            ApiError: COORDINATOR_LOAD_IN_PROGRESS; the schedule is being read, after a start.
+        """
+        schedule = self._schedules.get(partition)
+        if schedule is None:
+            if partition.schedules is not None:
+                return -1, -1
+            return None if partition.max_delay_ms is None else (0, -1)
+        if not schedule.loaded:
+            raise ApiError(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "what waits is still being counted"
+            )
+        earliest_ms = schedule.earliest_ms
+        return schedule.pending, -1 if earliest_ms is None else earliest_ms
+
     def pending(self, partition: Partition) -> int:
         """Return how many records of a partition wait."""
         schedule = self._schedules.get(partition)

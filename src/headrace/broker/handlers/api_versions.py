@@ -5,7 +5,8 @@ that we do not know is answered in the format of version 0 with UNSUPPORTED_VERS
 every client takes as "try again with the highest you see"; `unsupported` builds that answer. The client's software
 name and version are not judged. Produce is advertised from version 0 although 0-2 are refused: older librdkafka
 switches compression off otherwise (KAFKA-18659).
-The tagged field 26738 tells Headrace's own clients what else there is: `filter`, fetches that name tags.
+The tagged field 26738 tells Headrace's own clients what else there is: `filter`, fetches that name tags;
+`delayed`, offsets with how many delayed records wait.
 Features: group.version 1 (KIP-848) and transaction.version 2 (KIP-890), or what headrace.transaction.version
 says, are finalized; UpdateFeatures is not served.
 Versions: v1 throttle time; v3 client software, flexible body under a header that stays version 0.
@@ -35,7 +36,7 @@ VERSIONS: Final = VersionRange(0, 4)
 
 _FEATURES: Final = {"group.version": 1, "transaction.version": 2}
 _LEVEL_ZERO_VERSION: Final = 4
-_EXTENSIONS: Final = ("filter",)
+_EXTENSIONS: Final = ("filter", "delayed")
 
 
 def handle(

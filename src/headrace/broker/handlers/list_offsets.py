@@ -6,6 +6,8 @@ storage, of which there is none (offset -1); anything from 0 on finds the first 
 When there is none the answer is offset -1 and timestamp -1 without an error. Offsets at or above the high watermark
 are never told. The leader epoch is that of the record, so that a consumer which starts there can find out about
 truncations (KIP-320). Other negative timestamps are UNSUPPORTED_VERSION.
+A request whose tagged field 26738 is true is told besides, in that of each partition which delays records, how many
+wait and when the first is due; while that is being counted after a start, COORDINATOR_LOAD_IN_PROGRESS.
 Not implemented: tiered storage.
 Versions: v2 isolation level; v4 leader epochs; v6 flexible; v7 largest timestamp (KIP-734); v8 -4 (KIP-405); v9 -5
 (KIP-1005).
@@ -22,6 +24,7 @@ from headrace.broker.partition import Partition
 from headrace.errors import ApiError, ErrorCode, StorageError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.list_offsets import (
+    HeadraceDelayed,
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -96,6 +99,7 @@ def _partition(
         offset, timestamp, leader_epoch = _find(
             partition, wanted.timestamp, request.isolation_level, version
         )
+        waiting = broker.deliveries.waiting(partition) if request.headrace_delayed else None
     except ApiError as error:
         return _failed(wanted, error.code)
     except (StorageError, OSError) as error:
@@ -108,6 +112,9 @@ def _partition(
         offset=offset,
         timestamp=timestamp,
         leader_epoch=leader_epoch,
+        headrace_delayed=None
+        if waiting is None
+        else HeadraceDelayed(pending=waiting[0], earliest_due_ms=waiting[1]),
     )
 
 

@@ -10,6 +10,7 @@ from headrace.clients.flows.effects import ClientState, Flow
 from headrace.clients.flows.routing import Answer, ask_leaders, by_topic
 from headrace.protocol.codec import Message
 from headrace.protocol.messages.list_offsets import (
+    HeadraceDelayed,
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
@@ -29,6 +30,16 @@ READ_COMMITTED: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
+class Delayed:
+    """The delayed records that wait for their time (docs/beyond-kafka.md)."""
+
+    pending: int
+    """How many; -1 if the broker cannot read its schedule."""
+    earliest_due_ms: int
+    """When the first is due, in milliseconds since 1970; -1 if none waits."""
+
+
+@dataclass(frozen=True, slots=True)
 class ListedOffset:
     """An offset found by a question for a time or a place."""
 
@@ -37,12 +48,16 @@ class ListedOffset:
     timestamp: int
     """The record's timestamp in milliseconds; -1 for EARLIEST and LATEST."""
     leader_epoch: int
+    delayed: Delayed | None = None
+    """What waits in the partition, if that was asked for, and the topic delays records."""
 
 
 def list_offsets(
     state: ClientState,
     targets: Mapping[TopicPartition, int],
     isolation_level: int = READ_UNCOMMITTED,
+    *,
+    delayed: bool = False,
 ) -> Flow[dict[TopicPartition, ListedOffset]]:
     """Find an offset in each partition.
 
@@ -51,12 +66,14 @@ def list_offsets(
         targets: Partition to EARLIEST, LATEST, MAX_TIMESTAMP or a timestamp in milliseconds: the first record that
             is not older.
         isolation_level: READ_COMMITTED makes LATEST the last stable offset.
+        delayed: Ask, too, how many delayed records wait; only Headrace's brokers know.
     """
 
     def build(part: Mapping[TopicPartition, int]) -> Message:
         return ListOffsetsRequest(
             replica_id=-1,
             isolation_level=isolation_level,
+            headrace_delayed=delayed,
             topics=[
                 ListOffsetsTopic(
                     name=name,
@@ -86,8 +103,17 @@ def _read(response: Message) -> list[Answer]:
         Answer(
             TopicPartition(topic.name, partition.partition_index),
             partition.error_code,
-            ListedOffset(partition.offset, partition.timestamp, partition.leader_epoch),
+            ListedOffset(
+                partition.offset,
+                partition.timestamp,
+                partition.leader_epoch,
+                _delayed(partition.headrace_delayed),
+            ),
         )
         for topic in response.topics
         for partition in topic.partitions
     ]
+
+
+def _delayed(found: HeadraceDelayed | None) -> Delayed | None:
+    return None if found is None else Delayed(found.pending, found.earliest_due_ms)

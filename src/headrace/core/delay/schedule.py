@@ -132,9 +132,20 @@ class Schedule:
         """Nothing is released before the schedule is synced up to here."""
 
     @property
+    def loaded(self) -> bool:
+        """Whether all that waits is known."""
+        return self._loading is None
+
+    @property
     def pending(self) -> int:
-        """How many records wait."""
+        """How many records wait, of those that are known."""
         return len(self._queue)
+
+    @property
+    def earliest_ms(self) -> int | None:
+        """When the first of them is due, None without one."""
+        entry = self._queue.peek()
+        return None if entry is None else int(ENTRY.unpack(entry)[0])
 
     @property
     def in_memory(self) -> int:

@@ -12,10 +12,14 @@ from headrace.protocol.codec import (
     Message,
     Structure,
     UNSET,
+    check_tag,
     fail_count,
     fail_null,
     length_tail,
+    read_tag,
     skip_tags,
+    varint_tail,
+    write_tag,
     write_varint,
 )
 from headrace.types import (
@@ -23,6 +27,7 @@ from headrace.types import (
 )
 
 __all__ = [
+    "HeadraceDelayed",
     "ListOffsetsPartition",
     "ListOffsetsPartitionResponse",
     "ListOffsetsRequest",
@@ -31,18 +36,19 @@ __all__ = [
     "ListOffsetsTopicResponse",
 ]
 
+_pack_o = Struct(">?").pack
 _pack_h = Struct(">h").pack
 _pack_i = Struct(">i").pack
 _pack_ib = Struct(">ib").pack
 _pack_ibi = Struct(">ibi").pack
 _pack_ihqq = Struct(">ihqq").pack
 _pack_ihqqi = Struct(">ihqqi").pack
-_pack_ihqqix = Struct(">ihqqix").pack
 _pack_ii = Struct(">ii").pack
 _pack_iiq = Struct(">iiq").pack
 _pack_iiqx = Struct(">iiqx").pack
 _pack_iq = Struct(">iq").pack
-_pack_ix = Struct(">ix").pack
+_pack_qqx = Struct(">qqx").pack
+_unpack_o = Struct(">?").unpack_from
 _unpack_h = Struct(">h").unpack_from
 _unpack_i = Struct(">i").unpack_from
 _unpack_iB = Struct(">iB").unpack_from
@@ -55,6 +61,7 @@ _unpack_ii = Struct(">ii").unpack_from
 _unpack_iiq = Struct(">iiq").unpack_from
 _unpack_iiqB = Struct(">iiqB").unpack_from
 _unpack_iq = Struct(">iq").unpack_from
+_unpack_qqB = Struct(">qqB").unpack_from
 
 
 class ListOffsetsPartition(Structure):
@@ -94,7 +101,7 @@ class ListOffsetsTopic(Structure):
 class ListOffsetsRequest(Message):
     """Request ListOffsetsRequest, versions 1 to 11."""
 
-    __slots__ = ("replica_id", "isolation_level", "topics", "timeout_ms")
+    __slots__ = ("replica_id", "isolation_level", "topics", "timeout_ms", "headrace_delayed")
 
     API_KEY = 2
     MIN_VERSION = 1
@@ -105,6 +112,7 @@ class ListOffsetsRequest(Message):
     isolation_level: int
     topics: list[ListOffsetsTopic]
     timeout_ms: int
+    headrace_delayed: bool
 
     def __init__(
         self,
@@ -113,11 +121,13 @@ class ListOffsetsRequest(Message):
         isolation_level: int = 0,
         topics: list[ListOffsetsTopic] = UNSET,
         timeout_ms: int = 0,
+        headrace_delayed: bool = False,
     ) -> None:
         self.replica_id = replica_id
         self.isolation_level = isolation_level
         self.topics = [] if topics is UNSET else topics
         self.timeout_ms = timeout_ms
+        self.headrace_delayed = headrace_delayed
 
     def _encode_flexible(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
         out += _pack_ib(self.replica_id, self.isolation_level)
@@ -147,9 +157,16 @@ class ListOffsetsRequest(Message):
                 )
             out.append(0)
         if version >= 10:
-            out += _pack_ix(self.timeout_ms)
-        else:
-            out.append(0)
+            out += _pack_i(self.timeout_ms)
+        tags = 0
+        if self.headrace_delayed:
+            tags += 1
+        out.append(tags)
+        if tags:
+            if self.headrace_delayed:
+                tagged = bytearray()
+                tagged += _pack_o(self.headrace_delayed)
+                write_tag(out, 26738, tagged)
         return out
 
     def _encode_plain(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:
@@ -231,8 +248,18 @@ class ListOffsetsRequest(Message):
             message.timeout_ms = 0
             n = view[position]
             position += 1
+        message.headrace_delayed = False
         if n:
-            position = skip_tags(view, position, n)
+            if n > 127:
+                n, position = varint_tail(view, position, n)
+            for _ in range(n):
+                tag, position, tag_end = read_tag(view, position)
+                if tag == 26738:
+                    (message.headrace_delayed,) = _unpack_o(view, position)
+                    position += 1
+                else:
+                    position = tag_end
+                check_tag(position, tag_end, tag)
         return message, position
 
     @classmethod
@@ -240,6 +267,7 @@ class ListOffsetsRequest(Message):
         end = len(view)
         message = cls.__new__(cls)
         message.timeout_ms = 0
+        message.headrace_delayed = False
         if version >= 2:
             message.replica_id, message.isolation_level, n = _unpack_ibi(view, position)
             position += 9
@@ -287,16 +315,37 @@ class ListOffsetsRequest(Message):
         return message, position
 
 
+class HeadraceDelayed(Structure):
+    """Part of ListOffsetsResponse."""
+
+    __slots__ = ("pending", "earliest_due_ms")
+
+    pending: int
+    earliest_due_ms: int
+
+    def __init__(self, *, pending: int = -1, earliest_due_ms: int = -1) -> None:
+        self.pending = pending
+        self.earliest_due_ms = earliest_due_ms
+
+
 class ListOffsetsPartitionResponse(Structure):
     """Part of ListOffsetsResponse."""
 
-    __slots__ = ("partition_index", "error_code", "timestamp", "offset", "leader_epoch")
+    __slots__ = (
+        "partition_index",
+        "error_code",
+        "timestamp",
+        "offset",
+        "leader_epoch",
+        "headrace_delayed",
+    )
 
     partition_index: int
     error_code: int
     timestamp: int
     offset: int
     leader_epoch: int
+    headrace_delayed: HeadraceDelayed | None
 
     def __init__(
         self,
@@ -306,12 +355,14 @@ class ListOffsetsPartitionResponse(Structure):
         timestamp: int = -1,
         offset: int = -1,
         leader_epoch: int = -1,
+        headrace_delayed: HeadraceDelayed | None = None,
     ) -> None:
         self.partition_index = partition_index
         self.error_code = error_code
         self.timestamp = timestamp
         self.offset = offset
         self.leader_epoch = leader_epoch
+        self.headrace_delayed = headrace_delayed
 
 
 class ListOffsetsTopicResponse(Structure):
@@ -375,13 +426,26 @@ class ListOffsetsResponse(Message):
             else:
                 write_varint(out, n)
             for list_offsets_partition_response in list_offsets_topic_response.partitions:
-                out += _pack_ihqqix(
+                out += _pack_ihqqi(
                     list_offsets_partition_response.partition_index,
                     list_offsets_partition_response.error_code,
                     list_offsets_partition_response.timestamp,
                     list_offsets_partition_response.offset,
                     list_offsets_partition_response.leader_epoch,
                 )
+                tags = 0
+                if list_offsets_partition_response.headrace_delayed is not None:
+                    tags += 1
+                out.append(tags)
+                if tags:
+                    if list_offsets_partition_response.headrace_delayed is not None:
+                        tagged = bytearray()
+                        headrace_delayed = list_offsets_partition_response.headrace_delayed
+                        tagged += _pack_qqx(
+                            headrace_delayed.pending,
+                            headrace_delayed.earliest_due_ms,
+                        )
+                        write_tag(out, 26738, tagged)
             out.append(0)
         out.append(0)
         return out
@@ -454,8 +518,26 @@ class ListOffsetsResponse(Message):
                     n,
                 ) = _unpack_ihqqiB(view, position)
                 position += 27
+                list_offsets_partition_response.headrace_delayed = None
                 if n:
-                    position = skip_tags(view, position, n)
+                    if n > 127:
+                        n, position = varint_tail(view, position, n)
+                    for _ in range(n):
+                        tag, position, tag_end = read_tag(view, position)
+                        if tag == 26738:
+                            headrace_delayed = HeadraceDelayed.__new__(HeadraceDelayed)
+                            (
+                                headrace_delayed.pending,
+                                headrace_delayed.earliest_due_ms,
+                                n,
+                            ) = _unpack_qqB(view, position)
+                            position += 17
+                            if n:
+                                position = skip_tags(view, position, n)
+                            list_offsets_partition_response.headrace_delayed = headrace_delayed
+                        else:
+                            position = tag_end
+                        check_tag(position, tag_end, tag)
                 partitions_items.append(list_offsets_partition_response)
             list_offsets_topic_response.partitions = partitions_items
             n = view[position]
@@ -500,6 +582,7 @@ class ListOffsetsResponse(Message):
             partitions_items: list[ListOffsetsPartitionResponse] = []
             for _ in range(n):
                 list_offsets_partition_response = ListOffsetsPartitionResponse.__new__(ListOffsetsPartitionResponse)
+                list_offsets_partition_response.headrace_delayed = None
                 if version >= 4:
                     (
                         list_offsets_partition_response.partition_index,
