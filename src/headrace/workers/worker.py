@@ -24,6 +24,7 @@ from headrace.errors import (
     ErrorCode,
     FatalTransactionError,
     HeadraceError,
+    TransportError,
     WorkerFailedError,
 )
 from headrace.types import TopicPartition
@@ -235,7 +236,7 @@ class Worker:
                     self._take_in(await self._committed_before(records))
                     self._start()
             else:
-                records = await self._consumer.poll(timeout_s)
+                records = await self._next(timeout_s)
                 # Nothing may wait between taking records and adding them: positions count on it.
                 self._take_in(records)
                 if records and self._begins_late:
@@ -243,6 +244,18 @@ class Worker:
                 self._start()
             if records:
                 await asyncio.sleep(0)
+
+    async def _next(self, timeout_s: float) -> list[ConsumerRecord]:
+        try:
+            return await self._consumer.poll(timeout_s)
+        except TransportError as error:
+            # A consumer that nobody has answered yet may have a wrong address; its worker's producer was answered.
+            if self._transactor is None:
+                raise
+            _log.warning(
+                "%s: no broker answers, and it is tried again: %s", self.settings.name, error
+            )
+            return []
 
     def _take_in(self, records: list[ConsumerRecord]) -> None:
         if self._stopping and not self._at_most_once:

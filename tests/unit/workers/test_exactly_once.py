@@ -15,6 +15,7 @@ from headrace.errors import ApiError, ConfigError, FatalTransactionError, Headra
 from headrace.protocol.api_keys import ApiKey
 from headrace.testing import Broker
 from headrace.testing.faults import drop_connection, error
+from headrace.testing.interception import Exchange
 from headrace.workers import transacting
 from headrace.workers.dedupe import Deduplication
 from headrace.workers.trial import Trial
@@ -408,6 +409,25 @@ def test_a_key_whose_transaction_never_comes_is_new_again() -> None:
         assert await deduplication.begin(["a", "b"]) == [True, False]
 
     asyncio.run(main())
+
+
+def test_a_broker_that_goes_away_before_the_consumer_knows_it_is_waited_for(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App(commit_interval_s=0.02, retry_backoff_ms=5, request_timeout_ms=100)
+
+    @app.worker("orders", **SOON)
+    @app.publishes("invoices")
+    async def bill(order: bytes) -> bytes:
+        return order
+
+    took_over = broker.faults.on(ApiKey.INIT_PRODUCER_ID, Exchange.proceed)
+    away = broker.faults.on(ApiKey.METADATA, drop_connection(), when=lambda _: took_over.hits > 0)
+    with app.test(broker) as t:
+        broker.wait_until(lambda: "no broker answers, and it is tried again" in caplog.text)
+        away.remove()
+        send(t, b"1")
+        await_values(t, b"1")
 
 
 def test_a_worker_without_the_right_stops_and_says_why(broker: Broker, app: App) -> None:
