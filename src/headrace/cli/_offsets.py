@@ -121,9 +121,7 @@ def parse_time(text: str, now_ms: int) -> int:
     if re.fullmatch(r"\d{1,10}", text):
         return int(text) * 1000
     if _DURATION.fullmatch(text.removeprefix("-")):
-        return now_ms - sum(
-            int(count) * _UNITS_MS[unit] for count, unit in re.findall(r"(\d+)(ms|[smhd])", text)
-        )
+        return now_ms - parse_duration(text.removeprefix("-"))
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
@@ -133,6 +131,19 @@ def parse_time(text: str, now_ms: int) -> int:
     if time.tzinfo is None:
         time = time.replace(tzinfo=UTC)
     return round(time.timestamp() * 1000)
+
+
+def parse_duration(text: str) -> int:
+    """Return a duration in milliseconds.
+
+    Raises:
+        OffsetSpecError: It has another form.
+    """
+    if not _DURATION.fullmatch(text):
+        raise OffsetSpecError(f"{text!r} is no duration: use 500ms, 30s, 15m, 2h30m or 1d")
+    return sum(
+        int(count) * _UNITS_MS[unit] for count, unit in re.findall(r"(\d+)(ms|[smhd])", text)
+    )
 
 
 Listing = Callable[[int], Mapping[TopicPartition, int]]

@@ -36,7 +36,7 @@ HELP_ON_TEMPLATES: Final = preformatted(
 Examples:   headrace consume orders --from start -f '%t[%p]@%o %k %v\n'
             headrace consume orders -o :end --format json > orders.jsonl
             headrace consume orders -o @-15m -f '%d{iso} %v\n'
-            headrace consume orders -g billing
+            headrace consume orders -g billing --tag urgent --tag late
 """
 )
 
@@ -54,12 +54,15 @@ Examples:   headrace consume orders --from start -f '%t[%p]@%o %k %v\n'
 @click.option("-e", "--exit-at-end", is_flag=True, help="End where the partitions end now.")
 @click.option("-g", "--group", help="Read as a member of a group, and commit what was printed.")
 @click.option("-p", "--partition", "partitions", multiple=True, help="Only these, e.g. -p 0,2.")
+@click.option(
+    "--tag", "tags", multiple=True, help="Only records with this tag, or another one given."
+)
 @click.option("-f", "--template", help="How to print a record; see below.")
 @functools.partial(client_options, role="consumer")
 def consume(
     topics: tuple[str, ...],
     bootstrap: str,
-    properties: dict[str, str],
+    properties: dict[str, Any],
     *,
     as_json: bool,
     template: str | None,
@@ -76,6 +79,10 @@ def consume(
     """
     write = _writer(template, as_json=as_json)
     source = _Source(topics, options["offset"], options["partitions"], options["group"])
+    if options["tags"]:
+        from headrace.records.tags import TagFilter  # noqa: PLC0415 - not for `--help`
+
+        properties["tags"] = TagFilter.of(options["tags"])
     check_reachable(bootstrap, properties)
     consumer = source.open(properties.pop("bootstrap.servers", bootstrap), properties)
     signal.signal(signal.SIGTERM, _terminated)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli import group_attach, group_changes, group_offsets
+from headrace.cli import group_attach, group_changes, group_config, group_offsets
 from headrace.cli._options import client_options, open_client
 from headrace.cli._output import fail, print_facts, print_json, print_table, say
 
@@ -20,7 +20,12 @@ def group() -> None:
     """List, describe, move and delete consumer groups, on Headrace or any Kafka; on Headrace, attach them to topics."""
 
 
-for command in (*group_attach.COMMANDS, *group_offsets.COMMANDS, *group_changes.COMMANDS):
+for command in (
+    *group_attach.COMMANDS,
+    *group_offsets.COMMANDS,
+    *group_config.COMMANDS,
+    *group_changes.COMMANDS,
+):
     group.add_command(command)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import select
 import sys
+import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from headrace.cli._scan import ScannedRecord
     from headrace.clients.producer.blocking import DeliveryFuture, Producer
     from headrace.clients.producer.delivery import RecordMetadata
+    from headrace.records.builder import Headers
 
 CHUNK_BYTES: Final = 256 << 10
 
@@ -31,6 +33,7 @@ HELP_ON_TEMPLATES: Final = preformatted(
 Examples:   echo '{"id":1}' | headrace produce orders -k alice
             headrace produce orders -f '%k\t%v\n' < orders.tsv
             headrace produce events -f '%v{json}\n' < events.jsonl
+            echo 'call Bob' | headrace produce reminders --delay 15m
 """
 )
 
@@ -49,6 +52,24 @@ Examples:   echo '{"id":1}' | headrace produce orders -k alice
     "-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="For every record."
 )
 @click.option(
+    "--tag", "tags", multiple=True, help="For every record; `consume --tag` chooses by it."
+)
+@click.option(
+    "--ttl",
+    metavar="DURATION",
+    help="How long after its time each record expires, e.g. 90s or 2h30m, on topics with headrace.ttl.enable.",
+)
+@click.option(
+    "--delay",
+    metavar="DURATION",
+    help="How long after its arrival each record comes, on topics with headrace.delay.enable.",
+)
+@click.option(
+    "--deliver-at",
+    metavar="TIME",
+    help="When each record comes, likewise: 2031-01-31T15:00:00Z, a day, seconds or milliseconds since 1970.",
+)
+@click.option(
     "-p", "--partition", type=click.IntRange(min=0), help="Instead of the key's partition."
 )
 @click.option(
@@ -62,7 +83,7 @@ Examples:   echo '{"id":1}' | headrace produce orders -k alice
     "-Z", "--tombstone", is_flag=True, help="Empty values become null, which deletes keys."
 )
 @click.option("-q", "--quiet", is_flag=True, help="Do not print where each record went.")
-@functools.partial(client_options, role="producer")
+@partial(client_options, role="producer")
 def produce(
     topic: str | None, bootstrap: str, properties: dict[str, Any], *, as_json: bool, **options: Any
 ) -> None:
@@ -75,7 +96,8 @@ def produce(
     from headrace.cli._scan import InputError  # noqa: PLC0415 - not for `--help`
 
     read = _compile(options["template"], topic)
-    defaults = _Defaults(topic, options["key"], options["headers"], options["partition"])
+    headers = [*_headers(options["headers"]), *_directives(options)]
+    defaults = _Defaults(topic, options["key"], headers, options["partition"])
     check_reachable(bootstrap, properties)
     from headrace.clients.producer.blocking import Producer  # noqa: PLC0415 - not for `--help`
 
@@ -124,21 +146,45 @@ def _standard_input(producer: Producer, report: _Report) -> Callable[[], bytes]:
     return read
 
 
+def _headers(given: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
+    for header in given:
+        name, separator, value = header.partition("=")
+        if not separator:
+            raise click.UsageError(f"--header wants NAME=VALUE, not {header!r}")
+        yield name, os.fsencode(value)
+
+
+def _directives(options: dict[str, Any]) -> Headers:
+    """Return the headers by which the broker knows what is to be done with the records."""
+    from headrace.cli._offsets import OffsetSpecError, parse_duration, parse_time  # noqa: PLC0415 - not for `--help`
+    from headrace.records.directives import directives  # noqa: PLC0415 - as above
+
+    if options["delay"] and options["deliver_at"]:
+        raise click.UsageError("--delay and --deliver-at exclude each other")
+    readers: dict[str, Callable[[str], int]] = {
+        "ttl": parse_duration,
+        "deliver_at": partial(parse_time, now_ms=time.time_ns() // 1_000_000),
+        "delay": parse_duration,
+    }
+    times: list[int | None] = []
+    for name, read in readers.items():
+        try:
+            times.append(None if options[name] is None else read(options[name]))
+        except OffsetSpecError as error:
+            raise click.UsageError(f"--{name.replace('_', '-')}: {error}") from None
+    return directives((), options["tags"], *times)
+
+
 class _Defaults:
     """What the command line says of records, where the input does not."""
 
     def __init__(
-        self, topic: str | None, key: str | None, headers: tuple[str, ...], partition: int | None
+        self, topic: str | None, key: str | None, headers: Headers, partition: int | None
     ) -> None:
         self._topic = topic
         self._key = None if key is None else os.fsencode(key)
         self._partition = partition
-        self._headers = []
-        for header in headers:
-            name, separator, value = header.partition("=")
-            if not separator:
-                raise click.UsageError(f"--header wants NAME=VALUE, not {header!r}")
-            self._headers.append((name, os.fsencode(value)))
+        self._headers = headers
 
     def send(
         self, producer: Producer, record: ScannedRecord, report: _Report, *, tombstone: bool

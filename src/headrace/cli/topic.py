@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli import topic_changes
+from headrace.cli._configs import config_document, print_configs
 from headrace.cli._options import assignments, client_options, open_client
 from headrace.cli._outcomes import print_outcomes
 from headrace.cli._output import fail, print_facts, print_json, print_table
@@ -193,7 +194,7 @@ def _describe(
         "partitions": partitions,
     }
     if all_configs:
-        description["all_configs"] = [_config(config) for config in configs]
+        description["all_configs"] = [config_document(config) for config in configs]
     if groups:
         description["groups"] = topic_groups(client, name, ends)
     return description
@@ -205,26 +206,6 @@ def _delayed(delayed: Delayed | None) -> dict[str, int | None] | None:
         return None
     found = {"pending": delayed.pending, "earliest_due_ms": delayed.earliest_due_ms}
     return {name: None if value < 0 else value for name, value in found.items()}
-
-
-def _config(config: ConfigEntry) -> dict[str, Any]:
-    from headrace.clients.flows.admin import source_of  # noqa: PLC0415 - not for `--help`
-
-    return {
-        "name": config.name,
-        "value": config.value,
-        "source": source_of(config.source).name.lower(),
-        "read_only": config.read_only,
-        "sensitive": config.is_sensitive,
-        "synonyms": [
-            {
-                "name": synonym.name,
-                "value": synonym.value,
-                "source": synonym.source.name.lower(),
-            }
-            for synonym in config.synonyms
-        ],
-    }
 
 
 def _is_set(config: ConfigEntry) -> bool:
@@ -269,7 +250,7 @@ def _print_description(description: dict[str, Any]) -> None:
         )
     if "all_configs" in description:
         click.echo()
-        _print_configs(description["all_configs"])
+        print_configs(description["all_configs"])
 
 
 def _print_partitions(partitions: list[dict[str, Any]]) -> None:
@@ -300,14 +281,3 @@ def _delayed_cells(delayed: dict[str, int | None] | None) -> list[object]:
         return [None, None]
     due_ms = delayed["earliest_due_ms"]
     return [delayed["pending"], None if due_ms is None else iso_time(due_ms)]
-
-
-def _print_configs(configs: list[dict[str, Any]]) -> None:
-    rows = []
-    for config in configs:
-        # The first synonym is the value itself.
-        others = ", ".join(
-            f"{s['name']}={s['value']} ({s['source']})" for s in config["synonyms"][1:]
-        )
-        rows.append((config["name"], config["value"], config["source"], others or None))
-    print_table(("CONFIG", "VALUE", "SOURCE", "OTHERWISE"), rows)
