@@ -186,6 +186,7 @@ class ClassicMember(Member):
 
     def _joined(self, outcome: Arrival | HeadraceError) -> None:
         if isinstance(outcome, Arrival):
+            self._failures = 0
             self.arrived = outcome
             return
         if isinstance(outcome, _LostError):
@@ -194,7 +195,7 @@ class ClassicMember(Member):
             return
         self.generation = -1
         self._stop_beating()
-        self.request_rejoin("the last attempt failed")
+        self._rejoin_later()
         self._reports.failed(outcome)
 
     def _converse(self) -> Flow[Arrival]:

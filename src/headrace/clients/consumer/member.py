@@ -65,6 +65,9 @@ class Member(ABC):
         self.arrived: Arrival | None = None
         """What the foreground has to take over."""
         self._reason = "subscribed"
+        self._failures = 0
+        """Attempts that failed since the coordinator last took this member."""
+        self._retry_timer: Timer | None = None
         self._beating = Background(engine)
         self._beat_timer: Timer | None = None
         self._confirmed_ms = 0
@@ -146,10 +149,31 @@ class Member(ABC):
 
     def request_rejoin(self, reason: str) -> None:
         """Have the foreground prepare for another assignment."""
+        self._cancel_retry()
         if not self.rejoin:
             self.rejoin = True
             self._reason = reason
             self._engine.notify()
+
+    def _rejoin_later(self) -> None:
+        """Have the foreground try again, not at once: the program is told, and may poll again at once."""
+        retry_ms = self._engine.now_ms + self._pause_ms()
+        self._cancel_retry()
+        self._retry_timer = self._engine.at(
+            retry_ms, lambda: self.request_rejoin("the last attempt failed")
+        )
+
+    def _pause_ms(self) -> int:
+        """Return how long to wait after one more attempt that failed."""
+        state = self._engine.state
+        pause_ms = state.retry_backoff_ms << min(self._failures, 16)
+        self._failures += 1
+        return max(1, min(pause_ms, state.retry_backoff_max_ms))
+
+    def _cancel_retry(self) -> None:
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
+            self._retry_timer = None
 
     def leave(self) -> Flow[None]:
         """Stop, and return the flow that tells the coordinator."""
@@ -160,6 +184,7 @@ class Member(ABC):
     def stop(self) -> None:
         """Be no member any more, without telling anybody."""
         self._stop_beating()
+        self._cancel_retry()
         if self._poll_timer is not None:
             self._poll_timer.cancel()
             self._poll_timer = None

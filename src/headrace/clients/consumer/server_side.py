@@ -117,7 +117,6 @@ class ServerSideMember(Member):
         self._tell_owned = False
         self._at_once = False
         """Whether there is news for the coordinator that the heartbeat under way does not carry."""
-        self._failures = 0
         self._began_ms = 0
         """When the first attempt to join was made."""
         self._woke_ms = 0
@@ -291,13 +290,8 @@ class ServerSideMember(Member):
             self._beat_at(max(began_ms + self._interval_ms, self._engine.now_ms + 1))
 
     def _try_again(self) -> None:
-        state = self._engine.state
-        pause_ms = min(
-            state.retry_backoff_ms << min(self._failures, 16), state.retry_backoff_max_ms
-        )
-        self._failures += 1
         self._tell_all = True
-        self._beat_at(self._engine.now_ms + max(1, min(pause_ms, self._interval_ms)))
+        self._beat_at(self._engine.now_ms + min(self._pause_ms(), self._interval_ms))
 
     def _refused(self, code: ErrorCode, reason: str) -> None:
         if code == ErrorCode.FENCED_INSTANCE_ID:
@@ -342,7 +336,7 @@ class ServerSideMember(Member):
         else:
             self._joining = False
             self._tell_all = True
-            self.request_rejoin("the last attempt failed")
+            self._rejoin_later()
         self._reports.failed(error)
 
     def answered(self, code: ErrorCode, generation: int) -> None:
