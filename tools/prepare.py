@@ -128,7 +128,9 @@ def prepare_environment(purpose: str) -> None:
 def prepare_accelerator() -> None:
     """Build the accelerator in C, unless these sources are built; the tests go without it where that fails."""
     sources = [
-        path for path in sorted(ACCELERATOR.rglob("*")) if path.suffix in {".c", ".py", ".toml"}
+        path
+        for path in sorted(ACCELERATOR.rglob("*"))
+        if path.suffix in {".c", ".h", ".py", ".toml"}
     ]
     sources = [path for path in sources if "build" not in path.relative_to(ACCELERATOR).parts]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()

@@ -39,7 +39,14 @@ def make_batch(value_size: int) -> bytes:
 
 def column_lists(batch: bytes) -> Any:
     """Decode as the source does."""
-    decoder = RangeDecoder(TOPIC_PARTITION, 0, RECORDS, max_rows=RECORDS, max_bytes=1 << 30)
+    decoder = RangeDecoder(
+        TOPIC_PARTITION,
+        0,
+        RECORDS,
+        topic_schema(include_headers=False),
+        max_rows=RECORDS,
+        max_bytes=1 << 30,
+    )
     (result,) = [*decoder.feed(batch), *decoder.finish()]
     return result
 

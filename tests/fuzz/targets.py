@@ -13,6 +13,7 @@ from functools import cache
 from random import Random
 from typing import Any
 
+import pytest
 from crc32c import crc32c
 
 from headrace.broker.context import CloseConnection
@@ -36,12 +37,15 @@ from headrace.protocol.messages.describe_groups import DescribeGroupsRequest
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.list_groups import ListGroupsRequest
 from headrace.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from headrace.records.accel import Kernels
 from headrace.records.batch import CRC_POSITION, CRC_START, TimestampType, iterate_headers
 from headrace.records.builder import build_batch
 from headrace.records.compression import Compression, compress
 from headrace.records.reader import read_records
 from headrace.storage.memory_files import MemoryFileSystem
+from tests.fixtures.accelerator import built_kernels
 from tests.fixtures.broker_harness import START_MS, BrokerHarness, produce_request, values
+from tests.fixtures.columns import ALL, assert_alike, decoded
 from tests.fixtures.messages import every_version, joined, message_class, random_message
 from tests.fuzz.configuration import (
     fuzz_access_control,
@@ -255,6 +259,30 @@ def _everything(harness: BrokerHarness, topic: str) -> list[bytes]:
             offset = header.next_offset
 
 
+def fuzz_columns(chance: Random) -> None:
+    """What a reader makes Arrow columns of: the same with the accelerator as without, in bounds, or corrupt."""
+    fetched = b"".join(damaged_batch(chance) for _ in range(chance.choice([1, 1, 3])))
+    start = chance.choice([0, 0, chance.randrange(120)])
+    rest: dict[str, Any] = {
+        "end": chance.choice([1 << 62, start + chance.randrange(1, 120)]),
+        "columns": chance.sample(ALL.names, chance.randint(1, len(ALL.names))),
+        "max_rows": chance.choice([1, 7, 10_000]),
+        "max_bytes": chance.choice([1, 500, 1 << 24]),
+    }
+    compiled = _built()
+    if compiled is None or chance.random() < 0.2:
+        assert_bounded(lambda: decoded(compiled, [fetched], start, **rest), len(fetched) << 4)
+    else:
+        assert_alike(compiled, [fetched], start, **rest)
+
+
+@cache
+def _built() -> Kernels | None:
+    with contextlib.suppress(pytest.skip.Exception):
+        return built_kernels()
+    return None
+
+
 # 3: primitives
 
 
@@ -418,6 +446,7 @@ TARGETS: dict[str, Callable[[Random], None]] = {
     "messages": fuzz_messages,
     "broker": fuzz_broker,
     "batches": fuzz_batches,
+    "columns": fuzz_columns,
     "produce": fuzz_produce,
     "primitives": fuzz_primitives,
     "recovery": fuzz_recovery,

@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-API_VERSION: Final = 1
+API_VERSION: Final = 2
 """The version of the accelerator's functions that is called here."""
 
 
@@ -48,10 +48,43 @@ class Writer(Protocol):
         """Return the bytes of the records."""
 
 
+class ColumnWriter(Protocol):
+    """Collects records as the buffers of Arrow columns."""
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+
+    def walk(  # noqa: PLR0917 - as below
+        self,
+        section: bytes | bytearray | memoryview,
+        place: int,
+        count: int,
+        base_offset: int,
+        base_timestamp: int,
+        fixed_timestamp: int | None,
+        timestamp_type: int,
+        start: int,
+        end: int,
+        /,
+    ) -> tuple[int, int, int]:
+        """Add those of `count` records, the first at byte `place`, whose offsets lie from `start` to below `end`.
+
+        Returns the place and number of those that are left, and why: 0 none are, 1 there is no room for the next,
+        2 the next is not well-formed.
+        """
+
+    def take(self) -> dict[str, Any]:
+        """Return the buffers of the rows by the names of their columns, and start over.
+
+        Columns of bytes are (nulls, validity or None, ends, bytes); headers are (entries, ends, names, contents).
+        """
+
+
 class Kernels(Protocol):
     """The functions of the accelerator."""
 
     RecordWriter: Callable[[int, Callable[[Any], bytes]], Writer]
+    ColumnWriter: Callable[[tuple[str, ...], int, int], ColumnWriter]
 
     def decode_records(  # noqa: PLR0917 - names are for calls that happen less often
         self,

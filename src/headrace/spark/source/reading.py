@@ -12,10 +12,18 @@ from headrace.spark.cluster import SourceClient
 from headrace.spark.options.source import EARLIEST, LATEST, SourceOptions
 from headrace.spark.source.arrow import RangeDecoder
 from headrace.spark.source.offsets import DataLossError, OffsetRange
+from headrace.spark.source.schema import arrow_schema
+from headrace.spark.source.tasks import ReadTask
 
 log = logging.getLogger(__name__)
 
 _RETRY_PAUSE_S = 0.1
+
+
+def read_task(client: SourceClient, task: ReadTask, options: SourceOptions) -> Iterator[Any]:
+    """Yield the records of a task's ranges as Arrow batches."""
+    for wanted in task.ranges:
+        yield from read_range(client, wanted, options)
 
 
 def read_range(
@@ -42,9 +50,7 @@ def read_range(
         ApiError: The broker refused, or the rest of the range did not come in time.
         TransportError: No broker answered in time.
     """
-    decoder = RangeDecoder(
-        wanted.topic_partition, wanted.start, wanted.end, include_headers=options.include_headers
-    )
+    decoder = RangeDecoder(wanted.topic_partition, wanted.start, wanted.end, arrow_schema(options))
     deadline = clock() + options.poll_timeout_ms / 1000
     while decoder.position < wanted.end:
         before = decoder.position
