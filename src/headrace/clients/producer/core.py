@@ -13,12 +13,13 @@ from headrace.clients.flows.effects import Flow, Wait
 from headrace.clients.flows.topic_settings import hidden_settings, topic_settings
 from headrace.clients.producer.batches import Batch, PartitionQueue
 from headrace.clients.producer.delivery import Delivery, Fate
-from headrace.clients.producer.many import Many
+from headrace.clients.producer.many import Many, Rows
 from headrace.clients.producer.partitioners import (
     KeyHash,
     Partitioner,
     PartitionerFactory,
     Sticky,
+    partition_for_key,
     partitioner_factory,
 )
 from headrace.clients.producer.sender import Sender
@@ -258,6 +259,38 @@ class ProducerCore(Generic[D]):
             if many.on_delivery is not None:
                 for delivery in new:
                     delivery.add_done_callback(many.on_delivery)
+        return True
+
+    def send_rows(self, rows: Rows) -> bool:
+        """Add records that nobody asks the fate of one by one, as `send_many` does; `flush` tells of a failure.
+
+        Raises:
+            ClosedError: The producer is closed.
+            ApiError: The topic has no such partition, or a record exceeds `max.request.size`; those before it were
+                added.
+        """
+        topic = self._topics.get(rows.topic)
+        if topic is None or not rows.partitions <= set(range(topic.count)):
+            self._check_sending()
+            return False
+        by_key = type(topic.partitioner) is KeyHash
+        queues, count = topic.queues, topic.count
+        for key, value, headers, timestamp_ms, partition in rows.records:
+            if partition is None and key is not None and by_key:
+                partition = partition_for_key(key, count)  # noqa: PLW2901 - this is where it is found out
+            queue = None if partition is None else queues.get(partition)
+            open_batch = None if queue is None else queue.open
+            if open_batch is None or not open_batch.append(key, value, headers, timestamp_ms):
+                self._append(
+                    topic,
+                    key,
+                    value,
+                    headers=headers,
+                    timestamp_ms=timestamp_ms,
+                    partition=partition,
+                )
+                if self.sender.buffered > self._config.buffer_memory:
+                    return False
         return True
 
     def _serialize(self, topic: Topic, many: Many[D]) -> None:

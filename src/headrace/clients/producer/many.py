@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from headrace.clients.producer.delivery import Delivery
@@ -52,3 +52,23 @@ class Many(Generic[D]):
         """Whether keys and values are bytes already."""
         self.deliveries: list[D] = []
         """Of the records that are in the buffer."""
+
+
+Row = tuple[bytes | None, bytes | None, Headers, int, int | None]
+"""Key, value, headers, timestamp in milliseconds, and the partition unless the partitioner chooses it."""
+
+
+class Rows:
+    """Records as bytes, each with all that it has of its own; who adds them takes them off `records`."""
+
+    def __init__(self, topic: str, records: Iterable[Row], partitions: Iterable[int] = ()) -> None:
+        """Keep what the records consist of.
+
+        Args:
+            topic: Where to.
+            records: The records.
+            partitions: Every partition that one of them names.
+        """
+        self.topic = topic
+        self.records: Iterator[Row] = iter(records)
+        self.partitions = frozenset(partitions)

@@ -315,18 +315,18 @@ class Sender:
 
     def _complete(self, queue: PartitionQueue, batch: Batch, produced: ProducedPartition) -> None:
         self._let_go(queue, batch)
-        self.delivered += len(batch.deliveries)
+        self.delivered += batch.count
         queue.confirmed = True
         written = Written(produced.base_offset, produced.log_append_time_ms)
         self._engine.callbacks.extend(batch.fate.settle(written))
 
     def _abandon(self, queue: PartitionQueue, batch: Batch, error: HeadraceError) -> None:
         self._let_go(queue, batch)
-        self.failed += len(batch.deliveries)
+        self.failed += batch.count
         # The records after it have a gap before them: a new epoch begins their sequence anew.
         if batch.base_sequence >= 0 and self.transactions is None:
             self._lose_identity(queue)
-        for delivery in batch.deliveries:
+        for delivery in batch.deliveries or (Delivery(None, batch.fate, 0, -1),):
             if not self.failures and not delivery.observed:
                 self.failures.append(delivery)
         self._engine.callbacks.extend(batch.fate.settle(error))

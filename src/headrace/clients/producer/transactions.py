@@ -260,6 +260,25 @@ class Transactions:
             if self.state is State.DELIVERING:
                 self._change(State.OPEN)
 
+    def hand_over(self, timeout_ms: int) -> Flow[TransactionalProducer]:
+        """Deliver what was sent, and leave it to whoever gets what this returns to end the transaction.
+
+        This producer is of no more use then; one that takes over the transactional id aborts the transaction as ever.
+
+        Raises:
+            AbortableTransactionError: A record was not delivered.
+            FatalTransactionError: The producer is none any more.
+            TransportError: Records are not delivered in time.
+        """
+        self._raise_if(State.DEAD, State.DOOMED)
+        with self._alone("hands the transaction over"):
+            if self.state is not State.OPEN:
+                raise TransactionStateError("there is no transaction to hand over")
+            yield from self._deliver(self._engine.now_ms + timeout_ms)
+            self._error = FatalTransactionError("the transaction was handed over: use a new producer")
+            self._change(State.DEAD)
+            return self._who
+
     def abort(self, timeout_ms: int) -> Flow[None]:
         """Give up what was sent, and have it taken for never written.
 
