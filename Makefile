@@ -3,6 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q
+export PYTHONDONTWRITEBYTECODE :=  # tests and the processes they start are compiled once, not by each of them
 
 .PHONY: help run test check format conformance chaos chaos-spark crash delay simulate fuzz bench generate clean
 
@@ -21,7 +22,8 @@ check:  ## lint, types, import contracts, generated files, unit and property tes
 	$(BIN)/lint-imports
 	$(BIN)/python tools/generate_messages.py --check
 	$(BIN)/python tools/generate_protocol_support.py --check
-	$(PYTEST) -n 2 tests/unit tests/property
+# One worker more than cores: there is always a test that waits.
+	$(PYTEST) -n 3 tests/unit tests/property
 
 test: check  ## everything that needs no special hardware (under twenty minutes)
 	$(PYTEST) -n 2 tests/fuzz

@@ -63,7 +63,9 @@ async def until(holds: Callable[[], bool]) -> None:
 async def run_refresh(path: Path, issuer: Issuer) -> None:
     url = path.as_uri()
     write(path, issuer.key_set())
-    authenticator, journal = authenticator_for(url, 1000), RecordingJournal()
+    authenticator, journal = authenticator_for(url), RecordingJournal()
+    # In milliseconds; no configuration may ask so often.
+    authenticator.key_urls[url] = 20  # type: ignore[index]  # it is a dict, and this a test
     reader = KeyReader(asyncio.get_running_loop(), authenticator, journal)
     assert known(authenticator, url) == 1
     write(path, "garbage")

@@ -15,6 +15,10 @@ from headrace.streams.groups import Group
 from headrace.types import TopicPartition
 
 PATIENCE_S = 20
+QUICK = {
+    "group.consumer.min.heartbeat.interval.ms": "20",
+    "group.consumer.heartbeat.interval.ms": "20",
+}
 MEMBER: dict[str, Any] = {
     "group": "g",
     "heartbeat_interval_ms": 100,
@@ -61,7 +65,7 @@ class Members:
 
 @pytest.fixture
 def broker():
-    with Broker(configs={"group.initial.rebalance.delay.ms": "0"}) as opened:
+    with Broker(configs=QUICK) as opened:
         opened.create_topic("a", partitions=3)
         opened.create_topic("b", partitions=4)
         yield opened
@@ -128,15 +132,14 @@ def test_seven_partitions_and_five_members_by_the_assignor_of_the_group(broker) 
 
 
 def test_a_group_is_there_after_a_restart(tmp_path) -> None:
-    configs = {"group.initial.rebalance.delay.ms": "0"}
-    with Broker(tmp_path, configs=configs) as first:
+    with Broker(tmp_path, configs=QUICK) as first:
         first.create_topic("a", partitions=3)
         group = first.create_group("g", assignor="equal", topics=["a"])
         expected = publish(first, "a", 3, "first")
         members = Members(group, Consumer(first, **MEMBER))
         members.until("first records", lambda: set(members.records) == expected)
         members.close()
-    with Broker(tmp_path, configs=configs) as second:
+    with Broker(tmp_path, configs=QUICK) as second:
         expected = publish(second, "a", 3, "second")
         group = second.group("g")
         members = Members(group, Consumer(second, **MEMBER), Consumer(second, **MEMBER))

@@ -82,14 +82,14 @@ def test_a_broker_that_restarts_is_found_again_on_its_port() -> None:
 def test_silence_ends_at_the_deadline_and_the_connection_is_given_up() -> None:
     with (
         FakeCluster(topics={"t": 1}) as cluster,
-        client(cluster, request_timeout_ms=1_000) as impatient,
+        client(cluster, request_timeout_ms=300) as impatient,
     ):
         impatient.metadata()
         cluster.faults.append(Fault(ApiKey.LIST_OFFSETS, "silence"))
         began = time.monotonic()
         with pytest.raises(TransportError, match="did not answer in time"):
             impatient.list_offsets({T0: LATEST})
-        assert 0.9 < time.monotonic() - began < 5
+        assert 0.27 < time.monotonic() - began < 5
         assert impatient.list_offsets({T0: LATEST})[T0].offset == 0, "on a new connection"
         assert cluster.brokers[1].accepted == 2
 
