@@ -2,8 +2,12 @@
 
 The poller never waits for a handler, so the group keeps this member however long one takes. A partition with much open
 work is paused. Only what is finished without a gap is committed. When a partition goes, what runs there is waited for,
-within a bound, then its position is committed, and only then the consumer lets it go. A worker that cannot commit then
-does not say that it has let go: it ends, and says why.
+within a bound, then its position is committed, and only then the consumer lets it go.
+
+A worker that cannot commit then ends, and says why. The partition goes all the same, or the group would stand still:
+with the next heartbeat (KIP-848), or when the worker leaves. Whoever has it next goes on from what is committed, so what
+was finished since is handled again. Exactly once, it first waits for how the last transaction ends, and what that has
+written counts once or not at all.
 """
 
 from __future__ import annotations
@@ -437,8 +441,8 @@ class Worker:
         """Finish what runs in these partitions, within the bound, and commit: then they may go.
 
         Raises:
-            WorkerFailedError: The commit failed until `request.timeout.ms` was over. The consumer has not told the
-                group that they may go, and does not any more: the worker ends.
+            WorkerFailedError: The commit failed until `request.timeout.ms` was over. They go all the same, and the
+                worker ends.
         """
         async with self._handing_over:
             if not self._at_most_once:

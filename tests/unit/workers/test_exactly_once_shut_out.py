@@ -10,13 +10,19 @@ import pytest
 
 import headrace
 from headrace import App
-from headrace.errors import ConfigError, ProducerFencedError
+from headrace.clients.producer import core
+from headrace.errors import ConfigError, ProducerFencedError, WorkerFailedError
 from headrace.protocol.api_keys import ApiKey
 from headrace.testing import Broker
 from headrace.testing.faults import drop_connection
 from headrace.testing.interception import Exchange, Reply
 
-SOON: dict[str, Any] = {"delivery": "exactly_once", "transaction_ms": 5, "group": "g"}
+SOON: dict[str, Any] = {"delivery": "exactly_once", "group": "g"}
+SOON_TOLD = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.consumer.min.heartbeat.interval.ms": "20",
+    "group.consumer.heartbeat.interval.ms": "20",
+}
 
 
 @pytest.fixture
@@ -27,10 +33,12 @@ def broker() -> Iterator[Broker]:
         yield broker
 
 
-def make_app(**options: Any) -> App:
-    app = App(commit_interval_s=0.02, retry_backoff_ms=5)
+def make_app(client_id: str = "app", **options: Any) -> App:
+    app = App(
+        client_id=client_id, commit_interval_s=0.02, retry_backoff_ms=5, request_timeout_ms=300
+    )
 
-    @app.worker("orders", **SOON, **options)
+    @app.worker("orders", **{"transaction_ms": 5, **SOON, **options})
     @app.publishes("invoices")
     async def bill(order: bytes) -> bytes:
         return order
@@ -49,7 +57,7 @@ def await_invoices(broker: Broker, *wanted: bytes) -> None:
         while len(found) < len(wanted):
             assert time.monotonic() < deadline, found
             found += [record.value for record in consumer.poll(0.1)]
-    assert found == list(wanted)
+    assert sorted(found) == list(wanted)
 
 
 def test_of_two_workers_with_one_transactional_id_the_older_stops_and_says_what_to_do(
@@ -111,3 +119,43 @@ def test_two_workers_of_one_app_with_one_transactional_id_are_refused_at_once() 
 
         @app.worker("invoices", transactional_id="tx", **SOON)
         async def post(invoice: bytes) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("protocol", "lose"),
+    [
+        ("classic", drop_connection()),
+        ("consumer", drop_connection()),
+        ("consumer", drop_connection(handled=True)),
+    ],
+    ids=["classic, not done", "KIP-848, not done", "KIP-848, done"],
+)
+def test_what_could_not_be_committed_before_a_partition_went_is_there_once(
+    protocol: str, lose: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """(1) Nobody confirms the last commit, (2) the partition goes, (3) its next owner waits for how that ended."""
+    monkeypatch.setattr(core, "LAST_ABORT_MS", 100)
+    options: dict[str, Any] = {"group_protocol": protocol, "transaction_timeout_ms": 1_000}
+    if protocol == "classic":
+        options["heartbeat_interval_ms"] = 20
+
+    def run(broker: Broker) -> None:
+        with make_app("older", transaction_ms=60_000, **options).test(broker) as older:
+            for number in range(4):
+                broker.publish("orders", b"%d" % number, partition=number)
+            broker.wait_until(lambda: older._app.counters["bill"].handled == 4)
+            lost = broker.faults.on(ApiKey.END_TXN, lose, client_id="older")
+            with make_app("newer", **options).test(broker) as newer:
+                broker.wait_until(lambda: lost.hits)
+                older._thread.join(20)
+                broker.advance(30_000)  # the coordinator aborts what nobody ends
+                wanted = [b"%d" % number for number in range(4)]
+                await_invoices(broker, *wanted)
+                newer.wait_idle()
+                await_invoices(broker, *wanted)
+
+    with Broker(configs=SOON_TOLD) as broker:
+        broker.create_topic("orders", partitions=4)
+        broker.create_topic("invoices")
+        with pytest.raises(WorkerFailedError, match="could not be committed"):
+            run(broker)

@@ -421,13 +421,22 @@ def test_a_stop_while_at_most_once_commits_loses_nothing(broker: Broker, monkeyp
     assert 0 < len(handled) == sum(committed(broker).values())
 
 
-def test_a_worker_that_cannot_commit_when_a_partition_has_to_go_ends_and_says_so() -> None:
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_worker_that_cannot_commit_when_a_partition_has_to_go_ends_and_says_so(
+    protocol: str,
+) -> None:
+    """The partition goes all the same, and what was finished there is handled again."""
     handled: list[tuple[str, str]] = []
+    options = {"heartbeat_interval_ms": 20} if protocol == "classic" else {}
+    configs = {
+        "group.consumer.min.heartbeat.interval.ms": "20",
+        "group.consumer.heartbeat.interval.ms": "20",
+    }
 
     def make(broker: Broker, name: str) -> App:
         app = make_app(broker, client_id=name, request_timeout_ms=200)
 
-        @app.worker("orders", heartbeat_interval_ms=20)
+        @app.worker("orders", group_protocol=protocol, **options)
         async def handle(value: str):
             handled.append((name, value))
 
@@ -446,7 +455,7 @@ def test_a_worker_that_cannot_commit_when_a_partition_has_to_go_ends_and_says_so
                 "it has left: its partitions do not wait for a session"
             )
 
-    with headrace.testing.Broker() as broker:
+    with headrace.testing.Broker(configs=configs) as broker:
         broker.create_topic("orders", partitions=4)
         fill(broker, 1)
         asyncio.run(main(broker))
