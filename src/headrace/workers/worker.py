@@ -5,9 +5,9 @@ work is paused. Only what is finished without a gap is committed. When a partiti
 within a bound, then its position is committed, and only then the consumer lets it go.
 
 A worker that cannot commit then ends, and says why. The partition goes all the same, or the group would stand still:
-with the next heartbeat (KIP-848), or when the worker leaves. Whoever has it next goes on from what is committed, so what
-was finished since is handled again. Exactly once, it first waits for how the last transaction ends, and what that has
-written counts once or not at all.
+with the next heartbeat (KIP-848), or when the worker leaves. Whoever has it next goes on from what is committed, so
+what was finished since is handled again. Exactly once, it first waits for how the last transaction ends, and what that
+has written counts once or not at all.
 """
 
 from __future__ import annotations
