@@ -1,29 +1,37 @@
-"""The only place of the Spark source that knows of a client: three questions to a cluster, and connections kept."""
+"""The only place of the Spark source that knows of a client: a few questions to a cluster, and connections kept."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Final, Protocol
 from uuid import UUID
 
 from headrace.clients.blocking import (
+    LATEST,
     READ_COMMITTED,
     READ_UNCOMMITTED,
     BlockingClient,
     FetchedPartition,
     FetchPosition,
+    OffsetAndMetadata,
 )
 from headrace.clients.config import ClientConfig, ConsumerConfig, parse_config
+from headrace.clients.flows.leader_epochs import epoch_ends
 from headrace.errors import ApiError, ConfigError, ErrorCode
+from headrace.records.batch import HEADER_SIZE, BatchHeader
 from headrace.spark.options.reader import ClientOptions
-from headrace.spark.source.offsets import TopicDescription
-from headrace.types import TopicPartition
+from headrace.spark.source.offsets import LogEnd, TopicDescription
+from headrace.types import Buffer, TopicPartition
 
 FETCH_BYTES: Final = 8 << 20
 """Default of `kafka.max.partition.fetch.bytes` here: a task reads one partition, and mostly as much as there is."""
 MAX_CLIENTS: Final = 16
+SAMPLE_BYTES: Final = 64 << 10
+"""What is fetched of a partition to learn how large its records are."""
+UNKNOWN_BYTES: Final = 1024
+"""Taken for an offset where no partition had anything to measure."""
 _ABSENT: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 _NOT_READY: Final = frozenset({ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE})
 
@@ -38,6 +46,23 @@ class SourceClient(Protocol):
         self, partitions: Collection[TopicPartition], position: int
     ) -> dict[TopicPartition, int]:
         """Return the first (EARLIEST) or the next (LATEST) offset of each partition."""
+
+    def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogEnd]:
+        """Return the next offset of each partition, with the leader's epoch."""
+
+    def offsets_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return the first offset with a time in milliseconds or a later one; -1 where there is none."""
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return where each leader's log ends an epoch; -1 where it knows of no such epoch."""
+
+    def bytes_per_offset(
+        self, positions: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, float]:
+        """Return about how many bytes an offset takes, as stored, from each position on."""
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commit offsets for a group without members."""
 
     def fetch(self, topic_partition: TopicPartition, offset: int) -> FetchedPartition:
         """Return raw batches from `offset` on, or after a short wait none; errors are told, not raised."""
@@ -81,6 +106,50 @@ class ClusterClient:
         listed = self._client.list_offsets(dict.fromkeys(partitions, position), self._isolation)
         return {each: found.offset for each, found in listed.items()}
 
+    def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogEnd]:
+        """See `SourceClient`."""
+        if not partitions:
+            return {}
+        listed = self._client.list_offsets(dict.fromkeys(partitions, LATEST), self._isolation)
+        return {each: LogEnd(found.offset, found.leader_epoch) for each, found in listed.items()}
+
+    def offsets_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """See `SourceClient`."""
+        if not times:
+            return {}
+        listed = self._client.list_offsets(times, self._isolation)
+        return {each: found.offset for each, found in listed.items()}
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """See `SourceClient`."""
+        if not epochs:
+            return {}
+        ends = self._client.run(epoch_ends(self._client.state, epochs))
+        return {each: end.offset for each, end in ends.items()}
+
+    def bytes_per_offset(
+        self, positions: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, float]:
+        """See `SourceClient`."""
+        fetched = self._client.fetch(
+            {
+                each: FetchPosition(offset, max_bytes=SAMPLE_BYTES)
+                for each, offset in positions.items()
+            },
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=SAMPLE_BYTES * max(len(positions), 1),
+            isolation_level=self._isolation,
+        )
+        measured = {each: mean_bytes(fetched[each].records) for each in positions}
+        known = [mean for mean in measured.values() if mean is not None]
+        unknown = sum(known) / len(known) if known else UNKNOWN_BYTES
+        return {each: unknown if mean is None else mean for each, mean in measured.items()}
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """See `SourceClient`."""
+        self._client.commit_offsets(group, offsets)
+
     def fetch(self, topic_partition: TopicPartition, offset: int) -> FetchedPartition:
         """See `SourceClient`."""
         max_bytes = self._config.max_partition_fetch_bytes
@@ -96,6 +165,18 @@ class ClusterClient:
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
+
+
+def mean_bytes(records: Buffer) -> float | None:
+    """Return the bytes per offset of batches, the last of which may be cut off; None without a whole header."""
+    size, first, after, position = 0, None, 0, 0
+    while position + HEADER_SIZE <= len(records):
+        header = BatchHeader.parse(records, position)
+        first = header.base_offset if first is None else first
+        after = header.next_offset
+        size += header.size
+        position += header.size
+    return None if first is None else size / (after - first)
 
 
 def consumer_config(options: ClientOptions) -> ConsumerConfig:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from headrace.clients.blocking import FetchedPartition
-from headrace.errors import ErrorCode
+from headrace.clients.blocking import FetchedPartition, OffsetAndMetadata
+from headrace.errors import ApiError, ErrorCode
 from headrace.records.builder import build_batch
 from headrace.spark.options.source import EARLIEST
-from headrace.spark.source.offsets import TopicDescription
+from headrace.spark.source.offsets import LogEnd, TopicDescription
 from headrace.types import TopicPartition
 
 
@@ -21,6 +21,12 @@ class FakeCluster:
         self.batch_records = 3
         self.errors: list[ErrorCode] = []
         self.fetches: list[tuple[TopicPartition, int]] = []
+        self.epochs: dict[TopicPartition, list[int]] = {}  # where each epoch of a log begins
+        self.asked_epochs: list[Mapping[TopicPartition, int]] = []
+        self.sizes: dict[TopicPartition, float] = {}
+        self.committed: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
+        self.commits = 0
+        self.commit_error: ApiError | None = None
 
     def grow(self, topic: str, partition: int, count: int) -> None:
         first, end = self.logs.get(TopicPartition(topic, partition), (0, 0))
@@ -42,6 +48,36 @@ class FakeCluster:
         self, partitions: Collection[TopicPartition], position: int
     ) -> dict[TopicPartition, int]:
         return {each: self.logs[each][0 if position == EARLIEST else 1] for each in partitions}
+
+    def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogEnd]:
+        return {
+            each: LogEnd(self.logs[each][1], len(self.epochs.get(each, [0])) - 1)
+            for each in partitions
+        }
+
+    def offsets_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """A record's time is its offset times ten."""
+        found = {each: max(self.logs[each][0], -(-time // 10)) for each, time in times.items()}
+        return {each: at if at < self.logs[each][1] else -1 for each, at in found.items()}
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        if epochs:
+            self.asked_epochs.append(epochs)
+        return {
+            each: [*self.epochs.get(each, [0]), self.logs[each][1]][epoch + 1]
+            for each, epoch in epochs.items()
+        }
+
+    def bytes_per_offset(
+        self, positions: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, float]:
+        return {each: self.sizes.get(each, 100.0) for each in positions}
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        self.commits += 1
+        if self.commit_error is not None:
+            raise self.commit_error
+        self.committed[group] = dict(offsets)
 
     def fetch(self, topic_partition: TopicPartition, offset: int) -> FetchedPartition:
         self.fetches.append((topic_partition, offset))

@@ -1,22 +1,23 @@
-"""Which records a read covers: offsets as Spark's checkpoints hold them, ranges, the limit per trigger, lost data.
+"""Which records a batch of a stream covers: offsets as Spark's checkpoints hold them, ranges, lost data.
 
 All functions here are pure; `headrace.spark.cluster` answers the questions to the brokers.
 """
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from headrace.errors import ConfigError, HeadraceError
-from headrace.spark.options.source import EARLIEST, LATEST, Positions, Selection
+from headrace.spark.options.source import Positions
+from headrace.spark.source.division import Division
 from headrace.types import TopicPartition
 
 EXTRA: Final = "$headrace"
 """The one key of the JSON that is no topic: no topic can have such a name."""
+VERSION: Final = 2
+"""Of what lies under that key. Form 1 had no `version`, `epochs` and `tasks`; all earlier forms stay readable."""
 
 
 class DataLossError(HeadraceError):
@@ -41,6 +42,14 @@ class TopicDescription:
 
 
 Topology = Mapping[str, TopicDescription]
+
+
+@dataclass(frozen=True)
+class LogEnd:
+    """Where a partition ends, and the epoch of its leader (-1 where brokers do not tell)."""
+
+    offset: int
+    leader_epoch: int = -1
 
 
 @dataclass(frozen=True)
@@ -69,11 +78,14 @@ class StreamOffsets:
     positions: Positions
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     first_start: Positions | None = None
+    epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """The leader epochs at the time, to find out later whether a log was truncated below its position."""
+    division: Division | None = None
+    """How the batch that ends here is divided into tasks."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the form that checkpoints hold; equal offsets give equal text."""
-        encoded = positions_to_json(self.positions)
-        extra: dict[str, Any] = {}
+        extra: dict[str, Any] = {"version": VERSION}
         if self.first_start is not None:
             extra["start"] = positions_to_json(self.first_start)
         ids = {
@@ -81,23 +93,35 @@ class StreamOffsets:
         }
         if ids:
             extra["topicIds"] = ids
-        return {**encoded, EXTRA: extra} if extra else encoded
+        if self.epochs:
+            extra["epochs"] = positions_to_json(self.epochs)
+        if self.division is not None:
+            extra["tasks"] = self.division.to_json()
+        return {**positions_to_json(self.positions), EXTRA: extra}
 
     @classmethod
     def from_json(cls, encoded: Mapping[str, Any]) -> StreamOffsets:
-        """Read what `to_json` returned.
+        """Read what `to_json` returned, now or in an earlier version, or what Spark's Kafka connector wrote.
 
         Raises:
-            ConfigError: The checkpoint is not from this source.
+            ConfigError: The checkpoint is not from this source, or from a later version of it.
         """
         topics = {name: part for name, part in encoded.items() if name != EXTRA}
         extra = encoded.get(EXTRA, {})
         try:
-            start = extra.get("start")
+            version = int(extra.get("version", 1))
+            if version > VERSION:
+                raise ConfigError(
+                    f"the checkpoint was written by a later version of Headrace (its form is {version}, and this "
+                    f"version reads forms up to {VERSION}): upgrade Headrace"
+                )
+            start, division = extra.get("start"), extra.get("tasks")
             return cls(
                 _positions_from_json(topics),
                 dict(extra.get("topicIds", {})),
                 None if start is None else _positions_from_json(start),
+                _positions_from_json(extra.get("epochs", {})),
+                None if division is None else Division.from_json(division),
             )
         except (AttributeError, TypeError, ValueError):
             raise ConfigError(f"the checkpoint holds no offsets of topics: {encoded!r}") from None
@@ -119,116 +143,23 @@ def _positions_from_json(encoded: Mapping[str, Any]) -> dict[TopicPartition, int
     }
 
 
-def select(selection: Selection, topology: Topology) -> list[TopicPartition]:
-    """Return the partitions that there are of those asked for, sorted."""
-    existing = [
-        TopicPartition(name, number)
-        for name in sorted(topology)
-        for number in topology[name].partitions
-    ]
-    if selection.pattern is not None:
-        return [each for each in existing if re.fullmatch(selection.pattern, each.topic)]
-    if selection.topics:
-        return [each for each in existing if each.topic in selection.topics]
-    return [each for each in existing if each in selection.partitions]
-
-
-def check_exists(
-    selection: Selection, topology: Topology, known: Collection[TopicPartition] = ()
-) -> None:
-    """Check that what was asked for by name is there.
-
-    Args:
-        selection: What was asked for.
-        topology: What there is.
-        known: What the stream has read already: if that is gone, it is not the options' fault.
-
-    Raises:
-        ConfigError: A topic or partition does not exist.
-    """
-    names = {topic for topic, _ in known} | set(topology)
-    missing = [name for name in selection.topics if name not in names]
-    if missing:
-        raise ConfigError(f"there is no topic {', '.join(missing)} (option subscribe)")
-    existing = {each for each in selection.partitions if each in known} | set(
-        select(selection, topology)
-    )
-    absent = [each for each in selection.partitions if each not in existing]
-    if absent:
-        raise ConfigError(f"there is no partition {', '.join(map(str, absent))} (option assign)")
-
-
-def check_complete(option: str, given: Positions, wanted: Collection[TopicPartition]) -> None:
-    """Check that offsets given as JSON name just the partitions that are read.
-
-    Raises:
-        ConfigError: Some are missing or too many.
-    """
-    missing = sorted(set(wanted) - set(given))
-    extra = sorted(set(given) - set(wanted))
-    if missing:
-        raise ConfigError(f"option {option} says nothing of {', '.join(map(str, missing))}")
-    if extra:
-        raise ConfigError(f"option {option} names {', '.join(map(str, extra))}, which are not read")
-
-
-def resolve(given: Positions, earliest: Positions, latest: Positions) -> dict[TopicPartition, int]:
-    """Put the offsets that -2 and -1 stand for in their places."""
-    symbolic = {EARLIEST: earliest, LATEST: latest}
-    return {
-        each: symbolic[offset][each] if offset in symbolic else offset
-        for each, offset in given.items()
-    }
-
-
-def check_bounds(
-    positions: Positions, earliest: Positions, latest: Positions
-) -> Iterable[tuple[TopicPartition, int, str]]:
-    """Yield (partition, nearest offset there is, what is wrong) for positions outside of their logs."""
-    for each, offset in sorted(positions.items()):
-        if offset < earliest[each]:
-            yield (
-                each,
-                earliest[each],
-                f"offsets {offset} to {earliest[each] - 1} of {each} were removed before they were read",
-            )
-        elif offset > latest[each]:
-            yield (
-                each,
-                latest[each],
-                f"{each} ends at offset {latest[each]}, before offset {offset}, where reading should go on",
-            )
-
-
-def limit_total(start: Positions, end: Positions, max_offsets: int) -> dict[TopicPartition, int]:
-    """Move `end` back so that at most about `max_offsets` offsets lie between; each partition gets its share.
-
-    As in Spark's Kafka connector the share is proportional to what waits in each partition, and a partition with
-    something to read gets at least one offset, so that none starves. That may exceed the limit by less than the
-    number of partitions.
-    """
-    waiting = {each: end[each] - start[each] for each in end if end[each] > start[each]}
-    total = sum(waiting.values())
-    if total <= max_offsets:
-        return dict(end)
-    limited = {each: min(end[each], start[each]) for each in end}
-    for each, size in waiting.items():
-        share = max_offsets * size / total
-        limited[each] = start[each] + min(size, max(1, math.floor(share)))
-    return limited
-
-
-def removed(known: StreamOffsets, current: Topology) -> list[str]:
+def removed(
+    known: StreamOffsets, current: Topology, selected: Collection[TopicPartition]
+) -> list[str]:
     """Say what of the stream so far is not there any more: topics, partitions, or a topic under its old name."""
     found: list[str] = []
     for name in sorted({topic for topic, _ in known.positions}):
         if name not in current:
-            found.append(f"topic {name} does not exist any more")
+            found.append(f"topic {name} does not exist any more, or the options name it no more")
         elif changed_id(known.topic_ids.get(name, ""), current[name].topic_id):
             found.append(f"topic {name} was deleted and created again")
-    for topic, partition in sorted(known.positions):
-        if topic in current and partition not in current[topic].partitions:
-            found.append(f"partition {topic}-{partition} does not exist any more")
+    for each in sorted(known.positions):
+        if each.topic not in current:
+            continue
+        if each.partition not in current[each.topic].partitions:
+            found.append(f"partition {each} does not exist any more")
+        elif each not in selected:
+            found.append(f"partition {each} is not among those that the options name any more")
     return found
 
 

@@ -9,16 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError
-from headrace.spark.options.source import Selection
+from headrace.spark.source.division import Division
 from headrace.spark.source.offsets import (
     OffsetRange,
     StreamOffsets,
     TopicDescription,
-    check_exists,
-    limit_total,
     plan,
     removed,
-    select,
 )
 from headrace.types import TopicPartition
 
@@ -31,13 +28,49 @@ TOPOLOGY = {
 
 
 def test_the_json_is_sparks_with_one_extra_key() -> None:
-    offsets = StreamOffsets({B0: 3, A1: 2, A0: 1}, {"a": "id-a", "b": ""}, {A0: 0})
+    offsets = StreamOffsets(
+        {B0: 3, A1: 2, A0: 1},
+        {"a": "id-a", "b": ""},
+        {A0: 0},
+        {A0: 7},
+        Division(2, min_partitions=9),
+    )
 
     assert json.dumps(offsets.to_json()) == (
-        '{"a": {"0": 1, "1": 2}, "b": {"0": 3}, '
-        '"$headrace": {"start": {"a": {"0": 0}}, "topicIds": {"a": "id-a"}}}'
+        '{"a": {"0": 1, "1": 2}, "b": {"0": 3}, "$headrace": {"version": 2, '
+        '"start": {"a": {"0": 0}}, "topicIds": {"a": "id-a"}, "epochs": {"a": {"0": 7}}, '
+        '"tasks": {"cores": 2, "min_partitions": 9}}}'
     )
-    assert json.dumps(StreamOffsets({A0: 1}).to_json()) == '{"a": {"0": 1}}'
+
+
+# What earlier versions wrote, and Spark's own connector; checkpoints of all of them are gone on with.
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"a": {"0": 1}}', StreamOffsets({A0: 1})),
+        ('{"a":{"1":2,"0":1},"b":{"0":3}}', StreamOffsets({A0: 1, A1: 2, B0: 3})),
+        (
+            '{"a": {"0": 1}, "$headrace": {"start": {"a": {"0": 0}}, "topicIds": {"a": "id-a"}}}',
+            StreamOffsets({A0: 1}, {"a": "id-a"}, {A0: 0}),
+        ),
+        (
+            (
+                '{"a": {"0": 1}, "$headrace": {"version": 2, "topicIds": {"a": "id-a"}, '
+                '"epochs": {"a": {"0": 7}}, "tasks": {"cores": 2, "max_records": 5}}}'
+            ),
+            StreamOffsets({A0: 1}, {"a": "id-a"}, None, {A0: 7}, Division(2, max_records=5)),
+        ),
+    ],
+)
+def test_all_that_was_ever_written_to_checkpoints_is_read(
+    text: str, expected: StreamOffsets
+) -> None:
+    assert StreamOffsets.from_json(json.loads(text)) == expected
+
+
+def test_a_checkpoint_of_a_later_version_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"later version of Headrace .* upgrade"):
+        StreamOffsets.from_json({"a": {"0": 1}, "$headrace": {"version": 3}})
 
 
 partitions = st.builds(TopicPartition, st.sampled_from(["a", "b.c", "x_y-z"]), st.integers(0, 12))
@@ -48,9 +81,13 @@ positions = st.dictionaries(partitions, st.integers(0, 1 << 50), max_size=8)
     positions,
     st.one_of(st.none(), positions),
     st.dictionaries(st.sampled_from("ab"), st.just("id")),
+    positions,
+    st.one_of(st.none(), st.builds(Division, st.integers(1, 9), max_records=st.integers(1, 9))),
 )
-def test_json_round_trip_is_exact_and_canonical(at: dict, start: dict | None, ids: dict) -> None:
-    offsets = StreamOffsets(at, ids, start)
+def test_json_round_trip_is_exact_and_canonical(
+    at: dict, start: dict | None, ids: dict, epochs: dict, division: Division | None
+) -> None:
+    offsets = StreamOffsets(at, ids, start, epochs, division)
     text = json.dumps(offsets.to_json())
 
     again = StreamOffsets.from_json(json.loads(text))
@@ -63,47 +100,6 @@ def test_json_round_trip_is_exact_and_canonical(at: dict, start: dict | None, id
 def test_a_checkpoint_of_something_else_is_refused(foreign: dict) -> None:
     with pytest.raises(ConfigError, match="checkpoint"):
         StreamOffsets.from_json(foreign)
-
-
-def test_selection_by_name_pattern_and_partition() -> None:
-    assert select(Selection(topics=("b", "a")), TOPOLOGY) == [A0, A1, B0]
-    assert select(Selection(pattern="a"), TOPOLOGY) == [A0, A1]
-    assert select(Selection(pattern="a.*"), TOPOLOGY) == [A0, A1, TopicPartition("ab", 0)]
-    assert select(Selection(partitions=(A1, TopicPartition("a", 9))), TOPOLOGY) == [A1]
-
-
-def test_what_is_missing_is_named_unless_the_stream_knew_it() -> None:
-    with pytest.raises(ConfigError, match="no topic gone, lost"):
-        check_exists(Selection(topics=("gone", "a", "lost")), TOPOLOGY)
-    with pytest.raises(ConfigError, match="no partition a-7"):
-        check_exists(Selection(partitions=(A0, TopicPartition("a", 7))), TOPOLOGY)
-    check_exists(Selection(topics=("gone",)), TOPOLOGY, known=[TopicPartition("gone", 0)])
-
-
-@given(
-    st.dictionaries(
-        partitions, st.tuples(st.integers(0, 50), st.integers(0, 1000)), min_size=1, max_size=8
-    ),
-    st.integers(1, 2000),
-)
-def test_a_limit_is_kept_shared_and_starves_nobody(sizes: dict, limit: int) -> None:
-    start = {each: first for each, (first, _) in sizes.items()}
-    end = {each: first + size for each, (first, size) in sizes.items()}
-    waiting = sum(size for _, size in sizes.values())
-
-    limited = limit_total(start, end, limit)
-
-    assert limited.keys() == end.keys()
-    taken = {each: limited[each] - start[each] for each in sizes}
-    assert all(0 <= taken[each] <= size for each, (_, size) in sizes.items())
-    assert all(taken[each] >= 1 for each, (_, size) in sizes.items() if size)
-    assert sum(taken.values()) <= limit + len(sizes)
-    if waiting <= limit:
-        assert limited == end
-
-
-def test_a_limit_is_shared_in_proportion() -> None:
-    assert limit_total({A0: 0, A1: 10}, {A0: 900, A1: 110}, 100) == {A0: 90, A1: 20}
 
 
 def test_ranges_between_two_places() -> None:
@@ -144,8 +140,9 @@ def test_what_was_removed_or_created_again_is_told() -> None:
         {"a": "other", "b": "x"},
     )
 
-    assert removed(known, TOPOLOGY) == [
+    assert removed(known, TOPOLOGY, {A0}) == [
         "topic a was deleted and created again",
-        "topic gone does not exist any more",
+        "topic gone does not exist any more, or the options name it no more",
         "partition a-5 does not exist any more",
+        "partition b-0 is not among those that the options name any more",
     ]

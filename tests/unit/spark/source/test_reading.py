@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pyspark.sql.datasource import InputPartition
 
-from headrace.errors import ApiError, ConfigError, ErrorCode, TransportError
+from headrace.errors import ApiError, ErrorCode, TransportError
 from headrace.spark.options.source import SourceOptions, source_options
-from headrace.spark.source.batch import HeadraceBatchReader, batch_ranges
+from headrace.spark.source.batch import HeadraceBatchReader
 from headrace.spark.source.offsets import DataLossError, OffsetRange
 from headrace.spark.source.reading import read_range
 from headrace.types import TopicPartition
@@ -92,40 +92,6 @@ def test_a_log_that_was_cut_off_is_an_error_or_passed_over(cluster: FakeCluster)
 def test_records_that_never_come_are_not_waited_for_endlessly(cluster: FakeCluster) -> None:
     with pytest.raises(TransportError, match=r"from offset 20 to 24 .* 2 s .*pollTimeoutMs"):
         offsets(cluster, 18, 25, options(poll_timeout_ms=2000))
-
-
-def test_a_batch_read_covers_what_there_is_without_empty_ranges(cluster: FakeCluster) -> None:
-    cluster.grow("a", 1, 0)
-    cluster.logs[A0] = (3, 20)
-
-    assert batch_ranges(cluster, options()) == [OffsetRange(A0, 3, 20)]
-
-
-def test_a_batch_read_between_given_offsets(cluster: FakeCluster) -> None:
-    given = options(starting={A0: 5}, ending={A0: -1})
-
-    assert batch_ranges(cluster, given) == [OffsetRange(A0, 5, 20)]
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        (
-            {"starting": {A0: 5, TopicPartition("b", 0): 1}},
-            ConfigError,
-            "names b-0, which are not read",
-        ),
-        ({"starting": {}}, ConfigError, "startingOffsets says nothing of a-0"),
-        ({"ending": {A0: 21}}, ConfigError, "endingOffsets: a-0 ends at offset 20"),
-        ({"starting": {A0: 9}, "ending": {A0: 8}}, ConfigError, "lies behind endingOffsets 8"),
-        ({"starting": {A0: 25}}, DataLossError, "ends at offset 20, before offset 25"),
-    ],
-)
-def test_offsets_that_do_not_fit_are_refused_before_a_task_runs(
-    cluster: FakeCluster, changes: dict, error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        batch_ranges(cluster, options(**changes))
 
 
 def test_the_partition_that_spark_makes_of_no_partitions_is_empty() -> None:

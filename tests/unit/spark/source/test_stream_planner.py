@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
-from headrace.errors import ConfigError
-from headrace.spark.options.source import SourceOptions, source_options
+from headrace.clients.blocking import OffsetAndMetadata
+from headrace.errors import ApiError, ConfigError, ErrorCode
+from headrace.spark.options.source import Selection, SourceOptions, source_options
 from headrace.spark.source.offsets import DataLossError, StreamOffsets
-from headrace.spark.source.stream import HeadraceStreamReader, StreamPlanner
+from headrace.spark.source.planner import StreamPlanner
+from headrace.spark.source.progress import REPEAT_S
+from headrace.spark.source.stream import HeadraceStreamReader
 from headrace.types import TopicPartition
 from tests.unit.spark.fakes import FakeCluster
 
@@ -41,25 +44,24 @@ def through_the_log(offsets: StreamOffsets) -> StreamOffsets:
 
 
 def ranges(planner: StreamPlanner, start: StreamOffsets, end: StreamOffsets) -> list[tuple]:
-    return [tuple(vars(task.wanted).values()) for task in planner.ranges(start, end)]
+    found = [wanted for task in planner.tasks(start, end) for wanted in task.ranges]
+    return sorted((each.topic_partition, each.start, each.end) for each in found)
 
 
-def run(
-    planner: StreamPlanner, start: StreamOffsets, max_offsets: int | None = None
-) -> tuple[StreamOffsets, list]:
-    end = through_the_log(planner.latest(start, max_offsets))
+def run(planner: StreamPlanner, start: StreamOffsets) -> tuple[StreamOffsets, list]:
+    end = through_the_log(planner.latest(start))
     return end, ranges(planner, start, end)
 
 
 def test_batches_follow_each_other_without_gap(cluster: FakeCluster) -> None:
-    planner = StreamPlanner(cluster, options())
+    planner = StreamPlanner(cluster, options(max_offsets_per_trigger=4))
     place, covered = planner.initial(), []
     for grown in (0, 5, 1):
         cluster.grow("a", 1, grown)
-        place, batch = run(planner, place, 4)
+        place, batch = run(planner, place)
         covered += batch
-    place, batch = run(planner, place)
-    covered += batch
+    end = through_the_log(planner.latest(place, limited=False))
+    covered += ranges(planner, place, end)
 
     for each, end in ((A0, 10), (A1, 6)):
         spans = [
@@ -84,7 +86,7 @@ def test_latest_is_pinned_for_a_query_that_fails_in_its_first_batch(cluster: Fak
     start = planner.initial()
     cluster.grow("a", 0, 7)
     assert planner.initial() == start, "Spark asks twice"
-    logged = through_the_log(planner.latest(start, None))
+    logged = through_the_log(planner.latest(start))
     cluster.grow("a", 0, 100)
 
     again = StreamPlanner(cluster, options(starting="latest"))
@@ -97,16 +99,17 @@ def test_latest_is_pinned_for_a_query_that_fails_in_its_first_batch(cluster: Fak
 
 
 def test_available_now_ends_where_it_began_to_run(cluster: FakeCluster) -> None:
-    planner = StreamPlanner(cluster, options())
+    planner = StreamPlanner(cluster, options(max_offsets_per_trigger=6, min_offsets_per_trigger=5))
+    place = planner.initial()
     planner.set_target()
     cluster.grow("a", 0, 90)
     cluster.grow("a", 2, 5)  # a partition added meanwhile
 
-    place, first = run(planner, planner.initial(), 6)
-    place, second = run(planner, place, 6)
+    place, first = run(planner, place)
+    place, second = run(planner, place)
 
-    assert [*first, *second] == [(A0, 0, 6), (A0, 6, 10)]
-    assert through_the_log(planner.latest(place, 6)) == place
+    assert [*first, *second] == [(A0, 0, 6), (A0, 6, 10)], "the last four are not waited with"
+    assert through_the_log(planner.latest(place)) == place
 
     later = StreamPlanner(cluster, options())
     later.set_target()
@@ -149,7 +152,7 @@ def test_what_is_gone_stops_the_query_or_is_passed_over(
     change(cluster)
 
     with pytest.raises(DataLossError, match=message) as caught:
-        planner.latest(place, None)
+        planner.latest(place)
     assert "failOnDataLoss" in str(caught.value)
 
     lenient = StreamPlanner(cluster, options(fail_on_data_loss=False))
@@ -164,7 +167,7 @@ def test_a_logged_batch_of_a_topic_created_again_is_not_read_from_the_new_one(
     cluster: FakeCluster,
 ) -> None:
     planner = StreamPlanner(cluster, options())
-    logged = through_the_log(planner.latest(planner.initial(), None))
+    logged = through_the_log(planner.latest(planner.initial()))
     cluster.ids["a"] = "another"
 
     with pytest.raises(DataLossError, match="created again"):
@@ -193,3 +196,147 @@ def test_the_reader_is_pickled_for_tasks_without_its_connections(cluster: FakeCl
     reader._planner = StreamPlanner(cluster, options())
 
     assert pickle.loads(pickle.dumps(reader))._planner is None
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_batch_waits_for_enough_records_but_not_for_ever(cluster: FakeCluster) -> None:
+    clock = Clock()
+    waiting = options(min_offsets_per_trigger=20, max_trigger_delay_ms=60_000)
+    planner = StreamPlanner(cluster, waiting, clock=clock)
+
+    place, first = run(planner, planner.initial())
+    assert first == [(A0, 0, 10)], "as with Spark's connector, the first batch does not wait"
+    cluster.grow("a", 0, 19)
+    assert planner.latest(place) is place
+    cluster.grow("a", 1, 1)
+    place, second = run(planner, place)
+    assert second == [(A0, 10, 29), (A1, 0, 1)]
+    cluster.grow("a", 0, 3)
+    clock.now += 59
+    assert planner.latest(place) is place
+    clock.now += 1
+    assert run(planner, place)[1] == [(A0, 29, 32)]
+
+
+def test_limits_hold_together_and_not_when_spark_asks_for_all(cluster: FakeCluster) -> None:
+    cluster.grow("a", 1, 90)
+    cluster.sizes = {A0: 1000.0, A1: 10.0}
+    both = options(max_offsets_per_trigger=50, max_bytes_per_trigger=2725)
+    planner = StreamPlanner(cluster, both)
+
+    _, batch = run(planner, planner.initial())
+    everything = planner.latest(planner.initial(), limited=False)
+
+    assert batch == [(A0, 0, 2), (A1, 0, 22)], "5 and 45 by offsets, of which the bytes allow half"
+    assert everything.positions == {A0: 10, A1: 90}
+
+
+def test_a_batch_that_is_run_again_has_the_tasks_that_it_had(cluster: FakeCluster) -> None:
+    first = StreamPlanner(cluster, options(min_partitions=4, max_tasks=5))
+    start = first.initial()
+    logged = through_the_log(first.latest(start))
+
+    again = StreamPlanner(cluster, options(max_tasks=1))
+
+    before, after = (planner.tasks(start, logged) for planner in (first, again))
+    assert [task.ranges for task in after] == [task.ranges for task in before]
+    assert len(after) == 4
+
+
+def test_what_has_been_processed_is_committed_to_the_group(cluster: FakeCluster) -> None:
+    clock = Clock()
+    planner = StreamPlanner(cluster, options(group="shop"), clock=clock)
+    place = planner.initial()
+    end, _ = run(planner, place)
+    assert {each: kept.offset for each, kept in cluster.committed["shop"].items()} == {A0: 0, A1: 0}
+    run(planner, end)
+    assert cluster.committed["shop"] == {
+        A0: OffsetAndMetadata(10, leader_epoch=0),
+        A1: OffsetAndMetadata(0, leader_epoch=0),
+    }
+
+    run(planner, end)
+    assert cluster.commits == 2, "nothing new"
+    clock.now += REPEAT_S
+    run(planner, end)
+    assert cluster.commits == 3, "or brokers would forget the offsets"
+
+
+def test_a_group_that_cannot_be_committed_to_is_refused_at_first_and_warned_of_later(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    planner = StreamPlanner(cluster, options(group="shop"))
+    refused = ApiError(ErrorCode.GROUP_AUTHORIZATION_FAILED, "no")
+    cluster.commit_error = refused
+    with pytest.raises(ConfigError, match="option group: offsets cannot be committed to shop"):
+        planner.latest(planner.initial())
+
+    cluster.commit_error = None
+    place, _ = run(planner, planner.initial())
+    cluster.commit_error = refused
+    assert planner.latest(place).positions == place.positions
+    assert "not committed to group shop" in caplog.text
+
+
+def test_a_log_that_was_cut_off_and_grew_again_is_noticed_by_its_epoch(
+    cluster: FakeCluster,
+) -> None:
+    planner = StreamPlanner(cluster, options())
+    place, _ = run(planner, planner.initial())
+    cluster.epochs[A0] = [0, 10]  # a new leader with the whole log
+    cluster.grow("a", 0, 5)
+    assert planner.latest(place).positions[A0] == 15
+    assert len(cluster.asked_epochs) == 1
+    planner.latest(place)
+    assert len(cluster.asked_epochs) == 1, "asked once for each new epoch"
+
+    cluster.epochs[A0] = [0, 6]  # a new leader without the last four records; others lie there
+    with pytest.raises(DataLossError, match=r"a-0 was cut off at offset 6 after .* up to offset 10"):
+        StreamPlanner(cluster, options()).latest(place)
+    lenient = StreamPlanner(cluster, options(fail_on_data_loss=False))
+    after, batch = run(lenient, place)
+    assert (after.positions[A0], batch) == (6, [])
+    assert run(lenient, after)[1] == [(A0, 6, 15)]
+
+
+def test_records_removed_before_they_were_read_are_noticed_before_a_task_runs(
+    cluster: FakeCluster,
+) -> None:
+    start = StreamPlanner(cluster, options()).initial()
+    cluster.logs[A0] = (6, 10)
+
+    with pytest.raises(DataLossError, match="offsets 0 to 5 of a-0 were removed before"):
+        StreamPlanner(cluster, options()).latest(start)
+    lenient = StreamPlanner(cluster, options(fail_on_data_loss=False, max_offsets_per_trigger=3))
+    end = lenient.latest(start)
+    assert end.positions[A0] == 9, "the limit counts what there is"
+
+
+def test_topics_that_the_options_name_no_more_are_told(cluster: FakeCluster) -> None:
+    cluster.grow("b", 0, 3)
+    both = options(selection=Selection(topics=("a", "b")))
+    place, _ = run(StreamPlanner(cluster, both), StreamPlanner(cluster, both).initial())
+
+    with pytest.raises(DataLossError, match="topic b does not exist any more, or the options"):
+        StreamPlanner(cluster, options()).latest(place)
+    matching = options(selection=Selection(pattern="a.*"))
+    with pytest.raises(DataLossError, match="partition b-0 is not among those"):
+        StreamPlanner(cluster, matching).latest(place)
+
+
+def test_an_empty_topic_is_an_empty_first_batch_and_then_nothing(cluster: FakeCluster) -> None:
+    cluster.logs[A0] = (0, 0)
+    planner = StreamPlanner(cluster, options())
+
+    place, batch = run(planner, planner.initial())
+
+    assert batch == []
+    assert planner.latest(place) is place
+    assert planner.tasks(place, place) == []

@@ -1,0 +1,59 @@
+"""How much of what waits a micro-batch takes. All functions are pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from headrace.spark.options.source import Positions
+from headrace.types import TopicPartition
+
+
+def waiting(start: Positions, end: Positions) -> dict[TopicPartition, int]:
+    """Return how many offsets lie between, for partitions with any."""
+    return {each: end[each] - start[each] for each in end if end[each] > start[each]}
+
+
+def limit_total(start: Positions, end: Positions, max_offsets: int) -> dict[TopicPartition, int]:
+    """Move `end` back so that at most about `max_offsets` offsets lie between; each partition gets its share.
+
+    As in Spark's Kafka connector, rounding included, the share is proportional to what waits in each partition, and a
+    partition with something to read gets at least one offset, so that none starves. That may exceed the limit by less
+    than the number of partitions.
+    """
+    sizes = waiting(start, end)
+    total = sum(sizes.values())
+    if total <= max_offsets:
+        return dict(end)
+    shares = {each: max_offsets * (size / total) for each, size in sizes.items()}
+    return _take(start, end, sizes, shares)
+
+
+def limit_bytes(
+    start: Positions,
+    end: Positions,
+    bytes_per_offset: Mapping[TopicPartition, float],
+    max_bytes: int,
+) -> dict[TopicPartition, int]:
+    """Move `end` back so that about `max_bytes` lie between, by an estimate of what an offset of each partition holds.
+
+    Every partition gets the same part of what waits in it, and at least one offset.
+    """
+    sizes = waiting(start, end)
+    total = sum(size * bytes_per_offset[each] for each, size in sizes.items())
+    if total <= max_bytes:
+        return dict(end)
+    shares = {each: size * (max_bytes / total) for each, size in sizes.items()}
+    return _take(start, end, sizes, shares)
+
+
+def _take(
+    start: Positions,
+    end: Positions,
+    sizes: Mapping[TopicPartition, int],
+    shares: Mapping[TopicPartition, float],
+) -> dict[TopicPartition, int]:
+    limited = {each: min(end[each], start[each]) for each in end}
+    for each, size in sizes.items():
+        limited[each] = start[each] + min(size, max(1, math.floor(shares[each])))
+    return limited

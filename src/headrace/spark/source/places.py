@@ -1,0 +1,181 @@
+"""Where reads start and end: what the options say of a cluster's partitions, as offsets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from headrace.errors import ConfigError
+from headrace.spark.cluster import SourceClient
+from headrace.spark.options.source import (
+    EARLIEST,
+    LATEST,
+    AtTimestamp,
+    Ending,
+    Positions,
+    Selection,
+    SourceOptions,
+    Starting,
+)
+from headrace.spark.source.offsets import Topology
+from headrace.types import TopicPartition
+
+
+def select(selection: Selection, topology: Topology) -> list[TopicPartition]:
+    """Return the partitions that there are of those asked for, sorted."""
+    existing = [
+        TopicPartition(name, number)
+        for name in sorted(topology)
+        for number in topology[name].partitions
+    ]
+    if selection.pattern is not None:
+        return [each for each in existing if re.fullmatch(selection.pattern, each.topic)]
+    if selection.topics:
+        return [each for each in existing if each.topic in selection.topics]
+    return [each for each in existing if each in selection.partitions]
+
+
+def check_exists(
+    selection: Selection, topology: Topology, known: Collection[TopicPartition] = ()
+) -> None:
+    """Check that what was asked for by name is there.
+
+    Args:
+        selection: What was asked for.
+        topology: What there is.
+        known: What the stream has read already: if that is gone, it is not the options' fault.
+
+    Raises:
+        ConfigError: A topic or partition does not exist.
+    """
+    names = {topic for topic, _ in known} | set(topology)
+    missing = [name for name in selection.topics if name not in names]
+    if missing:
+        raise ConfigError(f"there is no topic {', '.join(missing)} (option subscribe)")
+    existing = {each for each in selection.partitions if each in known} | set(
+        select(selection, topology)
+    )
+    absent = [each for each in selection.partitions if each not in existing]
+    if absent:
+        raise ConfigError(f"there is no partition {', '.join(map(str, absent))} (option assign)")
+
+
+def start_positions(
+    client: SourceClient,
+    options: SourceOptions,
+    wanted: Sequence[TopicPartition],
+    lost: Callable[[str], None],
+) -> dict[TopicPartition, int]:
+    """Return the offset at which each partition is read first.
+
+    Args:
+        client: The cluster.
+        options: Of the read.
+        wanted: The partitions.
+        lost: Takes what is wrong where records are gone that should be read; raises, or lets the read go on.
+
+    Raises:
+        ConfigError: The options do not fit the partitions.
+    """
+    positions = _positions(client, "startingOffsets", options.starting, wanted)
+    if isinstance(options.starting, str):
+        return positions
+    earliest, latest = client.offsets(wanted, EARLIEST), client.offsets(wanted, LATEST)
+    for each, nearest, what in out_of_bounds(positions, earliest, latest):
+        lost(what)
+        positions[each] = nearest
+    return positions
+
+
+def end_positions(
+    client: SourceClient,
+    options: SourceOptions,
+    wanted: Sequence[TopicPartition],
+    lost: Callable[[str], None],
+) -> dict[TopicPartition, int]:
+    """Return the offset before which the reading of each partition ends; arguments as for `start_positions`.
+
+    Raises:
+        ConfigError: The options do not fit the partitions.
+    """
+    positions = _positions(client, "endingOffsets", options.ending, wanted)
+    if not isinstance(options.ending, str):
+        latest = client.offsets(wanted, LATEST)
+        for each, offset in sorted(positions.items()):
+            if offset > latest[each]:
+                lost(f"{each} ends at offset {latest[each]}, before endingOffsets {offset}")
+                positions[each] = latest[each]
+    return positions
+
+
+def _positions(
+    client: SourceClient,
+    option: str,
+    given: Starting | Ending,
+    wanted: Sequence[TopicPartition],
+) -> dict[TopicPartition, int]:
+    if isinstance(given, str):
+        return client.offsets(wanted, EARLIEST if given == "earliest" else LATEST)
+    if isinstance(given, AtTimestamp):
+        return _at_timestamp(client, given, wanted)
+    check_complete(option, given, wanted)
+    positions = dict(given)
+    for symbol in (EARLIEST, LATEST):
+        symbolic = [each for each, offset in given.items() if offset == symbol]
+        positions.update(client.offsets(symbolic, symbol))
+    return positions
+
+
+def _at_timestamp(
+    client: SourceClient, given: AtTimestamp, wanted: Sequence[TopicPartition]
+) -> dict[TopicPartition, int]:
+    times = given.timestamps
+    if isinstance(times, int):
+        times = dict.fromkeys(wanted, times)
+    else:
+        check_complete(given.option, times, wanted)
+    found = client.offsets_at(times)
+    missing = sorted(each for each, offset in found.items() if offset < 0)
+    if missing and not given.else_latest:
+        first = missing[0]
+        raise ConfigError(
+            f"option {given.option}: {first} has no record of {times[first]} or later "
+            f"({len(missing)} of {len(found)} partitions). With startingOffsetsByTimestampStrategy=latest "
+            "such partitions are read from their end."
+        )
+    return {**found, **client.offsets(missing, LATEST)}
+
+
+def check_complete(option: str, given: Positions, wanted: Collection[TopicPartition]) -> None:
+    """Check that offsets or times given as JSON name just the partitions that are read.
+
+    Raises:
+        ConfigError: Some are missing or too many.
+    """
+    missing = sorted(set(wanted) - set(given))
+    extra = sorted(set(given) - set(wanted))
+    if missing:
+        raise ConfigError(
+            f"option {option} says nothing of {', '.join(map(str, missing))}: name every partition"
+        )
+    if extra:
+        raise ConfigError(f"option {option} names {', '.join(map(str, extra))}, which are not read")
+
+
+def out_of_bounds(
+    positions: Positions, earliest: Positions, latest: Positions
+) -> Iterable[tuple[TopicPartition, int, str]]:
+    """Yield (partition, nearest offset there is, what is wrong) for positions outside of their logs."""
+    for each, offset in sorted(positions.items()):
+        if offset < earliest[each]:
+            yield (
+                each,
+                earliest[each],
+                f"offsets {offset} to {earliest[each] - 1} of {each} were removed before they were read",
+            )
+        elif offset > latest[each]:
+            yield (
+                each,
+                latest[each],
+                f"{each} ends at offset {latest[each]}, before offset {offset}, where reading should go on",
+            )
