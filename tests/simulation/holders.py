@@ -25,6 +25,8 @@ class Holders:
         self._group = group
         self._held: dict[str, set[Place]] = {}
         self._epochs: dict[str, int] = {}
+        self._open: dict[str, list[ConsumerGroupHeartbeatRequest]] = {}
+        """Requests of each member that are to be answered, since it joined last."""
         self._told: list[tuple[str, set[Place]]] = []
 
     def asked(self, request: ConsumerGroupHeartbeatRequest) -> None:
@@ -33,16 +35,21 @@ class Holders:
         if request.member_epoch <= 0:
             self._held.pop(member, None)
             self._epochs.pop(member, None)
+            self._open.pop(member, None)  # what is answered to a request from before comes too late
         elif request.member_epoch < self._epochs.get(member, 0):
             pass  # it was on its way for long: what the member owned when it sent this says nothing of now
         elif request.topic_partitions is not None and member in self._held:
             self._held[member] &= _places(request.topic_partitions)  # only answers give
+        self._open.setdefault(member, []).append(request)
 
     def answered(
         self, request: ConsumerGroupHeartbeatRequest, response: ConsumerGroupHeartbeatResponse
     ) -> None:
         """A member was answered."""
-        if response.error_code:
+        waiting = self._open.get(request.member_id, [])
+        current = any(each is request for each in waiting)
+        self._open[request.member_id] = [each for each in waiting if each is not request]
+        if response.error_code or not current:
             return
         self._epochs[request.member_id] = response.member_epoch
         if response.assignment is not None:
