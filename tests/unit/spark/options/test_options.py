@@ -6,6 +6,8 @@ import pytest
 
 from headrace.errors import ConfigError
 from headrace.spark.cluster import ClusterClient, consumer_config
+from headrace.spark.options.decode import DecodeOptions
+from headrace.spark.options.history import HistoryOptions
 from headrace.spark.options.sink import sink_options
 from headrace.spark.options.source import source_options
 from headrace.types import TopicPartition
@@ -75,6 +77,40 @@ def test_topics_partitions_and_offsets() -> None:
         ({**GOOD, "kafka.value.deserializer": "x"}, "values are always binary"),
         ({**without("subscribe"), "subscribePattern": "("}, "not a regular expression"),
         ({**without("subscribe"), "assign": '{"a": ["x"]}'}, "assign must be like"),
+        ({**without("subscribe"), "subscribePattern": " "}, "subscribePattern is empty"),
+        ({**GOOD, "startingTimestamp": "now"}, "startingTimestamp must be milliseconds since 1970"),
+        ({**GOOD, "startingOffsetsByTimestamp": "5"}, "startingOffsetsByTimestamp must be"),
+        (
+            {**GOOD, "startingOffsetsByTimestamp": '{"a": {"0": -1}}'},
+            "ByTimestamp must be .* a has '0': -1",
+        ),
+        (
+            {**GOOD, "startingOffsetsByTimestampStrategy": "earliest"},
+            "Strategy must be error or latest, not 'earliest'",
+        ),
+        ({**GOOD, "minPartitions": "0"}, "minPartitions must be a positive whole number"),
+        ({**GOOD, "maxRecordsPerPartition": "-1"}, "maxRecordsPerPartition must be a positive"),
+        (
+            {**GOOD, "minPartitions": "5", "maxTasks": "4"},
+            "minPartitions 5 is more than maxTasks 4",
+        ),
+        (
+            {**GOOD, "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"},
+            "minOffsetsPerTrigger 9 is more than maxOffsetsPerTrigger 8",
+        ),
+        ({**GOOD, "maxTriggerDelay": "5 weeks"}, "maxTriggerDelay must be a time like"),
+        ({**GOOD, "maxBytesPerTrigger": "0"}, "maxBytesPerTrigger must be a number of bytes"),
+        ({**GOOD, "maxBytesPerTrigger": "12 cows"}, "or like 512k, 64m or 2g"),
+        ({**GOOD, "columns": "value,size"}, "columns must name some of key, value, .* not size"),
+        ({**GOOD, "columns": ","}, "columns must name some of"),
+        ({**GOOD, "format": "xml"}, "format must be json or avro or protobuf, not 'xml'"),
+        ({**GOOD, "onError": "null"}, "onError needs option format"),
+        ({**GOOD, "format": "json"}, "format json needs option schema"),
+        (
+            {**GOOD, "format": "json", "schema": "a int", "onError": "dlq:"},
+            "onError must be fail, null or dlq:TOPIC, not 'dlq:'",
+        ),
+        ({**GOOD, "archiveFormat": "iceberg"}, "archiveFormat needs option archive"),
     ],
 )
 def test_wrong_options(options: dict[str, str], message: str) -> None:
@@ -90,6 +126,25 @@ def test_wrong_options(options: dict[str, str], message: str) -> None:
         ({"startingOffsets": '{"a": {"0": -1}}'}, r"-1 \(latest\) in a batch read"),
         ({"endingOffsets": "earliest"}, "endingOffsets cannot be earliest"),
         ({"endingOffsets": '{"a": {"0": -2}}'}, r"-2 \(earliest\)"),
+        (
+            {"startingOffsets": '{"a": {"0": 5}}', "endingOffsets": '{"a": {"0": 4}}'},
+            "startingOffsets 5 of a-0 lies behind endingOffsets 4",
+        ),
+        (
+            {"startingOffsets": '{"a": {"0": 5}}', "endingOffsets": '{"a": {"1": 9}}'},
+            "must name the same partitions; only one of them has a-0, a-1",
+        ),
+        (
+            {"startingTimestamp": "50", "endingTimestamp": "49"},
+            "startingTimestamp 50 lies behind endingTimestamp 49",
+        ),
+        (
+            {
+                "startingOffsetsByTimestamp": '{"a": {"0": 5}}',
+                "endingOffsetsByTimestamp": '{"a": {"0": 4}}',
+            },
+            "startingOffsetsByTimestamp 5 of a-0 lies behind endingOffsetsByTimestamp 4",
+        ),
     ],
 )
 def test_what_a_batch_read_cannot_have(options: dict[str, str], message: str) -> None:
@@ -97,9 +152,70 @@ def test_what_a_batch_read_cannot_have(options: dict[str, str], message: str) ->
         source_options({**GOOD, **options}, streaming=False)
 
 
-def test_a_stream_has_no_end() -> None:
-    with pytest.raises(ConfigError, match="a stream has no end"):
-        source_options({**GOOD, "endingOffsets": "latest"}, streaming=True)
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("endingOffsets", "latest"),
+        ("endingTimestamp", "5"),
+        ("endingOffsetsByTimestamp", '{"a": {"0": 5}}'),
+    ],
+)
+def test_a_stream_has_no_end(option: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"{option} is for batch reads; a stream has no end"):
+        source_options({**GOOD, option: value}, streaming=True)
+
+
+def test_limits_and_division() -> None:
+    given = {
+        "minOffsetsPerTrigger": "10",
+        "maxOffsetsPerTrigger": "20",
+        "maxTriggerDelay": "2 min",
+        "maxBytesPerTrigger": "64MB",
+        "minPartitions": "3",
+        "maxRecordsPerPartition": "1000",
+        "maxTasks": "8",
+        "group": " shop ",
+    }
+    options = source_options({**GOOD, **given}, streaming=True)
+
+    assert (options.min_offsets_per_trigger, options.max_offsets_per_trigger) == (10, 20)
+    assert (options.max_trigger_delay_ms, options.max_bytes_per_trigger) == (120_000, 64 << 20)
+    assert (options.min_partitions, options.max_records_per_partition) == (3, 1000)
+    assert (options.max_tasks, options.group) == (8, "shop")
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"), [("250", 250), ("3s", 3000), ("15M", 900_000), ("1d", 86_400_000)]
+)
+def test_times_are_written_as_in_spark(text: str, milliseconds: int) -> None:
+    options = source_options({**GOOD, "maxTriggerDelay": text}, streaming=True)
+
+    assert options.max_trigger_delay_ms == milliseconds
+
+
+def test_what_is_for_streams_is_passed_over_in_a_batch_read_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source_options({**GOOD, "maxOffsetsPerTrigger": "5"}, streaming=False)
+
+    assert "maxOffsetsPerTrigger has no effect in a batch read" in caplog.text
+
+
+def test_columns_are_chosen_in_any_case_and_order() -> None:
+    options = source_options({**GOOD, "columns": "VALUE, offset,value,headers"}, streaming=True)
+
+    assert options.column_names == ("value", "offset", "headers")
+    assert options.include_headers
+    plain = source_options({**GOOD, "columns": "offset", "includeHeaders": "true"}, streaming=True)
+    assert plain.column_names == ("offset",)
+
+
+def test_typed_values_and_history() -> None:
+    given = {"format": "JSON", "schema": "id int", "onError": "dlq: bad", "archive": "/lake/shop"}
+    options = source_options({**GOOD, **given}, streaming=True)
+
+    assert options.decode == DecodeOptions("json", "id int", "dlq", "bad")
+    assert options.history == HistoryOptions("/lake/shop", "delta")
 
 
 def test_kafka_options_reach_the_client_and_are_checked() -> None:
