@@ -24,6 +24,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "List, describe, attach, move and delete consumer groups.",
     ),
     "run": ("headrace.cli.run:run", "Run the workers of an app."),
+    "pipeline": (
+        "headrace.cli.pipeline:pipeline",
+        "Plan, run, watch and stop pipelines on Spark.",
+    ),
     "dlq": ("headrace.cli.dlq:dlq", "Look at dead letters, send them back, delete them."),
     "quota": ("headrace.cli.quota:quota", "Show and change the quotas of clients."),
     "user": ("headrace.cli.user:user", "Create, list, change and delete users with passwords."),

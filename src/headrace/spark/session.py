@@ -52,13 +52,24 @@ def local_session(
     Raises:
         ConfigError: Java is missing or too old.
     """
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    return open_session(name, {**SETTINGS, **(settings or {})}, master=master, log_path=log_path)
+
+
+def open_session(
+    name: str, settings: Mapping[str, str], *, master: str, log_path: Path | None = None
+) -> SparkSession:
+    """Start Spark with these settings alone; the arguments are those of `local_session`.
+
+    Raises:
+        ConfigError: Java is missing or too old.
+    """
     check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.sql import SparkSession  # noqa: PLC0415 - takes a second, and is not needed for the check
 
     builder = SparkSession.builder.master(master).appName(name)
-    for key, value in {**SETTINGS, **(settings or {})}.items():
+    for key, value in settings.items():
         builder = builder.config(key, value)
     with contextlib.nullcontext() if log_path is None else _output_to(log_path):
         return builder.getOrCreate()

@@ -1,0 +1,258 @@
+"""Everything that can be found wrong with declared pipelines before a broker or Spark is asked."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from headrace.errors import ConfigError
+from headrace.pipelines.declaration import Pipeline, Source, Table, Topic
+from headrace.pipelines.options import (
+    DECODED,
+    batch_sink_options_of,
+    sink_options_of,
+    source_options_of,
+)
+from headrace.pipelines.plan import (
+    Connection,
+    Plan,
+    PlanError,
+    Problem,
+    Trigger,
+    checkpoint_path,
+)
+from headrace.pipelines.state import NAME
+from headrace.spark.options.sink import sink_options
+from headrace.spark.options.source import TOPIC_COLUMNS, source_options
+
+TOPIC_FORMATS: Final = ("binary", "text", "json", "avro", "protobuf")
+WRITTEN_FORMATS: Final = ("binary", "text", "json")
+TABLE_FORMATS: Final = ("parquet", "delta", "json", "csv", "orc", "text")
+MODES: Final = ("append", "update", "complete")
+AVAILABLE_NOW: Final = "available_now"
+_INTERVAL: Final = re.compile(
+    r"(?P<count>[1-9][0-9]*) (?P<unit>(?:millisecond|second|minute|hour|day)s?)"
+)
+
+
+def check(
+    pipelines: Sequence[Pipeline],
+    connection: Connection,
+    checkpoints: str | None = None,
+    trigger: str | None = None,
+) -> list[Plan]:
+    """Return the plans of pipelines.
+
+    Args:
+        pipelines: All that are to run together.
+        connection: The cluster of their topics.
+        checkpoints: The directory of the checkpoints that are not declared.
+        trigger: In place of what is declared.
+
+    Raises:
+        PlanError: With everything that is wrong.
+    """
+    problems = list(_together(pipelines, checkpoints))
+    plans = []
+    for pipeline in pipelines:
+        wrong = [Problem(pipeline, each) for each in _problems(pipeline, connection, checkpoints)]
+        try:
+            interval = read_trigger(trigger or pipeline.trigger)
+        except ConfigError as error:
+            wrong.append(Problem(pipeline, str(error)))
+            continue
+        finally:
+            problems += wrong
+        if not wrong:
+            path = checkpoint_path(pipeline, checkpoints)
+            plans.append(Plan(pipeline, connection, sources_of(pipeline), interval, path))
+    if problems:
+        raise PlanError(problems)
+    return plans
+
+
+def read_trigger(text: str) -> Trigger:
+    """Return when batches begin.
+
+    Raises:
+        ConfigError: The text does not say it.
+    """
+    if text == AVAILABLE_NOW:
+        return Trigger(None)
+    if _INTERVAL.fullmatch(text) is None:
+        raise ConfigError(f'trigger must be like "1 second" or be "{AVAILABLE_NOW}", not {text!r}')
+    return Trigger(text)
+
+
+def sources_of(pipeline: Pipeline) -> Mapping[str, Source]:
+    """Return the sources by the function's parameters."""
+    if isinstance(pipeline.source, Mapping):
+        return pipeline.source
+    return dict.fromkeys(_parameters(pipeline)[:1], pipeline.source)
+
+
+def _parameters(pipeline: Pipeline) -> list[str]:
+    return list(inspect.signature(pipeline.function).parameters)
+
+
+def _together(pipelines: Sequence[Pipeline], root: str | None) -> Iterator[Problem]:
+    """Yield what is wrong with several that are not wrong alone."""
+    things: tuple[tuple[str, Callable[[Pipeline], str]], ...] = (
+        ("name", lambda each: each.name),
+        ("checkpoint", lambda each: checkpoint_path(each, root)),
+    )
+    for what, of in things:
+        first: dict[str, Pipeline] = {}
+        for pipeline in pipelines:
+            other = first.setdefault(of(pipeline), pipeline)
+            same_name = what != "name" and other.name == pipeline.name
+            if other is not pipeline and not same_name:
+                yield Problem(pipeline, f"{other.where} has the {what} {of(pipeline)}, too")
+
+
+def _problems(pipeline: Pipeline, connection: Connection, root: str | None) -> Iterator[str]:
+    if NAME.fullmatch(pipeline.name) is None:
+        yield f"the name {pipeline.name!r} must be letters, digits, dots, dashes and underscores"
+    if pipeline.output_mode not in MODES:
+        yield f"output_mode must be one of {', '.join(MODES)}, not {pipeline.output_mode!r}"
+    for name in pipeline.settings:
+        if not name.startswith("spark.sql."):
+            yield f"the setting {name} is of the whole session: give it to the command, --conf {name}=..."
+    yield from _checkpoint(checkpoint_path(pipeline, root))
+    yield from _source_problems(pipeline, connection)
+    yield from _sink_problems(pipeline, connection)
+
+
+def _source_problems(pipeline: Pipeline, connection: Connection) -> Iterator[str]:
+    parameters = _parameters(pipeline)
+    if isinstance(pipeline.source, Mapping):
+        if set(parameters) != set(pipeline.source):
+            yield (
+                f"the function has the parameters {', '.join(parameters) or 'none'}, "
+                f"and the sources are {', '.join(pipeline.source) or 'none'}"
+            )
+    elif len(parameters) != 1:
+        yield (
+            f"the function must have one parameter, for its source, not {len(parameters)}; "
+            "several sources go by name: source={'orders': ..., 'payments': ...}"
+        )
+    sources = sources_of(pipeline)
+    if not any(isinstance(each, Topic) or each.stream for each in sources.values()):
+        yield "no source is a stream: a topic, or a table with stream=True"
+    for parameter, source in sources.items():
+        found = (
+            _topic_source(source, pipeline.name, connection)
+            if isinstance(source, Topic)
+            else _table_source(source)
+        )
+        for problem in found:
+            yield f"source {parameter}: {problem}"
+
+
+def _topic_source(topic: Topic, group: str, connection: Connection) -> Iterator[str]:
+    yield from _topic(topic)
+    unknown = [name for name in topic.include if name not in TOPIC_COLUMNS]
+    if unknown:
+        yield f"include must name some of {', '.join(TOPIC_COLUMNS)}, not {', '.join(unknown)}"
+        return
+    if topic.include and topic.schema is None:
+        yield "include is for topics with a schema; without one the frame has all of a record's columns"
+    if topic.schema is None and topic.format in DECODED:
+        yield f'format {topic.format} needs schema=; format="binary" gives records as they are'
+        return
+    try:
+        source_options(source_options_of(topic, group, connection), streaming=True)
+    except ConfigError as error:
+        yield str(error)
+
+
+def _table_source(table: Table) -> Iterator[str]:
+    if table.format not in TABLE_FORMATS:
+        yield _one_of("format", TABLE_FORMATS, table.format)
+    if table.stream and table.format == "delta":
+        yield "a delta table cannot be read as a stream: its topic can"
+    if table.schema is None and (table.stream or table.format in {"json", "csv"}):
+        yield f"a source of {table.format} files needs schema="
+
+
+def _sink_problems(pipeline: Pipeline, connection: Connection) -> Iterator[str]:
+    found: Iterator[str] = iter(())
+    if isinstance(pipeline.sink, Topic):
+        mode = pipeline.output_mode
+        found = _topic_sink(pipeline.sink, mode, connection, streaming=mode == "append")
+    elif isinstance(pipeline.sink, Table):
+        found = _table_sink(pipeline.sink, pipeline.output_mode)
+    elif pipeline.sink.to is not None:
+        found = _topic_sink(pipeline.sink.to, "append", connection, streaming=False)
+    for problem in found:
+        yield f"sink: {problem}"
+
+
+def _topic_sink(
+    topic: Topic, mode: str, connection: Connection, *, streaming: bool
+) -> Iterator[str]:
+    yield from _topic(topic)
+    if topic.format not in WRITTEN_FORMATS:
+        yield _one_of("the format of a topic that is written", WRITTEN_FORMATS, topic.format)
+    if "," in topic.name:
+        yield f"one topic is written to, not {topic.name!r}"
+    if mode == "update" and topic.key is None and topic.format == "json":
+        yield "rows that change need key=, the column by which readers know what a row replaces"
+    if topic.tombstone is not None and topic.key is None:
+        yield "tombstone= needs key=, the column whose value is deleted"
+    if topic.format != "json" and (topic.key or topic.timestamp or topic.tombstone):
+        yield (
+            f"key=, timestamp= and tombstone= are for format json; a {topic.format} topic gets the frame's "
+            "columns key, value, timestamp and headers"
+        )
+    try:
+        if streaming:
+            sink_options(sink_options_of(topic, connection), streaming=True)
+        else:
+            sink_options(batch_sink_options_of(topic, connection, "app", 0), streaming=False)
+    except ConfigError as error:
+        yield str(error)
+
+
+def _table_sink(table: Table, mode: str) -> Iterator[str]:
+    if table.format not in TABLE_FORMATS:
+        yield _one_of("format", TABLE_FORMATS, table.format)
+    if mode != "append":
+        yield f"a table gets rows that are final: output_mode must be append, not {mode}"
+    if table.format == "delta":
+        if table.partition_by:
+            yield "a delta sink cannot be partitioned"
+        if urlsplit(table.path).scheme not in {"", "file"}:
+            yield f"a delta sink is a directory of this machine, not {table.path}"
+
+
+def _topic(topic: Topic) -> Iterator[str]:
+    if topic.format not in TOPIC_FORMATS:
+        yield _one_of("format", TOPIC_FORMATS, topic.format)
+    elif topic.format in {"binary", "text"} and topic.schema is not None:
+        yield f"format {topic.format} has no schema"
+    if topic.create is not None and topic.create < 1:
+        yield f"create must be a number of partitions, not {topic.create}"
+    if topic.configs and topic.create is None:
+        yield "configs= are of a topic that is created: say create=PARTITIONS, too"
+
+
+def _checkpoint(path: str) -> Iterator[str]:
+    """Yield why a directory of this machine cannot be written; others, only Spark can ask."""
+    parts = urlsplit(path)
+    if parts.scheme not in {"", "file"}:
+        return
+    nearest = Path(parts.path).absolute()
+    while not nearest.exists():
+        nearest = nearest.parent
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        yield f"the checkpoint {path} cannot be written: {nearest} is not a directory that you may write"
+
+
+def _one_of(what: str, known: Sequence[str], given: str) -> str:
+    return f"{what} must be one of {', '.join(known)}, not {given!r}"

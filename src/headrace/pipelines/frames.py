@@ -1,0 +1,164 @@
+"""Plans as DataFrames and streaming queries of Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.errors import ConfigError
+from headrace.pipelines.declaration import ForEachBatch, Source, Table, Topic
+from headrace.pipelines.options import (
+    batch_sink_options_of,
+    decodes,
+    sink_options_of,
+    source_options_of,
+)
+from headrace.pipelines.plan import Plan
+from headrace.spark.datasource import NAME
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+QUERY_ID: Final = "sql.streaming.queryId"
+
+
+def session_of(spark: SparkSession, plan: Plan) -> SparkSession:
+    """Return a session with the settings of a pipeline, in the same JVM.
+
+    Raises:
+        ConfigError: Spark refuses one of them.
+    """
+    session = spark.newSession()
+    for name, value in plan.pipeline.settings.items():
+        try:
+            session.conf.set(name, value)
+        except Exception as error:
+            raise ConfigError(f"setting {name}: {error}") from error
+    return session
+
+
+def result(spark: SparkSession, plan: Plan) -> DataFrame:
+    """Return what the pipeline's function makes of its sources.
+
+    Raises:
+        ConfigError: It is no stream.
+    """
+    frames = {parameter: read(spark, source, plan) for parameter, source in plan.sources.items()}
+    made: Any = plan.pipeline.function(**frames)
+    if not getattr(made, "isStreaming", False):
+        what = "a frame that is no stream" if hasattr(made, "isStreaming") else repr(made)
+        raise ConfigError(f"the function returned {what}, and a streaming DataFrame is wanted")
+    frame: DataFrame = made
+    return frame
+
+
+def read(spark: SparkSession, source: Source, plan: Plan) -> DataFrame:
+    """Return the frame of a source."""
+    if isinstance(source, Topic):
+        return _read_topic(spark, source, plan)
+    if source.format == "delta":
+        return _read_delta(spark, source.path)
+    reader: Any = spark.readStream if source.stream else spark.read
+    reader = reader.format(source.format).options(**source.options)
+    if source.schema is not None:
+        reader = reader.schema(source.schema)
+    frame: DataFrame = reader.load(source.path)
+    return frame
+
+
+def _read_topic(spark: SparkSession, topic: Topic, plan: Plan) -> DataFrame:
+    options = source_options_of(topic, plan.name, plan.connection)
+    frame = spark.readStream.format(NAME).options(**options).load()
+    if decodes(topic):
+        if dict(frame.dtypes)["value"] == "binary":  # the source does not decode yet
+            frame = _decoded(frame, topic)
+        return frame.select(*topic.include, "value.*")
+    if topic.format == "text":
+        return frame.withColumn("value", frame["value"].cast("string"))
+    return frame
+
+
+def _decoded(frame: DataFrame, topic: Topic) -> DataFrame:
+    from pyspark.sql import functions as f  # noqa: PLC0415 - an extra, and slow to import
+
+    mode = {"mode": "FAILFAST" if topic.on_error == "fail" else "PERMISSIVE"}
+    value = f.from_json(f.col("value").cast("string"), topic.schema or "", mode)
+    return frame.withColumn("value", value)
+
+
+def _read_delta(spark: SparkSession, path: str) -> DataFrame:
+    """Return the files of a Delta table; Spark alone would take those for rows that are not in the table any more."""
+    from deltalake import DeltaTable  # noqa: PLC0415 - an extra
+
+    return spark.read.option("basePath", path).parquet(*DeltaTable(path).file_uris())
+
+
+def start(spark: SparkSession, plan: Plan) -> Any:
+    """Start the query of a plan and return it.
+
+    Raises:
+        ConfigError: The function or a setting is wrong.
+    """
+    session = session_of(spark, plan)
+    frame = result(session, plan)
+    trigger: dict[str, Any] = (
+        {"availableNow": True}
+        if plan.trigger.every is None
+        else {"processingTime": plan.trigger.every}
+    )
+    mode = plan.pipeline.output_mode
+    sink = plan.sink
+    writer: Any = _encoded(frame, sink).writeStream if mode == "append" else frame.writeStream
+    writer = writer.queryName(plan.name).outputMode(mode).trigger(**trigger)
+    writer = writer.option("checkpointLocation", plan.checkpoint)
+    if isinstance(sink, Table) and sink.format != "delta":
+        writer = writer.format(sink.format).options(**sink.options).option("path", sink.path)
+        return writer.partitionBy(*sink.partition_by).start()
+    if isinstance(sink, Topic) and mode == "append":
+        return writer.format(NAME).options(**sink_options_of(sink, plan.connection)).start()
+    return writer.foreachBatch(_batch_writer(plan)).start()
+
+
+def _batch_writer(plan: Plan) -> Any:
+    """Return the function that writes a batch where Spark's streaming sinks cannot."""
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        sink: Any = plan.sink
+        if isinstance(sink, ForEachBatch):
+            batch, sink = sink.function(batch, batch_id), sink.to
+        if isinstance(sink, Table):
+            from headrace.pipelines.delta import append  # noqa: PLC0415 - an extra
+
+            append(batch, sink, _query_id(batch), batch_id)
+        elif sink is not None:
+            write_topic(batch, sink, plan, _query_id(batch), batch_id)
+
+    return write
+
+
+def write_topic(batch: DataFrame, topic: Topic, plan: Plan, app_id: str, batch_id: int) -> None:
+    """Write a batch to a topic, unless it was written before."""
+    options = batch_sink_options_of(topic, plan.connection, app_id, batch_id)
+    _encoded(batch, topic).write.format(NAME).mode("append").options(**options).save()
+
+
+def _query_id(batch: DataFrame) -> str:
+    """Return the id of the query whose batch it is: it is the checkpoint's, and new with a new one."""
+    return str(batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID))
+
+
+def _encoded(frame: DataFrame, sink: Any) -> DataFrame:
+    """Return the records of a frame's rows."""
+    if not isinstance(sink, Topic) or sink.format != "json":
+        return frame
+    from pyspark.sql import functions as f  # noqa: PLC0415 - an extra, and slow to import
+
+    columns = [name for name in frame.columns if name != sink.tombstone]
+    value = f.to_json(f.struct(*columns), {"ignoreNullFields": "false"})
+    if sink.tombstone is not None:
+        value = f.when(f.coalesce(sink.tombstone, f.lit(False)), None).otherwise(value)  # noqa: FBT003 - a column
+    made = [value.alias("value")]
+    if sink.key is not None:
+        made.append(f.col(sink.key).cast("string").alias("key"))
+    if sink.timestamp is not None:
+        made.append(f.col(sink.timestamp).cast("timestamp").alias("timestamp"))
+    return frame.select(*made)

@@ -1,0 +1,60 @@
+"""Topics as options of `format("headrace")`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from headrace.pipelines.declaration import Topic
+from headrace.pipelines.plan import Connection
+from headrace.spark.options.sink import SINK_OPTIONS
+from headrace.spark.options.source import SOURCE_OPTIONS
+
+DECODED: Final = frozenset({"json", "avro", "protobuf"})
+_SELECTIONS: Final = frozenset({"subscribe", "subscribepattern", "assign"})
+_OF_READS: Final = frozenset(map(str.lower, SOURCE_OPTIONS))
+_OF_WRITES: Final = frozenset(map(str.lower, SINK_OPTIONS))
+
+
+def decodes(topic: Topic) -> bool:
+    """Return whether the frame of a source has the columns of a schema."""
+    return topic.format in DECODED and topic.schema is not None
+
+
+def source_options_of(topic: Topic, group: str, connection: Connection) -> dict[str, str]:
+    """Return the options of a read."""
+    given = _without(topic.options, _OF_WRITES - _OF_READS)
+    options = {
+        "startingOffsets": topic.starting,
+        "group": group,
+        "kafka.isolation.level": "read_committed",  # what other pipelines write is transactions
+    }
+    if not any(name.lower() in _SELECTIONS for name in given):
+        options["subscribe"] = topic.name
+    if decodes(topic):
+        assert topic.schema is not None
+        options |= {"format": topic.format, "schema": topic.schema, "onError": topic.on_error}
+        options["columns"] = ",".join(dict.fromkeys([*topic.include, "value"]))
+    return connection.options({**options, **given})
+
+
+def sink_options_of(topic: Topic, connection: Connection) -> dict[str, str]:
+    """Return the options of a write."""
+    given = _without(topic.options, _OF_READS - _OF_WRITES)
+    return connection.options({"topic": topic.name, **given})
+
+
+def batch_sink_options_of(
+    topic: Topic, connection: Connection, app_id: str, batch_id: int
+) -> dict[str, str]:
+    """Return the options by which a batch is written once, unless at least once is enough."""
+    options = sink_options_of(topic, connection)
+    chosen = {name.lower(): value.lower() for name, value in options.items()}
+    if chosen.get("delivery") == "at_least_once":
+        return options
+    return {**options, "txnAppId": app_id, "txnVersion": str(batch_id)}
+
+
+def _without(options: Mapping[str, str], others: frozenset[str]) -> dict[str, str]:
+    """Leave out what is of the other role of a topic; a name that neither has stays, to be refused."""
+    return {name: value for name, value in options.items() if name.lower() not in others}

@@ -1,0 +1,146 @@
+"""Pipelines of this process, from the check of their frames to the end of the last."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from types import FrameType
+from typing import Final, Protocol
+
+from headrace.errors import ConfigError
+from headrace.pipelines import fitting, frames
+from headrace.pipelines.backoff import Backoff, summary
+from headrace.pipelines.plan import Plan, PlanError, Problem
+from headrace.pipelines.session import Sessions
+from headrace.pipelines.state import StateDirectory, Status
+from headrace.pipelines.supervision import DRAIN_S, Query, Supervised
+
+POLL_S: Final = 0.2
+
+
+class Reporter(Protocol):
+    """Who is told how it goes."""
+
+    def changed(self, status: Status) -> None:
+        """A pipeline has changed its state or finished a batch."""
+
+    def tick(self, statuses: Sequence[Status]) -> None:
+        """Some time has gone by."""
+
+
+class Signals:
+    """SIGTERM and SIGINT inside a block: the first asks for a clean end, the second for one at once."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.came = threading.Event()
+
+    @contextlib.contextmanager
+    def caught(self) -> Iterator[Signals]:
+        """Catch them inside the block."""
+        before = {each: signal.signal(each, self._take) for each in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield self
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
+    def _take(self, _number: int, _frame: FrameType | None) -> None:
+        self.count += 1
+        self.came.set()
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Runs plans in one session."""
+
+    sessions: Sessions
+    state: StateDirectory
+    reporter: Reporter
+    signals: Signals
+    backoff: Backoff = field(default_factory=Backoff)
+    drain_s: float = DRAIN_S
+
+    def run(self, plans: Sequence[Plan]) -> bool:
+        """Run until all have ended; return whether none failed.
+
+        Raises:
+            PlanError: What a pipeline makes is not what its sink takes.
+            ConfigError: Spark cannot start, or one of them runs already.
+        """
+        with contextlib.ExitStack() as cleanup:
+            claims = [self.state.claim(plan.name) for plan in plans]
+            for claim in claims:
+                cleanup.callback(claim.release)
+            cleanup.callback(self.sessions.close)
+            runs = [
+                Supervised(
+                    plan,
+                    self._start,
+                    claim,
+                    self.reporter.changed,
+                    self.backoff,
+                    drain_s=self.drain_s,
+                )
+                for plan, claim in zip(plans, claims, strict=True)
+            ]
+            try:
+                examine(self.sessions, plans)
+            except BaseException as error:
+                for each in runs:
+                    each.give_up(summary(str(error)))
+                raise
+            self._watch(runs)
+        return all(each.status.state != "failed" for each in runs)
+
+    def _start(self, plan: Plan) -> Query:
+        query: Query = frames.start(self.sessions.get(), plan)
+        return query
+
+    def _watch(self, runs: Sequence[Supervised]) -> None:
+        seen = 0
+        while not all(each.ended for each in runs):
+            if seen != self.signals.count:
+                seen = self.signals.count
+                for each in runs:
+                    each.stop(now=seen > 1)
+            for each in runs:
+                each.poll()
+            self.reporter.tick([each.status for each in runs])
+            self.signals.came.wait(POLL_S)
+            self.signals.came.clear()
+
+
+def examine(sessions: Sessions, plans: Sequence[Plan]) -> list[Plan]:
+    """Return the plans with the columns of their results, as Spark finds them; no stream is started.
+
+    Raises:
+        PlanError: A function fails, or what it makes is not what its sink takes.
+    """
+    problems: list[Problem] = []
+    examined = []
+    for plan in plans:
+        spark = sessions.get()
+        try:
+            session = frames.session_of(spark, plan)
+            frame = frames.result(session, plan)
+            found = [*fitting.problems(session, frame, plan), *fitting.unsupported(frame, plan)]
+            examined.append(replace(plan, columns=dict(frame.dtypes)))
+        except Exception as error:
+            if not sessions.alive:
+                raise ConfigError(f"Spark ended: {summary(str(error))}") from error
+            found = [_what(error)]
+        problems += [Problem(plan.pipeline, each) for each in found]
+    if problems:
+        raise PlanError(problems)
+    return examined
+
+
+def _what(error: Exception) -> str:
+    text = summary(str(error))
+    if isinstance(error, ConfigError):
+        return text
+    return f"{type(error).__name__}: {text}"

@@ -1,0 +1,117 @@
+"""The topics of plans: whether they are there, and their creation where that was chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from headrace.clients.blocking import BlockingClient, NewTopic
+from headrace.errors import ApiError, ErrorCode, HeadraceError
+from headrace.pipelines.declaration import Topic
+from headrace.pipelines.plan import Connection, Plan, PlanError, Problem
+from headrace.spark.options.reader import BOOTSTRAP
+
+DLQ: Final = "dlq:"
+_ABSENT: Final = frozenset(
+    {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION}
+)
+
+
+def check_topics(plans: Sequence[Plan], connection: Connection) -> list[Plan]:
+    """Return the plans with the topics that they create.
+
+    A topic that names a cluster of its own in its options is left to Spark.
+
+    Raises:
+        PlanError: Topics are missing that no pipeline creates.
+        TransportError: No broker answers.
+    """
+    names = {plan.name: _names(plan) for plan in plans}
+    with _client(connection) as client:
+        existing = _existing(client, {name for each in names.values() for name in each})
+    created = {new.name for new in _declared(plans)}
+    problems = [
+        Problem(plan.pipeline, _missing(name))
+        for plan in plans
+        for name in names[plan.name]
+        if name not in existing | created
+    ]
+    if problems:
+        raise PlanError(problems)
+    return [
+        replace(plan, creates=tuple(name for name in names[plan.name] if name not in existing))
+        for plan in plans
+    ]
+
+
+def create_topics(plans: Sequence[Plan], connection: Connection) -> None:
+    """Create what plans found missing.
+
+    Raises:
+        ApiError: The broker refuses.
+    """
+    missing = {name for plan in plans for name in plan.creates}
+    new = {each.name: each for each in _declared(plans) if each.name in missing}
+    if not new:
+        return
+    with _client(connection) as client:
+        for name, error in client.create_topics(list(new.values())).items():
+            if error is not None and error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise ApiError.for_code(error.code, f"creating topic {name}: {error.message}")
+
+
+def _declared(plans: Sequence[Plan]) -> Iterator[NewTopic]:
+    """Yield the topics that may be created: dead letters always, so that the choice of them is enough."""
+    for plan in plans:
+        yield from (NewTopic(name, 1) for name in _dead_letters(plan))
+    for plan in plans:
+        for topic in _topics(plan):
+            if topic.create is not None:
+                yield NewTopic(topic.name, topic.create, configs=topic.configs)
+
+
+def _missing(name: str) -> str:
+    return f"there is no topic {name}: create it, or say topic({name!r}, create=PARTITIONS)"
+
+
+def _topics(plan: Plan) -> Iterator[Topic]:
+    for end in (*plan.sources.values(), plan.sink_topic):
+        if isinstance(end, Topic) and BOOTSTRAP not in end.options:
+            yield end
+
+
+def _names(plan: Plan) -> list[str]:
+    """Return the topics that have to be there; those of a pattern or an assignment are left to the source."""
+    names: dict[str, None] = dict.fromkeys(_dead_letters(plan))
+    for topic in _topics(plan):
+        if not {"subscribePattern", "assign", "subscribe"} & set(topic.options):
+            names |= dict.fromkeys(each.strip() for each in topic.name.split(","))
+    return list(names)
+
+
+def _dead_letters(plan: Plan) -> list[str]:
+    return [
+        topic.on_error.removeprefix(DLQ).strip()
+        for topic in plan.sources.values()
+        if isinstance(topic, Topic) and topic.on_error.startswith(DLQ)
+    ]
+
+
+def _existing(client: BlockingClient, names: set[str]) -> set[str]:
+    found = client.metadata(sorted(names)).topics if names else {}
+    for name, topic in found.items():
+        if topic.error not in {*_ABSENT, ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE}:
+            raise ApiError.for_code(topic.error, f"topic {name}")
+    return {name for name, topic in found.items() if topic.error not in _ABSENT}
+
+
+def _client(connection: Connection) -> BlockingClient:
+    properties: dict[str, Any] = dict(connection.properties)
+    client = BlockingClient(connection.bootstrap, **properties)
+    try:
+        client.connect()
+    except HeadraceError:
+        client.close()
+        raise
+    return client
