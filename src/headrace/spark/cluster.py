@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Final, Protocol
 from uuid import UUID
 
@@ -25,14 +25,15 @@ from headrace.spark.options.reader import ClientOptions
 from headrace.spark.source.offsets import LogEnd, TopicDescription
 from headrace.types import Buffer, TopicPartition
 
-FETCH_BYTES: Final = 8 << 20
-"""Default of `kafka.max.partition.fetch.bytes` here: a task reads one partition, and mostly as much as there is."""
+FETCH_BYTES: Final = 32 << 20
+"""Default of `kafka.max.partition.fetch.bytes` here: the most that is ever asked for of one partition."""
 MAX_CLIENTS: Final = 16
 SAMPLE_BYTES: Final = 64 << 10
 """What is fetched of a partition to learn how large its records are."""
 UNKNOWN_BYTES: Final = 1024
 """Taken for an offset where no partition had anything to measure."""
 _ABSENT: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+_NOTHING: Final = FetchedPartition()
 _NOT_READY: Final = frozenset({ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE})
 
 
@@ -64,8 +65,14 @@ class SourceClient(Protocol):
     def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit offsets for a group without members."""
 
-    def fetch(self, topic_partition: TopicPartition, offset: int) -> FetchedPartition:
-        """Return raw batches from `offset` on, or after a short wait none; errors are told, not raised."""
+    def fetch(
+        self, positions: Mapping[TopicPartition, FetchPosition]
+    ) -> Mapping[TopicPartition, FetchedPartition]:
+        """Return raw batches of each partition, or after a short wait none; errors are told, not raised.
+
+        That of the first partition is there whole, however large, and never more than `kafka.max.partition.fetch.bytes`
+        of another.
+        """
 
 
 class ClusterClient:
@@ -150,17 +157,23 @@ class ClusterClient:
         """See `SourceClient`."""
         self._client.commit_offsets(group, offsets)
 
-    def fetch(self, topic_partition: TopicPartition, offset: int) -> FetchedPartition:
+    def fetch(
+        self, positions: Mapping[TopicPartition, FetchPosition]
+    ) -> Mapping[TopicPartition, FetchedPartition]:
         """See `SourceClient`."""
-        max_bytes = self._config.max_partition_fetch_bytes
+        most = self._config.max_partition_fetch_bytes
         fetched = self._client.fetch(
-            {topic_partition: FetchPosition(offset, max_bytes=max_bytes)},
+            {
+                each: replace(position, max_bytes=min(position.max_bytes, most))
+                for each, position in positions.items()
+            },
             max_wait_ms=self._config.fetch_max_wait_ms,
             min_bytes=self._config.fetch_min_bytes,
-            max_bytes=max(max_bytes, self._config.fetch_max_bytes),
+            max_bytes=self._config.fetch_max_bytes,
             isolation_level=self._isolation,
         )
-        return fetched[topic_partition]
+        # A broker that slows its clients down may answer nothing at all.
+        return {each: fetched.get(each, _NOTHING) for each in positions}
 
     def close(self) -> None:
         """Close the connections."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from headrace.clients.blocking import FetchedPartition, OffsetAndMetadata
+from headrace.clients.blocking import FetchedPartition, FetchPosition, OffsetAndMetadata
 from headrace.errors import ApiError, ErrorCode
 from headrace.records.builder import build_batch
 from headrace.spark.options.source import EARLIEST
@@ -21,6 +21,7 @@ class FakeCluster:
         self.batch_records = 3
         self.errors: list[ErrorCode] = []
         self.fetches: list[tuple[TopicPartition, int]] = []
+        self.rounds: list[Mapping[TopicPartition, FetchPosition]] = []
         self.epochs: dict[TopicPartition, list[int]] = {}  # where each epoch of a log begins
         self.asked_epochs: list[Mapping[TopicPartition, int]] = []
         self.sizes: dict[TopicPartition, float] = {}
@@ -79,7 +80,13 @@ class FakeCluster:
             raise self.commit_error
         self.committed[group] = dict(offsets)
 
-    def fetch(self, topic_partition: TopicPartition, offset: int) -> FetchedPartition:
+    def fetch(
+        self, positions: Mapping[TopicPartition, FetchPosition]
+    ) -> dict[TopicPartition, FetchedPartition]:
+        self.rounds.append(positions)
+        return {each: self._fetch(each, position.offset) for each, position in positions.items()}
+
+    def _fetch(self, topic_partition: TopicPartition, offset: int) -> FetchedPartition:
         self.fetches.append((topic_partition, offset))
         if self.errors:
             return FetchedPartition(error=self.errors.pop(0))

@@ -1,116 +1,105 @@
-"""Reading one range of a partition: fetch until its end is reached, and say precisely what is missing."""
+"""Reading a task: its ranges are fetched ahead by a thread, and decoded to Arrow where they are consumed."""
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Final
 
-from headrace.errors import ApiError, ErrorCode, TransportError
+import pyarrow as pa
+
 from headrace.spark.cluster import SourceClient
-from headrace.spark.options.source import EARLIEST, LATEST, SourceOptions
-from headrace.spark.source.arrow import RangeDecoder
-from headrace.spark.source.offsets import DataLossError, OffsetRange
+from headrace.spark.options.source import SourceOptions
+from headrace.spark.source.arrow import DEFAULT_MAX_ROWS, RangeDecoder
+from headrace.spark.source.fetching import Part, fetch_ranges
+from headrace.spark.source.offsets import OffsetRange
+from headrace.spark.source.readahead import read_ahead
 from headrace.spark.source.schema import arrow_schema
 from headrace.spark.source.tasks import ReadTask
 
-log = logging.getLogger(__name__)
-
-_RETRY_PAUSE_S = 0.1
+READ_AHEAD_BYTES: Final = 32 << 20
+"""How much may have been fetched and wait to be decoded, as it came from the brokers."""
+_SMALL_BYTES: Final = 1 << 20
+"""Arrow batches below this size are put together: each costs Spark about as much as a hundred rows."""
 
 
 def read_task(client: SourceClient, task: ReadTask, options: SourceOptions) -> Iterator[Any]:
-    """Yield the records of a task's ranges as Arrow batches."""
-    for wanted in task.ranges:
-        yield from read_range(client, wanted, options)
+    """Yield the records of a task's ranges as Arrow batches; see `read_ranges`."""
+    return read_ranges(client, task.ranges, options)
 
 
-def read_range(
+def read_range(client: SourceClient, wanted: OffsetRange, options: SourceOptions) -> Iterator[Any]:
+    """Yield the records of one range as Arrow batches; see `read_ranges`."""
+    return read_ranges(client, [wanted], options)
+
+
+def read_ranges(
     client: SourceClient,
-    wanted: OffsetRange,
+    ranges: Sequence[OffsetRange],
     options: SourceOptions,
     *,
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> Iterator[Any]:
-    """Yield the records of a range as Arrow batches.
+    """Yield the records of ranges as Arrow batches, one range after the other.
 
-    Reading the same range again yields the same rows, so that Spark may repeat a task.
+    Reading the same ranges again yields the same rows in the same order, so that Spark may repeat a task.
 
     Args:
         client: The cluster.
-        wanted: The range.
+        ranges: What to read; those of one partition by offset.
         options: Of the read; `poll_timeout_ms` bounds how long nothing may come.
         clock: Seconds that only grow.
         pause: How to wait between attempts.
 
     Raises:
-        DataLossError: Records of the range are gone, and `failOnDataLoss` is true.
-        ApiError: The broker refused, or the rest of the range did not come in time.
+        DataLossError: Records of a range are gone, and `failOnDataLoss` is true.
+        ApiError: A broker refused, or the rest of a range did not come in time.
         TransportError: No broker answered in time.
+        CorruptRecordError: A batch does not decode.
     """
-    decoder = RangeDecoder(wanted.topic_partition, wanted.start, wanted.end, arrow_schema(options))
-    deadline = clock() + options.poll_timeout_ms / 1000
-    while decoder.position < wanted.end:
-        before = decoder.position
-        fetched = client.fetch(wanted.topic_partition, before)
-        if fetched.error is ErrorCode.OFFSET_OUT_OF_RANGE:
-            decoder.position = _skip_lost(client, wanted, before, options)
-        elif fetched.error:
-            _refuse_final(fetched.error, wanted)
-        else:
-            for batch in decoder.feed(fetched.records, fetched.aborted_transactions):
-                yield batch.select(options.column_names)
-        if decoder.position > before:
-            deadline = clock() + options.poll_timeout_ms / 1000
-        elif clock() > deadline:
-            raise _stalled(wanted, before, fetched.error, options)
-        elif fetched.error:
-            pause(_RETRY_PAUSE_S)
-    for batch in decoder.finish():
-        yield batch.select(options.column_names)
+    parts = fetch_ranges(client, ranges, options, clock=clock, pause=pause)
+    schema = arrow_schema(options)
+    with closing(read_ahead(parts, _size, READ_AHEAD_BYTES)) as ahead:
+        yield from joined(_decoded(ahead, ranges, schema), schema)
 
 
-def _skip_lost(
-    client: SourceClient, wanted: OffsetRange, position: int, options: SourceOptions
-) -> int:
-    """Return where reading can go on after the broker said that it has no `position`."""
-    each = wanted.topic_partition
-    first = client.offsets([each], EARLIEST)[each]
-    after = client.offsets([each], LATEST)[each]
-    if first <= position <= after:  # its answer is out of date by now
-        return position
-    if position < first:
-        resume = min(first, wanted.end)
-        what = (
-            f"offsets {position} to {resume - 1} of {each} were removed before they were read "
-            f"(the log starts at {first})"
-        )
-    else:
-        resume = wanted.end
-        what = (
-            f"offsets {position} to {resume - 1} of {each} do not exist any more "
-            f"(the log ends at {after}: it was truncated, or the topic was created again)"
-        )
-    if options.fail_on_data_loss:
-        raise DataLossError(what)
-    log.warning("%s; going on without them (failOnDataLoss=false)", what)
-    return resume
+def _size(part: Part) -> int:
+    return len(part.fetched.records)
 
 
-def _refuse_final(error: ErrorCode, wanted: OffsetRange) -> None:
-    """Raise an error that will not pass by itself."""
-    if not error.retriable:
-        raise ApiError.for_code(error, f"reading {wanted.topic_partition}")
+def _decoded(parts: Iterator[Part], ranges: Sequence[OffsetRange], schema: Any) -> Iterator[Any]:
+    for number, of_range in groupby(parts, key=attrgetter("number")):
+        wanted = ranges[number]
+        decoder = RangeDecoder(wanted.topic_partition, wanted.start, wanted.end, schema)
+        for part in of_range:
+            yield from decoder.feed(part.fetched.records, part.fetched.aborted_transactions)
+        yield from decoder.finish()
 
 
-def _stalled(
-    wanted: OffsetRange, position: int, error: ErrorCode, options: SourceOptions
-) -> Exception:
-    seconds = options.poll_timeout_ms / 1000
-    what = (
-        f"no records of {wanted.topic_partition} from offset {position} to {wanted.end - 1} came in {seconds:g} s "
-        "(option kafkaConsumer.pollTimeoutMs)"
-    )
-    return ApiError.for_code(error, what) if error else TransportError(what)
+def joined(batches: Iterable[Any], schema: Any) -> Iterator[Any]:
+    """Yield Arrow batches of which small ones that follow each other have been put together."""
+    small: list[Any] = []
+    rows = size = 0
+    for batch in batches:
+        rows += batch.num_rows
+        size += batch.nbytes
+        if small and (rows > DEFAULT_MAX_ROWS or size > _SMALL_BYTES):
+            yield _one(small, schema)
+            small, rows, size = [], batch.num_rows, batch.nbytes
+        small.append(batch)
+        if rows >= DEFAULT_MAX_ROWS or size >= _SMALL_BYTES:
+            yield _one(small, schema)
+            small, rows, size = [], 0, 0
+    if small:
+        yield _one(small, schema)
+
+
+def _one(batches: list[Any], schema: Any) -> Any:
+    if len(batches) == 1:
+        return batches[0]
+    (batch,) = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
+    return batch

@@ -12,7 +12,7 @@ from headrace.errors import ApiError, ErrorCode, TransportError
 from headrace.spark.options.source import SourceOptions, source_options
 from headrace.spark.source.batch import HeadraceBatchReader
 from headrace.spark.source.offsets import DataLossError, OffsetRange
-from headrace.spark.source.reading import read_range
+from headrace.spark.source.reading import read_ranges
 from headrace.types import TopicPartition
 from tests.unit.spark.fakes import FakeCluster
 
@@ -42,8 +42,8 @@ def offsets(
     cluster: FakeCluster, start: int, end: int, given: SourceOptions | None = None
 ) -> list[int]:
     time = Time()
-    batches = read_range(
-        cluster, OffsetRange(A0, start, end), given or options(), clock=time, pause=time.pause
+    batches = read_ranges(
+        cluster, [OffsetRange(A0, start, end)], given or options(), clock=time, pause=time.pause
     )
     return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
 

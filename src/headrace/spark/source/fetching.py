@@ -1,0 +1,233 @@
+"""Fetching the ranges of a task, in their order: what is asked for in each round, and what missing records mean.
+
+One round is one request to each broker concerned. It asks for the first range that is not read to its end, and for
+those behind it as long as all before them are expected to end with this round; so a task of a hundred small ranges
+takes one round, and of large ones no more is fetched than is soon wanted.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Final, NamedTuple
+
+from headrace.clients.blocking import FetchedPartition, FetchPosition
+from headrace.errors import ApiError, CorruptRecordError, ErrorCode, TransportError
+from headrace.records.batch import HEADER_SIZE, LOG_OVERHEAD, MIN_BATCH_LENGTH
+from headrace.spark.cluster import SourceClient
+from headrace.spark.options.source import EARLIEST, LATEST, SourceOptions
+from headrace.spark.source.offsets import DataLossError, OffsetRange
+from headrace.types import Buffer
+
+log = logging.getLogger(__name__)
+
+PARTITION_BYTES: Final = 8 << 20
+"""What is asked for of one partition, unless its batches are larger or less is left to read."""
+ROUND_BYTES: Final = 16 << 20
+"""What is asked for in one round, unless one partition's share is more."""
+_LEAST_BYTES: Final = 64 << 10
+_ASSUMED_BYTES: Final = 256
+"""Of an offset, as long as nothing has come."""
+_MARGIN: Final = 1.25
+_RETRY_PAUSE_S: Final = 0.1
+
+_EXTENT: Final = struct.Struct(">qi11xi")
+"""Base offset, batch length and last offset delta of a batch's header."""
+
+
+class Part(NamedTuple):
+    """What one fetch returned for one of the ranges."""
+
+    number: int
+    """Which of them."""
+    fetched: FetchedPartition
+
+
+class _Cursor:
+    """How far one range has been fetched."""
+
+    __slots__ = ("bytes", "held", "largest", "number", "position", "wanted")
+
+    def __init__(self, number: int, wanted: OffsetRange) -> None:
+        self.number = number
+        self.wanted = wanted
+        self.position = wanted.start
+        self.held: deque[FetchedPartition] = deque()
+        """What came before its turn."""
+        self.bytes = 0
+        self.largest = 0
+
+    @property
+    def done(self) -> bool:
+        return self.position >= self.wanted.end
+
+    def expected_bytes(self) -> int:
+        """Return what is left of it, by what has come so far."""
+        offsets = self.position - self.wanted.start
+        mean = self.bytes / offsets if self.bytes and offsets else _ASSUMED_BYTES
+        return max(_LEAST_BYTES, int(_MARGIN * mean * (self.wanted.end - self.position)))
+
+    def fetch_bytes(self) -> int:
+        """Return how much to ask for."""
+        return min(self.expected_bytes(), max(PARTITION_BYTES, 2 * self.largest))
+
+    def add(self, fetched: FetchedPartition) -> None:
+        """Take over what was fetched; what has a whole batch waits for its turn.
+
+        Raises:
+            CorruptRecordError: A batch length is smaller than a header.
+        """
+        self.bytes += len(fetched.records)
+        for end, size, next_offset in _extents(fetched.records):
+            self.largest = max(self.largest, size)
+            if end <= len(fetched.records):
+                if end == size:
+                    self.held.append(fetched)
+                self.position = max(self.position, next_offset)
+
+
+def _extents(records: Buffer) -> Iterator[tuple[int, int, int]]:
+    """Yield where each batch ends, its size and the offset after it; the last may be cut off."""
+    position = 0
+    while position + HEADER_SIZE <= len(records):
+        base_offset, length, delta = _EXTENT.unpack_from(records, position)
+        if length < MIN_BATCH_LENGTH:
+            raise CorruptRecordError(f"batch length {length} at byte {position}")
+        position += LOG_OVERHEAD + length
+        yield position, LOG_OVERHEAD + length, base_offset + delta + 1
+
+
+def fetch_ranges(
+    client: SourceClient,
+    ranges: Iterable[OffsetRange],
+    options: SourceOptions,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> Generator[Part, None, None]:
+    """Yield what the brokers have of ranges, one range after the other; batches may begin before and end behind them.
+
+    Args:
+        client: The cluster.
+        ranges: What to fetch; those of one partition by offset.
+        options: Of the read; `poll_timeout_ms` bounds how long nothing may come.
+        clock: Seconds that only grow.
+        pause: How to wait between attempts.
+
+    Raises:
+        DataLossError: Records of a range are gone, and `failOnDataLoss` is true.
+        ApiError: A broker refused, or the rest of a range did not come in time.
+        TransportError: No broker answered in time.
+    """
+    cursors = deque(_Cursor(number, wanted) for number, wanted in enumerate(ranges))
+    deadline, advanced = 0.0, True
+    while cursors:
+        head = cursors[0]
+        while head.held:
+            yield Part(head.number, head.held.popleft())
+        if head.done:
+            cursors.popleft()
+            advanced = True
+            continue
+        if advanced:  # the time that what came took to be consumed does not count
+            deadline = clock() + options.poll_timeout_ms / 1000
+        before = head.position
+        asked = _ask(cursors)
+        fetched = client.fetch(
+            {
+                each.wanted.topic_partition: FetchPosition(
+                    each.position, max_bytes=each.fetch_bytes()
+                )
+                for each in asked
+            }
+        )
+        for each in asked[1:]:  # an error is looked at when its turn comes
+            found = fetched[each.wanted.topic_partition]
+            if not found.error:
+                each.add(found)
+        error = _take(client, head, fetched[head.wanted.topic_partition], options)
+        advanced = head.position > before
+        if advanced:
+            continue
+        if clock() > deadline:
+            raise _stalled(head.wanted, before, error, options)
+        if error:
+            pause(_RETRY_PAUSE_S)
+
+
+def _ask(cursors: deque[_Cursor]) -> list[_Cursor]:
+    """Return the ranges to ask for in the next round, at least the first."""
+    room = ROUND_BYTES - sum(len(part.records) for each in cursors for part in each.held)
+    asked: list[_Cursor] = []
+    partitions = set()
+    for each in cursors:
+        if each.done:
+            continue
+        size = each.fetch_bytes()
+        if asked and (size > room or each.wanted.topic_partition in partitions):
+            break
+        asked.append(each)
+        partitions.add(each.wanted.topic_partition)
+        room -= size
+        if each.expected_bytes() > size:
+            break
+    return asked
+
+
+def _take(
+    client: SourceClient, head: _Cursor, fetched: FetchedPartition, options: SourceOptions
+) -> ErrorCode:
+    """Take what came for the range whose turn it is; return the error if there is one that may pass.
+
+    Raises:
+        DataLossError: Records of it are gone, and `failOnDataLoss` is true.
+        ApiError: The error will not pass by itself.
+    """
+    if fetched.error is ErrorCode.OFFSET_OUT_OF_RANGE:
+        head.position = _skip_lost(client, head.wanted, head.position, options)
+    elif not fetched.error:
+        head.add(fetched)
+    elif not fetched.error.retriable:
+        raise ApiError.for_code(fetched.error, f"reading {head.wanted.topic_partition}")
+    return fetched.error
+
+
+def _skip_lost(
+    client: SourceClient, wanted: OffsetRange, position: int, options: SourceOptions
+) -> int:
+    """Return where reading can go on after the broker said that it has no `position`."""
+    each = wanted.topic_partition
+    first = client.offsets([each], EARLIEST)[each]
+    after = client.offsets([each], LATEST)[each]
+    if first <= position <= after:  # its answer is out of date by now
+        return position
+    if position < first:
+        resume = min(first, wanted.end)
+        what = (
+            f"offsets {position} to {resume - 1} of {each} were removed before they were read "
+            f"(the log starts at {first})"
+        )
+    else:
+        resume = wanted.end
+        what = (
+            f"offsets {position} to {resume - 1} of {each} do not exist any more "
+            f"(the log ends at {after}: it was truncated, or the topic was created again)"
+        )
+    if options.fail_on_data_loss:
+        raise DataLossError(what)
+    log.warning("%s; going on without them (failOnDataLoss=false)", what)
+    return resume
+
+
+def _stalled(
+    wanted: OffsetRange, position: int, error: ErrorCode, options: SourceOptions
+) -> Exception:
+    seconds = options.poll_timeout_ms / 1000
+    what = (
+        f"no records of {wanted.topic_partition} from offset {position} to {wanted.end - 1} came in {seconds:g} s "
+        "(option kafkaConsumer.pollTimeoutMs)"
+    )
+    return ApiError.for_code(error, what) if error else TransportError(what)
