@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from headrace.protocol.messages.consumer_group_heartbeat import (
+    Assignment,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from headrace.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequestTopicPartitions as Places,
+)
+from headrace.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatResponseTopicPartitions as GivenPlaces,
+)
 from tests.simulation.defences import DEFENCES, without
+from tests.simulation.holders import Holders
 from tests.simulation.story import Story
+from tests.simulation.world import ViolationError
 
 STORIES = [7, 12, 27, 34]
 """Short ones, which have among them every fault and both generations of every protocol."""
+TOPIC = b"t" * 16
 TRIED = 80
 """Within so many seeds from the first that is given a missing defence must show."""
 FIRST = {
@@ -33,6 +50,62 @@ def test_one_seed_tells_one_story() -> None:
         story.run()
     assert stories[0].counts == stories[1].counts
     assert stories[0].machine.schedule.events == stories[1].machine.schedule.events
+
+
+class _Group:
+    """Members that take the same words as the broker's group, for whoever keeps books of what they hold."""
+
+    def __init__(self) -> None:
+        self.holders = Holders("g")
+        self.members: list[str] = []
+
+    def says(self, member: str, epoch: int, owned: list[int] | None = None) -> Any:
+        places = None if owned is None else [Places(topic_id=TOPIC, partitions=owned)]
+        request = ConsumerGroupHeartbeatRequest(
+            group_id="g", member_id=member, member_epoch=epoch, topic_partitions=places
+        )
+        self.holders.asked(request)
+        return request
+
+    def is_given(self, request: Any, epoch: int, *partitions: int) -> None:
+        given = [GivenPlaces(topic_id=TOPIC, partitions=list(partitions))]
+        response = ConsumerGroupHeartbeatResponse(
+            member_epoch=epoch, assignment=Assignment(topic_partitions=given)
+        )
+        self.holders.answered(request, response)
+        group = SimpleNamespace(members=self.members)
+        shard = SimpleNamespace(consumers={"g": group})
+        broker: Any = SimpleNamespace(groups=SimpleNamespace(_shard_of=lambda _group: shard))
+        self.holders.check(broker)
+
+
+def test_what_two_members_hold_is_noticed() -> None:
+    group = _Group()
+    group.members = ["a", "b"]
+    group.is_given(group.says("a", 0), 1, 0, 1)
+    group.says("a", 1, [0])
+    group.is_given(group.says("b", 0), 2, 1)
+    with pytest.raises(ViolationError, match="b was given"):
+        group.is_given(group.says("b", 2), 2, 0)
+
+
+def test_a_heartbeat_that_comes_late_makes_nobody_an_owner() -> None:
+    group = _Group()
+    group.members = ["b"]  # the other has been removed
+    group.is_given(group.says("b", 0), 2, 0, 1)
+    group.members = ["a", "b"]
+    group.is_given(group.says("a", 0), 3)
+    group.says("a", 1, [1])
+    group.is_given(group.says("b", 2), 3, 0, 1)
+
+
+def test_who_has_not_got_its_last_answer_gives_up_with_the_epoch_before() -> None:
+    group = _Group()
+    group.members = ["a", "b"]
+    group.is_given(group.says("a", 0), 1, 0)
+    group.is_given(group.says("a", 1), 2, 0, 1)  # and the answer is lost
+    group.says("a", 1, [0])
+    group.is_given(group.says("b", 0), 3, 1)
 
 
 @pytest.mark.parametrize("defence", DEFENCES)

@@ -18,13 +18,13 @@ Place = tuple[bytes, int]
 class Holders:
     """What each member was given and holds: until it says that it does not any more, or the group has removed it.
 
-    Nobody holds what it was not given: a heartbeat may come late, when its member was removed and has joined again.
+    Nobody holds what it was not given: a heartbeat may come late, when its member was removed and has joined again. Its
+    epoch does not tell: who has not got its last answer says what it owns with the epoch before, and the group counts it.
     """
 
     def __init__(self, group: str) -> None:
         self._group = group
         self._held: dict[str, set[Place]] = {}
-        self._epochs: dict[str, int] = {}
         self._open: dict[str, list[ConsumerGroupHeartbeatRequest]] = {}
         """Requests of each member that are to be answered, since it joined last."""
         self._told: list[tuple[str, set[Place]]] = []
@@ -34,10 +34,7 @@ class Holders:
         member = request.member_id
         if request.member_epoch <= 0:
             self._held.pop(member, None)
-            self._epochs.pop(member, None)
             self._open.pop(member, None)  # what is answered to a request from before comes too late
-        elif request.member_epoch < self._epochs.get(member, 0):
-            pass  # it was on its way for long: what the member owned when it sent this says nothing of now
         elif request.topic_partitions is not None and member in self._held:
             self._held[member] &= _places(request.topic_partitions)  # only answers give
         self._open.setdefault(member, []).append(request)
@@ -49,10 +46,7 @@ class Holders:
         waiting = self._open.get(request.member_id, [])
         current = any(each is request for each in waiting)
         self._open[request.member_id] = [each for each in waiting if each is not request]
-        if response.error_code or not current:
-            return
-        self._epochs[request.member_id] = response.member_epoch
-        if response.assignment is not None:
+        if current and not response.error_code and response.assignment is not None:
             given = _places(response.assignment.topic_partitions)
             self._told.append((request.member_id, given))
             self._held.setdefault(request.member_id, set()).update(given)

@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 from tests.simulation.network import Weather
+from tests.simulation.world import DOWN_MS
 
 FAULTS = {
     "power": 1.0,
@@ -18,6 +19,16 @@ FAULTS = {
     "marker": 3.0,
 }
 """How often each may happen in a second of the story."""
+PAUSES_MS = (50, 500, 2000)
+SWOONS_MS = (300, 1500)
+"""For how long a member is stopped that has a successor when it wakes up."""
+VACANT_MS = (0, 100, 1000)
+"""For how long the place of a member that died stays empty."""
+STALLS_MS = (30, 300, 900)
+CALL_LIMIT_MS = 2_000
+"""How long a call of a program may take."""
+CATCHING_UP_MS = 4_000
+"""The transactions in which what has piled up is worked on; there are some tens, and no faults any more."""
 
 
 class Knobs:
@@ -31,7 +42,11 @@ class Knobs:
         self.members = chance.choice([2, 2, 3])
         self.produce_ms = chance.choice([20, 60, 150])
         self.session_ms = chance.choice([400, 800, 1500])
+        self.rebalance_ms = 3 * self.session_ms
+        """How long a member may go without a poll, and the group waits for it."""
         self.transaction_ms = chance.choice([150, 400, 1000])
+        self.transactions_ms = (self.transaction_ms, 3 * self.transaction_ms)
+        """The time-outs of members' transactions."""
         self.assignor = chance.choice(["range", "roundrobin", "cooperative-sticky"])
         self.new_groups = chance.random() < 0.4
         """Whether members use the protocol of KIP-848."""
@@ -84,6 +99,24 @@ class Knobs:
         self.careless = chance.random() < 0.4
         """Whether there is a producer that does not wait for its batches."""
         self._generations = chance.choice(["all old", "all new", "mixed"])
+
+    @property
+    def settling_ms(self) -> int:
+        """The longest that what is under way when the faults end may take: all of it, one after the other."""
+        return sum(
+            {
+                "who is stopped, or has died, comes back": max(PAUSES_MS + SWOONS_MS + VACANT_MS),
+                "what is on its way arrives": max(STALLS_MS) + self.weather.longest_ms,
+                "the broker starts": max(DOWN_MS),
+                "the call that went wrong ends": CALL_LIMIT_MS,
+                "the next one finds the broker": CALL_LIMIT_MS,
+                "a member that is gone is missed": self.session_ms,
+                "the group waits for a member": self.rebalance_ms,
+                "which comes again when it was left out": self.rebalance_ms,
+                "a transaction that nobody ends is aborted": max(self.transactions_ms),
+                "what has piled up is worked on": CATCHING_UP_MS,
+            }.values()
+        )
 
     def speaks_v2(self, name: str) -> bool:
         """Whether a process shall use the second generation of the transaction protocol."""

@@ -53,8 +53,12 @@ class Weather:
 
     def delay(self, chance: random.Random) -> int:
         if self.spike and chance.random() < self.spike:
-            return chance.randint(0, 100 * self.delay_ms)
+            return chance.randint(0, self.longest_ms)
         return chance.randint(0, self.delay_ms)
+
+    @property
+    def longest_ms(self) -> int:
+        return 100 * self.delay_ms if self.spike else self.delay_ms
 
 
 class Frame(NamedTuple):
@@ -76,6 +80,7 @@ class Network:
         self.chance = chance
         self.weather = weather
         self.wires: dict[Wire, None] = {}
+        self.processes: list[Process] = []
         self.on_request: Callable[[Frame, Message], None] = lambda _frame, _request: None
         self.on_decided: Callable[[Message], None] = lambda _request: None
         """The broker has handled a request; its answer may have to wait."""
@@ -395,6 +400,7 @@ class Process:
         self.paused_until_ms = 0
         self._backlog: deque[Callable[[], object]] = deque()
         self._program: Program | None = None
+        network.processes.append(self)
 
     def start(self, program: Program) -> None:
         self._program = program
@@ -460,6 +466,8 @@ class Process:
         client.follow()
 
     def _ended(self, task: Task[Any]) -> None:
+        if self.dead:
+            return
         outcome = task.outcome
         if isinstance(outcome, BaseException) and not isinstance(outcome, HeadraceError):
             raise ViolationError(f"{self.name}: {outcome!r}") from outcome

@@ -22,11 +22,12 @@ from headrace.errors import (
     TransportError,
 )
 from headrace.types import TopicPartition
+from tests.simulation.knobs import CALL_LIMIT_MS
 from tests.simulation.network import Client, Process, Program
 from tests.simulation.raw import RawProducer
 
 LONG_MS = 1 << 40
-CALL_MS = 1000
+CALL_MS = CALL_LIMIT_MS // 2
 BATCH = 10
 """Records in a batch, so that it fits into a small segment."""
 FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
@@ -109,7 +110,7 @@ class Ours:
             linger_ms=chance.choice([0, 5]),
             batch_size=600,
             delivery_timeout_ms=1500,
-            max_block_ms=2000,
+            max_block_ms=CALL_LIMIT_MS,
             **options,
         )
         self._client = Client(process, config, speaks_v2=speaks_v2)
@@ -151,7 +152,7 @@ class Ours:
             return
         while True:
             try:
-                yield self._client, self._core.transaction().commit(CALL_MS), 2 * CALL_MS
+                yield self._client, self._core.transaction().commit(CALL_MS), CALL_LIMIT_MS
             except CommitInDoubtError:
                 yield 10
             except HeadraceError as error:
@@ -161,7 +162,7 @@ class Ours:
 
     def _run(self, flow: Any) -> Program:
         try:
-            yield self._client, flow, 2 * CALL_MS
+            yield self._client, flow, CALL_LIMIT_MS
         except HeadraceError as error:
             yield from self._failed(error)
 
@@ -175,7 +176,7 @@ class Ours:
     def _abort(self) -> Program:
         while self._core.transaction().under_way:
             try:
-                yield self._client, self._core.transaction().abort(CALL_MS), 2 * CALL_MS
+                yield self._client, self._core.transaction().abort(CALL_MS), CALL_LIMIT_MS
             except FatalTransactionError as error:
                 raise ShutOutError(str(error)) from error
             except (TransportError, AbortableTransactionError):

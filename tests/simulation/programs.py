@@ -17,7 +17,7 @@ from headrace.types import TopicPartition
 from tests.fixtures.history.operations import FAIL, INFO, INVOKE, OK
 from tests.simulation.books import Books, Transaction
 from tests.simulation.history import place, polled, sent
-from tests.simulation.knobs import Knobs
+from tests.simulation.knobs import CALL_LIMIT_MS, Knobs
 from tests.simulation.network import Client, Network, Process, Program
 from tests.simulation.producers import (
     LONG_MS,
@@ -83,7 +83,7 @@ class Plain(Process):
                 self._client.follow()
                 return
             try:
-                yield self._client, self._core.prepare("in", partition), 2000
+                yield self._client, self._core.prepare("in", partition), CALL_LIMIT_MS
             except HeadraceError:
                 yield 20
 
@@ -125,13 +125,13 @@ class Reader(Process):
     def _live(self) -> Program:
         while True:
             try:
-                yield self._client, self._core.assign(dict.fromkeys(self.names, 0)), 2000
+                yield self._client, self._core.assign(dict.fromkeys(self.names, 0)), CALL_LIMIT_MS
                 break
             except HeadraceError:
                 yield 20
         while True:
             try:
-                yield self._client, self._core.poll(500), 2000
+                yield self._client, self._core.poll(500), CALL_LIMIT_MS
                 records = self._core.take(None)
                 if records and self.committed:
                     self._books.history.at_once(self.name, "poll", [polled(records)])
@@ -178,7 +178,7 @@ class Member(Process):
             enable_auto_commit=False,
             isolation_level="read_committed",
             **knobs.membership,
-            max_poll_interval_ms=3 * knobs.session_ms,
+            max_poll_interval_ms=knobs.rebalance_ms,
             fetch_max_wait_ms=200,
             **knobs.client,
         )
@@ -190,7 +190,7 @@ class Member(Process):
             new_id=lambda: f"{self.name}-{chance.randrange(1 << 40)}",
             assignors=None if knobs.new_groups else choose_assignors(knobs.assignor),
         )
-        timeout_ms = chance.choice([knobs.transaction_ms, 3 * knobs.transaction_ms])
+        timeout_ms = chance.choice(knobs.transactions_ms)
         self._producer: Producer
         if not speaks_v2 and chance.random() < 0.5:
             self._producer = Raw(self, name, timeout_ms, knobs.client)
@@ -209,13 +209,17 @@ class Member(Process):
     def _live(self) -> Program:
         while True:
             try:
-                yield self._reading, self._consumer.subscribe(["in"], listener=Listener(self)), 2000
+                yield (
+                    self._reading,
+                    self._consumer.subscribe(["in"], listener=Listener(self)),
+                    CALL_LIMIT_MS,
+                )
                 break
             except HeadraceError:
                 yield 20
         while True:
             try:
-                yield self._reading, self._consumer.poll(300), 2000
+                yield self._reading, self._consumer.poll(300), CALL_LIMIT_MS
                 records = self._consumer.take(
                     50 if self._knobs.calm else self._chance.choice([1, 3, 10])
                 )
@@ -280,7 +284,7 @@ class Member(Process):
         while True:
             owned = self._consumer.owned
             try:
-                found = yield self._reading, self._consumer.committed(owned), 2000
+                found = yield self._reading, self._consumer.committed(owned), CALL_LIMIT_MS
             except HeadraceError:
                 yield 20
                 continue

@@ -34,7 +34,7 @@ from headrace.records.batch import iterate_headers
 from headrace.records.reader import read_records
 from headrace.types import TopicPartition
 from tests.simulation.books import Books, Mirror
-from tests.simulation.knobs import Knobs
+from tests.simulation.knobs import PAUSES_MS, STALLS_MS, SWOONS_MS, VACANT_MS, Knobs
 from tests.simulation.network import Frame, Network, Process, Weather, Wire
 from tests.simulation.programs import GROUP, Careless, Member, Plain, Reader
 from tests.simulation.world import Machine, ViolationError
@@ -47,7 +47,6 @@ REPEATED = (
     ApiKey.ADD_OFFSETS_TO_TXN,
 )
 """What the one sends again who has seen it: late, and more than once."""
-SETTLING_MS = 12_000
 
 
 class Story:
@@ -95,9 +94,13 @@ class Story:
         for fault, rate in knobs.faults.items():
             if rate:
                 self._plan(fault, rate, end_ms)
-        machine.schedule.run_until(end_ms)
-        self._settle()
-        self._judge()
+        try:
+            machine.schedule.run_until(end_ms)
+            self._settle()
+            self._judge()
+        finally:
+            for process in self.network.processes:
+                process.dead = True  # flows that end with the story's memory are nobody's any more
 
     # What goes wrong
 
@@ -132,7 +135,7 @@ class Story:
         """The broker ends right after it has given an answer that was waited for."""
 
         def spring() -> None:
-            if self.machine.broker is not None:
+            if self.machine.broker is not None and not self.knobs.calm:
                 self.machine.fall(cut_power=cut_power)
 
         delay_ms = self._chance.choice([0, 1, 5, 20])
@@ -146,7 +149,7 @@ class Story:
     def _stall(self) -> None:
         if wire := self._any_wire():
             self.counts["stalls"] += 1
-            pause_ms = self._chance.choice([30, 300, 900])
+            pause_ms = self._chance.choice(STALLS_MS)
             wire.stalled_until_ms = self.machine.now_ms + pause_ms
 
     def _any_wire(self) -> Wire | None:
@@ -157,7 +160,7 @@ class Story:
         process = self._chance.choice([*self.members, *self.plain, *self.readers])
         if not process.dead:
             self.counts["pauses"] += 1
-            process.pause(self._chance.choice([50, 500, 2000]))
+            process.pause(self._chance.choice(PAUSES_MS))
 
     def _die(self) -> None:
         """A member is killed, and another with its transactional id takes its place, now or later."""
@@ -167,10 +170,10 @@ class Story:
             return
         self.counts["deaths"] += 1
         if self._chance.random() < 0.3:
-            member.pause(self._chance.choice([300, 1500]))  # not dead: it comes back as a zombie
+            member.pause(self._chance.choice(SWOONS_MS))  # not dead: it comes back as a zombie
         else:
             member.kill()
-        delay_ms = self._chance.choice([0, 100, 1000])
+        delay_ms = self._chance.choice(VACANT_MS)
         self.machine.schedule.at(
             self.machine.now_ms + delay_ms, partial(self._succeed, number, member)
         )
@@ -259,11 +262,11 @@ class Story:
         knobs = self.knobs
         self.network.weather = Weather(delay_ms=1)
         self._ambush = None
-        machine.sync_ms = 1
+        machine.calm()
         knobs.calm = True
         for process in self.plain:
             process.stopping = True
-        end_ms = machine.now_ms + SETTLING_MS
+        end_ms = machine.now_ms + knobs.settling_ms
         while machine.now_ms < end_ms:
             machine.schedule.run_until(machine.now_ms + 500)
             if self._settled():

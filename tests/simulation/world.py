@@ -22,6 +22,8 @@ TRACE_KEPT = 20_000
 RECOVERIES_CUT_SHORT = 0.15
 """How many starts after a fall end like the life before, in the middle or soon after."""
 
+DOWN_MS = (0, 1, 20, 200, 700)
+
 
 class ViolationError(AssertionError):
     """A promise was broken."""
@@ -134,6 +136,12 @@ class Machine:
         self._cut_power = cut_power
         self._fallen()
 
+    def calm(self) -> None:
+        """Let it be from now on: the broker starts, if it is down, and stays."""
+        self.sync_ms = 1
+        self._files.fuse = None
+        self._stumbles = False
+
     def _fallen(self) -> None:
         self.trace("the power fails" if self._cut_power else "the broker is killed")
         self.broker = None
@@ -142,7 +150,7 @@ class Machine:
         self._files.fuse = None
         self.after_fall()
         self._stumbles = self.chance.random() < RECOVERIES_CUT_SHORT
-        down_ms = self.chance.choice([0, 1, 20, 200, 700])
+        down_ms = self.chance.choice(DOWN_MS)
         self.schedule.at(self.now_ms + down_ms, self.start)
 
     # Steps
