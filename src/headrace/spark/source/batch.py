@@ -9,12 +9,12 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from headrace.errors import ConfigError
-from headrace.spark.cluster import SourceClient, shared_client
+from headrace.spark.cluster import SourceClient
 from headrace.spark.options.source import SourceOptions
+from headrace.spark.source.access import read, source_client
 from headrace.spark.source.division import Division
 from headrace.spark.source.offsets import DataLossError, OffsetRange
 from headrace.spark.source.places import check_exists, end_positions, select, start_positions
-from headrace.spark.source.reading import read_task
 from headrace.spark.source.tasks import ReadTask, tasks
 
 log = logging.getLogger(__name__)
@@ -31,15 +31,16 @@ class HeadraceBatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks."""
-        client = shared_client(self._options.client)
-        return tasks(batch_ranges(client, self._options), Division.of(self._options))
+        return tasks(
+            batch_ranges(source_client(self._options), self._options), Division.of(self._options)
+        )
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield a task's records as Arrow batches."""
         # Spark turns an empty list of tasks into one partition without content.
         if not isinstance(partition, ReadTask):
             return iter(())
-        return read_task(shared_client(self._options.client), partition, self._options)
+        return read(partition, self._options)
 
 
 def batch_ranges(client: SourceClient, options: SourceOptions) -> list[OffsetRange]:

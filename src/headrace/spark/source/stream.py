@@ -19,11 +19,10 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from headrace.errors import ConfigError
-from headrace.spark.cluster import shared_client
 from headrace.spark.options.source import SourceOptions
+from headrace.spark.source.access import read, source_client
 from headrace.spark.source.offsets import StreamOffsets, positions_to_json
 from headrace.spark.source.planner import StreamPlanner
-from headrace.spark.source.reading import read_task
 from headrace.spark.source.tasks import ReadTask
 
 
@@ -53,7 +52,7 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def planner(self) -> StreamPlanner:
         """The planner of this query, made at the first call."""
         if self._planner is None:
-            self._planner = StreamPlanner(shared_client(self._options.client), self._options)
+            self._planner = StreamPlanner(source_client(self._options), self._options)
         return self._planner
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -95,7 +94,7 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Spark turns an empty list of tasks into one partition without content.
         if not isinstance(partition, ReadTask):
             return iter(())
-        return read_task(shared_client(self._options.client), partition, self._options)
+        return read(partition, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to do: the next question for the latest offset tells of a finished batch, and that of the last one too."""

@@ -1,0 +1,107 @@
+"""Small files into larger ones: those that follow each other in a partition, in the order of offsets.
+
+Readers see the files before or those after, never both: the table replaces them in one commit. Files that were replaced stay
+on disk for readers that have listed them already, until `headrace archive clean`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow.parquet as pq
+
+from headrace.spark.archive.files import ArchivedFile, WrittenFile, by_source
+from headrace.spark.archive.table import ArchiveTable, ConflictError
+from headrace.spark.archive.writing import FileTarget, write_range
+
+_BATCH_BYTES: Final = 16 << 20
+_BATCH_ROWS: Final = 10_000
+
+
+@dataclass(frozen=True)
+class Compacted:
+    """What one compaction did."""
+
+    removed: int
+    added: int
+    size_before: int
+    size_after: int
+
+
+def plan_compaction(files: Iterable[ArchivedFile], file_bytes: int) -> list[list[ArchivedFile]]:
+    """Return groups of files that become one each.
+
+    Files of a group follow each other without a gap and are together no larger than wanted; one that is nearly that large
+    already stays as it is.
+    """
+    groups: list[list[ArchivedFile]] = []
+    for of_partition in by_source(files).values():
+        group: list[ArchivedFile] = []
+        size = 0
+        for file in of_partition:
+            follows = bool(group) and group[-1].end == file.start
+            if not follows or size + file.size > file_bytes:
+                groups.append(group)
+                group, size = [], 0
+            group.append(file)
+            size += file.size
+        groups.append(group)
+    return [group for group in groups if len(group) > 1]
+
+
+def compact(table: ArchiveTable, file_bytes: int) -> Iterator[Compacted]:
+    """Compact a table, one group after the other, and yield what was done.
+
+    Raises:
+        ConflictError: Somebody else compacts the same files.
+    """
+    target = FileTarget(table.root, table.schema())
+    for group in plan_compaction(table.snapshot().files, file_bytes):
+        # One file for each group, even if it compresses worse than its parts did.
+        whole = replace(target, file_bytes=2 * sum(file.size for file in group) + file_bytes)
+        written = list(_rewrite(whole, group))
+        try:
+            table.replace(group, written)
+        except ConflictError:
+            for each in written:
+                (table.root / each.file.path).unlink()
+            raise
+        yield Compacted(
+            len(group),
+            len(written),
+            sum(file.size for file in group),
+            sum(each.file.size for each in written),
+        )
+
+
+def _rewrite(target: FileTarget, group: Sequence[ArchivedFile]) -> Iterator[WrittenFile]:
+    batches = (batch for file in group for batch in file_batches(target.root / file.path))
+    return write_range(target, group[0].source, group[0].start, group[-1].end, batches)
+
+
+def file_batches(
+    path: Path, columns: Sequence[str] | None = None, start: int = 0, end: int | None = None
+) -> Iterator[Any]:
+    """Yield the rows of a file, without the row groups that have none from `start` to below `end`."""
+    with pq.ParquetFile(path) as file:
+        for number in range(file.num_row_groups):
+            group = file.metadata.row_group(number)
+            if group.num_rows == 0 or _outside(group, start, end):
+                continue
+            average = max(1, group.total_byte_size // group.num_rows)
+            rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // average))
+            yield from file.iter_batches(rows, row_groups=[number], columns=columns)
+
+
+def _outside(group: Any, start: int, end: int | None) -> bool:
+    for index in range(group.num_columns):
+        column = group.column(index)
+        if column.path_in_schema == "offset":
+            statistics = column.statistics
+            if statistics is None or not statistics.has_min_max:
+                return False
+            return statistics.max < start or (end is not None and statistics.min >= end)
+    return False

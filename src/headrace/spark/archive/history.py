@@ -1,0 +1,230 @@
+"""Reads that begin in an archive: records that the brokers have removed come from its files, the others from the brokers.
+
+To planning, a partition begins where its archive begins. A task cuts its ranges where it reads them: what the table's files
+cover comes from files, whichever they are by then, and all else from the brokers. So a plan holds no names of files, a
+compaction between planning and reading goes unnoticed, and a task that is run again finds the same records. What neither
+has is lost, and the brokers' answer says so.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.clients.blocking import FetchedPartition, FetchPosition, OffsetAndMetadata
+from headrace.errors import ConfigError
+from headrace.spark.archive.compaction import file_batches
+from headrace.spark.archive.files import ArchivedFile, Source, by_source
+from headrace.spark.archive.table import ArchiveTable, open_table
+from headrace.spark.cluster import SourceClient
+from headrace.spark.options.history import HistoryOptions
+from headrace.spark.options.source import EARLIEST, TOPIC_COLUMNS, SourceOptions
+from headrace.spark.source.offsets import LogEnd, OffsetRange, TopicDescription
+from headrace.spark.source.reading import read_task
+from headrace.spark.source.schema import arrow_schema
+from headrace.spark.source.tasks import ReadTask
+from headrace.types import TopicPartition
+
+_VANISHED: Final = 5
+"""How often the files of one range may be replaced and deleted while they are read."""
+
+
+class History:
+    """What an archive has, as of the last look."""
+
+    def __init__(self, options: HistoryOptions) -> None:
+        """Open the archive.
+
+        Raises:
+            ConfigError: There is none, or it holds no plain records.
+        """
+        self._table: ArchiveTable = open_table(options.format, options.table)
+        missing = [name for name in TOPIC_COLUMNS if name not in self._table.schema().names]
+        if missing:
+            raise ConfigError(
+                f"option archive: {options.table} holds decoded values, without {', '.join(missing)}: only an archive "
+                "of plain records can be read as history"
+            )
+        self.refresh()
+
+    @property
+    def root(self) -> Path:
+        """The table's directory."""
+        return self._table.root
+
+    def refresh(self) -> None:
+        """Look again.
+
+        Raises:
+            ConfigError: Another program has changed the table, so that its files do not say what they cover.
+        """
+        snapshot = self._table.snapshot()
+        if snapshot.foreign:
+            raise ConfigError(
+                f"option archive: {self.root} has {len(snapshot.foreign)} files of another program, such as "
+                f"{snapshot.foreign[0]}: only tables that `headrace archive` alone writes can be read as history"
+            )
+        self._files = by_source(snapshot.files)
+
+    def files(self, source: Source) -> Sequence[ArchivedFile]:
+        """Return the files of a partition, by offset."""
+        return self._files.get(source, ())
+
+
+class HistoryClient:
+    """A cluster whose partitions begin where the archive begins; see `SourceClient`."""
+
+    def __init__(self, client: SourceClient, history: History) -> None:
+        self._client = client
+        self._history = history
+        self._ids: dict[str, str] = {}
+
+    def topology(self, names: Sequence[str] | None) -> dict[str, TopicDescription]:
+        """Ask the brokers, and look at the table again: this is how each plan begins."""
+        found = self._client.topology(names)
+        self._ids.update({name: each.topic_id for name, each in found.items()})
+        self._history.refresh()
+        return found
+
+    def offsets(
+        self, partitions: Collection[TopicPartition], position: int
+    ) -> dict[TopicPartition, int]:
+        """Return the first offsets of archive or brokers, whichever is earlier."""
+        found = self._client.offsets(partitions, position)
+        if position == EARLIEST:
+            for each in found:
+                files = self.archived(each)
+                if files:
+                    found[each] = min(found[each], files[0].start)
+        return found
+
+    def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogEnd]:
+        """Ask the brokers."""
+        return self._client.ends(partitions)
+
+    def offsets_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Look into the archive first, for what it has is earlier."""
+        found = {each: self._archived_at(each, time_ms) for each, time_ms in times.items()}
+        rest = {each: times[each] for each, offset in found.items() if offset is None}
+        of_brokers = self._client.offsets_at(rest) if rest else {}
+        return {
+            each: of_brokers[each] if offset is None else offset for each, offset in found.items()
+        }
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Ask the brokers."""
+        return self._client.epoch_ends(epochs)
+
+    def bytes_per_offset(
+        self, positions: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, float]:
+        """Ask the brokers, of what they have."""
+        earliest = self._client.offsets(list(positions), EARLIEST)
+        return self._client.bytes_per_offset(
+            {each: max(position, earliest[each]) for each, position in positions.items()}
+        )
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Tell the brokers."""
+        self._client.commit(group, offsets)
+
+    def fetch(
+        self, positions: Mapping[TopicPartition, FetchPosition]
+    ) -> Mapping[TopicPartition, FetchedPartition]:
+        """Ask the brokers."""
+        return self._client.fetch(positions)
+
+    def archived(self, partition: TopicPartition) -> Sequence[ArchivedFile]:
+        """Return the files of a partition of the topic that has that name now."""
+        if partition.topic not in self._ids:
+            found = self._client.topology([partition.topic])
+            self._ids.update({name: each.topic_id for name, each in found.items()})
+        topic_id = self._ids.get(partition.topic, "")
+        return self._history.files(Source(partition.topic, topic_id, partition.partition))
+
+    def _archived_at(self, partition: TopicPartition, time_ms: int) -> int | None:
+        wanted = pa.scalar(time_ms * 1000, pa.timestamp("us", tz="UTC"))
+        for file in self.archived(partition):
+            for batch in file_batches(self._history.root / file.path, ("offset", "timestamp")):
+                late = pc.index(pc.greater_equal(batch.column("timestamp"), wanted), value=True)
+                if late.as_py() >= 0:
+                    return int(batch.column("offset")[late.as_py()].as_py())
+        return None
+
+
+_histories: dict[tuple[int, HistoryOptions], History] = {}
+
+
+def shared_history(options: HistoryOptions) -> History:
+    """Return what this process knows of an archive, as of now."""
+    key = (os.getpid(), options)
+    history = _histories.get(key)
+    if history is None:
+        _histories.clear()
+        history = _histories[key] = History(options)
+    else:
+        history.refresh()
+    return history
+
+
+def read_history(
+    client: SourceClient, history: History, task: ReadTask, options: SourceOptions
+) -> Iterator[Any]:
+    """Yield the records of a task: of each range first what the archive has, as far as it goes."""
+    names = sorted({wanted.topic_partition.topic for wanted in task.ranges})
+    ids = {name: each.topic_id for name, each in client.topology(names).items()}
+    hot: list[OffsetRange] = []  # read together, as long as nothing archived lies between
+    for wanted in task.ranges:
+        topic, partition = wanted.topic_partition
+        source = Source(topic, ids.get(topic, ""), partition)
+        position, vanished = wanted.start, 0
+        while position < wanted.end:
+            file, end = _piece(history.files(source), position, wanted.end)
+            if file is None:
+                hot.append(OffsetRange(wanted.topic_partition, position, end))
+                position = end
+                continue
+            if hot:
+                yield from read_task(client, ReadTask(hot), options)
+                hot = []
+            try:
+                yield from _rows(history.root / file.path, position, end, options)
+                position = end
+            except FileNotFoundError:  # replaced by a larger one, and deleted since
+                vanished += 1
+                if vanished > _VANISHED:
+                    raise
+                history.refresh()
+    if hot:
+        yield from read_task(client, ReadTask(hot), options)
+
+
+def _piece(
+    files: Sequence[ArchivedFile], position: int, end: int
+) -> tuple[ArchivedFile | None, int]:
+    """Return the file that covers a position, or None, and how far that is so."""
+    at = bisect_right(files, position, key=lambda file: file.start)
+    if at and files[at - 1].end > position:
+        return files[at - 1], min(files[at - 1].end, end)
+    return None, min(files[at].start, end) if at < len(files) else end
+
+
+def _rows(path: Path, start: int, end: int, options: SourceOptions) -> Iterator[Any]:
+    """Yield what a file has from `start` to below `end`, in the columns of the read."""
+    schema = arrow_schema(options)
+    names = sorted({*schema.names, "offset"})
+    for batch in file_batches(path, names, start, end):
+        offsets = batch.column("offset")
+        first, last = offsets[0].as_py(), offsets[batch.num_rows - 1].as_py()
+        wanted = batch
+        if first < start or last >= end:
+            inside = pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, end))
+            wanted = batch.filter(inside)
+        if wanted.num_rows:
+            yield wanted.select(schema.names).cast(schema)

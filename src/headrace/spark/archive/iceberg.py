@@ -1,0 +1,253 @@
+"""An archive as an Iceberg table, through `pyiceberg`, with a catalog of its own in SQLite beside the data.
+
+Batch and positions are properties of the table, set in the commit that adds the files. A commit builds on one snapshot: the
+catalog refuses it when there is another one by then.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+    ValidationException,
+)
+from pyiceberg.io.pyarrow import parquet_file_to_data_file
+from pyiceberg.manifest import DataFileContent
+
+from headrace.errors import ConfigError
+from headrace.spark.archive.files import ArchivedFile, Source, WrittenFile, parse_path
+from headrace.spark.archive.orphans import delete_unknown
+from headrace.spark.archive.table import BatchCommit, ConflictError, Snapshot
+
+CATALOG: Final = "catalog.db"
+NAMESPACE: Final = "headrace"
+TABLE: Final = "headrace.archive"
+_NAME: Final = "headrace.archive.name"
+_BATCH: Final = "headrace.archive.batch"
+_POSITIONS: Final = "headrace.archive.positions"
+_ATTEMPTS: Final = 20
+_PLAIN: Final = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
+
+
+class IcebergArchive:
+    """See `ArchiveTable`."""
+
+    kind = "iceberg"
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._catalog = _catalog(root)
+
+    @classmethod
+    def exists(cls, root: Path) -> bool:
+        """Whether there is a catalog."""
+        return (root / CATALOG).exists()
+
+    @classmethod
+    def create(cls, root: Path, name: str, schema: Any) -> None:
+        """Make an empty table; one that somebody else makes at the same time is as good."""
+        root.mkdir(parents=True, exist_ok=True)
+        catalog = _catalog(root)
+        catalog.create_namespace_if_not_exists(NAMESPACE)
+        try:
+            catalog.create_table(
+                TABLE,
+                schema=schema,
+                location=f"file://{root}",
+                properties={
+                    _NAME: name,
+                    _BATCH: "0",
+                    _POSITIONS: "{}",
+                    # The library would repeat a commit on top of a snapshot that this archiver has not seen.
+                    "commit.retry.num-retries": "0",
+                },
+            )
+        except TableAlreadyExistsError:
+            return
+
+    @classmethod
+    def open(cls, root: Path) -> IcebergArchive:
+        """Open an archive.
+
+        Raises:
+            ConfigError: There is none.
+        """
+        if not cls.exists(root):
+            raise ConfigError(f"there is no archive of format iceberg in {root}")
+        table = cls(root)
+        table._load()
+        return table
+
+    def _load(self) -> Any:
+        try:
+            table = self._catalog.load_table(TABLE)
+        except NoSuchTableError:
+            raise ConfigError(f"there is no table {TABLE} in {self.root / CATALOG}") from None
+        if _NAME not in table.properties:
+            raise ConfigError(f"the Iceberg table in {self.root} is none of `headrace archive`")
+        return table
+
+    def snapshot(self, candidates: Collection[Source] = ()) -> Snapshot:  # noqa: ARG002 - all are recorded
+        """See `ArchiveTable`."""
+        return self._snapshot(self._load())
+
+    def schema(self) -> Any:
+        """See `ArchiveTable`."""
+        return _plain(self._load().schema().as_arrow())
+
+    def append(self, commit: BatchCommit) -> None:
+        """See `ArchiveTable`."""
+        paths = {written.file.path for written in commit.files}
+        for attempt in range(_ATTEMPTS):
+            table = self._load()
+            snapshot = self._snapshot(table)
+            if snapshot.batch >= commit.batch:
+                if paths <= {file.path for file in snapshot.files}:
+                    return
+                raise ConflictError(
+                    f"batch {commit.batch} of the archive {snapshot.name} is in the table already: "
+                    "is another archiver at work?"
+                )
+            positions = _positions_text({**snapshot.recorded, **commit.positions})
+            properties = {_BATCH: str(commit.batch), _POSITIONS: positions}
+            try:
+                with table.transaction() as transaction:
+                    transaction.set_properties(properties)
+                    transaction.add_files(
+                        [self._uri(written.file.path) for written in commit.files],
+                        snapshot_properties=properties,
+                        check_duplicate_files=False,
+                    )
+            except CommitFailedException:
+                _pause(attempt)
+                continue
+            return
+        raise ConflictError(f"{self.root}: no commit in {_ATTEMPTS} attempts, others were faster")
+
+    def replace(self, removed: Sequence[ArchivedFile], added: Sequence[WrittenFile]) -> None:
+        """See `ArchiveTable`."""
+        names = {self._uri(file.path) for file in removed}
+        for attempt in range(_ATTEMPTS):
+            table = self._load()
+            files = [each for each in _data_files(table) if each.file_path in names]
+            if len(files) != len(names):
+                raise ConflictError(
+                    f"{len(names) - len(files)} files were replaced by somebody else meanwhile"
+                )
+            try:
+                with (
+                    table.transaction() as transaction,
+                    transaction.update_snapshot().overwrite() as overwrite,
+                ):
+                    for file in files:
+                        overwrite.delete_data_file(file)
+                    for written in added:
+                        overwrite.append_data_file(
+                            parquet_file_to_data_file(
+                                table.io, table.metadata, self._uri(written.file.path)
+                            )
+                        )
+            except (CommitFailedException, ValidationException):
+                _pause(attempt)
+                continue
+            return
+        raise ConflictError(f"{self.root}: no commit in {_ATTEMPTS} attempts, others were faster")
+
+    def delete_orphans(self, age_ms: int, *, dry_run: bool) -> list[str]:
+        """See `ArchiveTable`. Snapshots that were replaced before that time are forgotten."""
+        table = self._load()
+        before_ms = int(time.time() * 1000) - age_ms
+        snapshots = sorted(table.snapshots(), key=lambda each: each.sequence_number)
+        replaced = [
+            earlier.snapshot_id
+            for earlier, later in itertools.pairwise(snapshots)
+            if later.timestamp_ms <= before_ms
+        ]
+        known = {
+            self._relative(path)
+            for snapshot in snapshots
+            if snapshot.snapshot_id not in replaced
+            for path in (each.file_path for each in _data_files(table, snapshot.snapshot_id))
+        }
+        if replaced and not dry_run:
+            try:
+                table.maintenance.expire_snapshots().by_ids(replaced).commit()
+            except CommitFailedException as error:
+                raise ConflictError(f"the table has changed meanwhile: {error}") from None
+        return delete_unknown(self.root, known, age_ms, dry_run=dry_run)
+
+    def _snapshot(self, table: Any) -> Snapshot:
+        found = [
+            (path, parse_path(path, each.file_size_in_bytes, each.record_count))
+            for each in _data_files(table)
+            for path in (self._relative(each.file_path),)
+        ]
+        return Snapshot(
+            table.properties[_NAME],
+            int(table.properties[_BATCH]),
+            tuple(sorted((file for _, file in found if file), key=lambda each: each.order)),
+            tuple(sorted(path for path, file in found if file is None)),
+            _positions(table.properties[_POSITIONS]),
+        )
+
+    def _uri(self, path: str) -> str:
+        return f"file://{self.root}/{path}"
+
+    def _relative(self, uri: str) -> str:
+        return uri.removeprefix(f"file://{self.root}/")
+
+
+def _catalog(root: Path) -> Any:
+    return SqlCatalog(NAMESPACE, uri=f"sqlite:///{root / CATALOG}", warehouse=f"file://{root}")
+
+
+def _data_files(table: Any, snapshot_id: int | None = None) -> list[Any]:
+    """Return all files of a snapshot. A scan's plan would leave out those without rows, which cover offsets, too."""
+    snapshot = (
+        table.current_snapshot() if snapshot_id is None else table.snapshot_by_id(snapshot_id)
+    )
+    if snapshot is None:
+        return []
+    files = [
+        entry.data_file
+        for manifest in snapshot.manifests(table.io)
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+    ]
+    if any(file.content != DataFileContent.DATA for file in files):
+        raise ConfigError(
+            f"another program has deleted rows of {table.location()} with delete files, which an archive cannot have"
+        )
+    return files
+
+
+def _plain(kind: Any) -> Any:
+    """Return a schema or type without the large variants, which is how the library reads its own."""
+    if isinstance(kind, pa.Schema):
+        return pa.schema([(each.name, _plain(each.type)) for each in kind])
+    if pa.types.is_struct(kind):
+        return pa.struct([(each.name, _plain(each.type)) for each in kind])
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(pa.field(kind.value_field.name, _plain(kind.value_type)))
+    return _PLAIN.get(kind, kind)
+
+
+def _positions_text(positions: Mapping[Source, int]) -> str:
+    return json.dumps([[*source, end] for source, end in sorted(positions.items())])
+
+
+def _positions(text: str) -> dict[Source, int]:
+    return {Source(*source): end for *source, end in json.loads(text)}
+
+
+def _pause(attempt: int) -> None:
+    time.sleep(min(0.01 * 2**attempt, 1))

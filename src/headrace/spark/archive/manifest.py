@@ -1,0 +1,150 @@
+"""The Spark side of an archive: a source whose tasks write files and whose rows say which.
+
+Rows of records never enter the JVM: a task fetches, decodes to Arrow and writes Parquet in its Python process, and what Spark
+carries is one row a file. Spark may run a task twice; each attempt writes files of its own, and Spark returns the rows of one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from headrace.errors import HeadraceError
+from headrace.spark.archive.files import Source, WrittenFile
+from headrace.spark.archive.planning import BatchPlan
+from headrace.spark.archive.writing import FileTarget, write_range
+from headrace.spark.cluster import SourceClient, shared_client
+from headrace.spark.options.source import SourceOptions, source_options
+from headrace.spark.source.offsets import OffsetRange
+from headrace.spark.source.reading import read_range
+from headrace.spark.source.schema import arrow_schema
+from headrace.types import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FORMAT: Final = "headrace_archive"
+_TASKS: Final = "archivetasks"
+_ROOT: Final = "archiveroot"
+_FILE_BYTES: Final = "archivefilebytes"
+_COLUMN: Final = "file"
+
+
+class WriteTask(InputPartition):
+    """What one task copies: ranges, and the lives of topics that they belong to."""
+
+    def __init__(self, ranges: Iterable[tuple[Source, int, int]]) -> None:
+        super().__init__(None)
+        self.ranges = tuple(ranges)
+
+
+class ManifestSource(DataSource):
+    """`format("headrace_archive")`: only for `headrace archive`, which registers it in its session."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """Return the one column: a written file as JSON."""
+        return f"{_COLUMN} string"
+
+    def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002 - Spark's signature
+        """Return what runs the tasks."""
+        return ManifestReader({name.lower(): value for name, value in self.options.items()})
+
+
+class ManifestReader(DataSourceReader):
+    """Runs the tasks of a plan."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        given = dict(options)
+        self._tasks = json.loads(given.pop(_TASKS))
+        root, file_bytes = Path(given.pop(_ROOT)), int(given.pop(_FILE_BYTES))
+        self._options = source_options(given, streaming=False)
+        self._target = FileTarget(root, archive_schema(self._options), file_bytes)
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the planned tasks."""
+        return [
+            WriteTask((Source(*source), start, end) for *source, start, end in task)
+            for task in self._tasks
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Write a task's files and yield a row for each that is durable."""
+        if not isinstance(partition, WriteTask):
+            return
+        for written in write_task(
+            shared_client(self._options.client), self._options, self._target, partition.ranges
+        ):
+            yield pa.record_batch({_COLUMN: pa.array([written.to_json()], pa.string())})
+
+
+def write_task(
+    client: SourceClient,
+    options: SourceOptions,
+    target: FileTarget,
+    ranges: Iterable[tuple[Source, int, int]],
+) -> Iterator[WrittenFile]:
+    """Copy ranges of partitions to files, one after the other."""
+    for source, start, end in ranges:
+        wanted = OffsetRange(source.topic_partition, start, end)
+        yield from write_range(target, source, start, end, read_range(client, wanted, options))
+
+
+def archive_schema(options: SourceOptions) -> Any:
+    """Return the columns of an archive that is read with these options, as an Arrow schema."""
+    return arrow_schema(options)
+
+
+class SparkTasks:
+    """Runs the tasks of a batch on Spark."""
+
+    def __init__(
+        self, spark: SparkSession, options: Mapping[str, str], root: Path, file_bytes: int
+    ) -> None:
+        """Prepare a session.
+
+        Args:
+            spark: The session.
+            options: Of the read, by name.
+            root: The table's directory.
+            file_bytes: How large files become.
+        """
+        spark.dataSource.register(ManifestSource)
+        self._spark = spark
+        self._options = {**options, _ROOT: str(root), _FILE_BYTES: str(file_bytes)}
+
+    def __call__(
+        self, plan: BatchPlan, current: Mapping[TopicPartition, Source]
+    ) -> list[WrittenFile]:
+        """Write a batch's files.
+
+        Raises:
+            HeadraceError: A task failed as often as Spark allows.
+        """
+        encoded = [
+            [[*current[wanted.topic_partition], wanted.start, wanted.end] for wanted in task]
+            for task in plan.tasks
+        ]
+        reader = self._spark.read.format(FORMAT).options(**self._options)
+        try:
+            rows = reader.option(_TASKS, json.dumps(encoded)).load().collect()
+        except PySparkException as error:
+            raise HeadraceError(f"batch {plan.batch} failed: {_essence(str(error))}") from error
+        return [WrittenFile.from_json(row[_COLUMN]) for row in rows]
+
+
+def _essence(text: str) -> str:
+    """Return the line of a Python task's error that says what happened, of all that Spark prints."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    of_tasks = [line for line in lines if line.startswith("headrace.") and ": " in line]
+    return of_tasks[-1].partition(": ")[2] if of_tasks else lines[0]

@@ -1,0 +1,149 @@
+"""What the next batch of an archive covers, from the table's positions and the brokers' offsets alone."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from headrace.errors import ConfigError, HeadraceError
+from headrace.spark.archive.files import Source, by_source
+from headrace.spark.archive.table import Snapshot
+from headrace.spark.source.division import Division
+from headrace.spark.source.limits import limit_total
+from headrace.spark.source.offsets import OffsetRange, Topology
+from headrace.spark.source.tasks import WORTH_A_TASK, ReadTask, tasks
+from headrace.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+RECORD_BYTES: Final = 100
+"""In a file, of a partition of which nothing is archived yet."""
+
+
+@dataclass(frozen=True)
+class BatchLimits:
+    """How much a batch takes and how it is divided."""
+
+    max_offsets: int = 5_000_000
+    file_bytes: int = 128 << 20
+    cores: int = 2
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """One batch: its number in the table, its tasks, and where the partitions stand after it."""
+
+    batch: int
+    tasks: tuple[tuple[OffsetRange, ...], ...]
+    positions: Mapping[Source, int]
+
+    @property
+    def ranges(self) -> list[OffsetRange]:
+        """All ranges, by offset."""
+        every = [wanted for task in self.tasks for wanted in task]
+        return sorted(every, key=lambda each: (each.topic_partition, each.start))
+
+
+def sources(
+    topology: Topology, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, Source]:
+    """Return the partitions with the ids that their topics have now."""
+    return {
+        each: Source(each.topic, topology[each.topic].topic_id, each.partition)
+        for each in partitions
+    }
+
+
+def check_same_topics(
+    snapshot: Snapshot, current: Iterable[Source], recreated: Literal["fail", "archive"]
+) -> None:
+    """Check that topics are those that the table has records of.
+
+    Raises:
+        ConfigError: One was deleted and created again, and `recreated` is "fail".
+    """
+    archived: dict[str, set[str]] = {}
+    for source in snapshot.positions():
+        archived.setdefault(source.topic, set()).add(source.topic_id)
+    for source in current:
+        known = archived.get(source.topic, set())
+        if known and source.topic_id and source.topic_id not in known and recreated == "fail":
+            raise ConfigError(
+                f"topic {source.topic} was deleted and created again since it was archived. Archive the new one to "
+                "another table, or beside the old one's records with --recreated archive: its offsets begin at 0 again"
+            )
+
+
+def begin(
+    snapshot: Snapshot,
+    current: Mapping[TopicPartition, Source],
+    earliest: Mapping[TopicPartition, int],
+    latest: Mapping[TopicPartition, int],
+    *,
+    skip_lost: bool,
+) -> dict[TopicPartition, int]:
+    """Return where each partition goes on: after what the table has, or at its first record.
+
+    Raises:
+        HeadraceError: Records were removed before they were archived, and `skip_lost` is false; or the log is shorter
+            than what is archived.
+    """
+    positions = snapshot.positions()
+    start: dict[TopicPartition, int] = {}
+    for each, source in current.items():
+        position = positions.get(source, earliest[each])
+        if position < earliest[each]:
+            what = f"offsets {position} to {earliest[each] - 1} of {each} were removed before they were archived"
+            if not skip_lost:
+                raise HeadraceError(f"{what}. With --skip-lost the archive goes on without them")
+            log.warning("%s; going on without them", what)
+            position = earliest[each]
+        elif position > latest[each]:
+            raise HeadraceError(
+                f"{each} ends at offset {latest[each]}, but is archived up to offset {position}: it was truncated, "
+                "or the archive has read another cluster"
+            )
+        start[each] = position
+    return start
+
+
+def plan_batch(
+    snapshot: Snapshot,
+    current: Mapping[TopicPartition, Source],
+    start: Mapping[TopicPartition, int],
+    end: Mapping[TopicPartition, int],
+    limits: BatchLimits,
+) -> BatchPlan | None:
+    """Return the next batch, or None when the table has everything up to `end`."""
+    limited = limit_total(start, end, limits.max_offsets)
+    ranges = [
+        OffsetRange(each, start[each], limited[each])
+        for each in sorted(current)
+        if limited[each] > start[each]
+    ]
+    if not ranges:
+        return None
+    found = _divided(ranges, _offsets_per_file(snapshot, limits.file_bytes), limits.cores)
+    return BatchPlan(
+        snapshot.batch + 1,
+        tuple(task.ranges for task in found),
+        {current[each.topic_partition]: each.end for each in ranges},
+    )
+
+
+def _offsets_per_file(snapshot: Snapshot, file_bytes: int) -> int:
+    """Return how many offsets fill a file, as the last files of the table tell."""
+    recent = [files[-1] for files in by_source(snapshot.files).values() if files[-1].records]
+    records = sum(file.records for file in recent)
+    average = sum(file.size for file in recent) / records if records else RECORD_BYTES
+    return max(math.floor(file_bytes / max(average, 1)), 1)
+
+
+def _divided(ranges: Sequence[OffsetRange], per_file: int, cores: int) -> list[ReadTask]:
+    """A task writes a file of the wanted size or less; all cores have work where there is enough of it."""
+    total = sum(each.size for each in ranges)
+    worth = max(1, min(cores, total // WORTH_A_TASK))
+    return tasks(ranges, Division(cores=cores, min_partitions=worth, max_records=per_file))

@@ -1,0 +1,134 @@
+"""A run of an archive: topics to a table until there is nothing left, or for ever."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+from headrace.errors import ConfigError, HeadraceError
+from headrace.spark.archive.batches import Archiver, BatchResult
+from headrace.spark.archive.manifest import SparkTasks, archive_schema
+from headrace.spark.archive.planning import BatchLimits
+from headrace.spark.archive.table import ConflictError, create_table
+from headrace.spark.cluster import consumer_config, shared_client
+from headrace.spark.options.source import SourceOptions, source_options
+from headrace.spark.source.progress import GroupProgress
+from headrace.types import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headrace.spark.archive.table import ArchiveTable
+
+log = logging.getLogger(__name__)
+
+_RETRIES: Final = 8
+
+
+@dataclass(frozen=True)
+class ArchiveSettings:
+    """What is archived where, and how."""
+
+    options: Mapping[str, str]
+    """Of `format("headrace")`: cluster, topics, typed values."""
+    table: Path
+    kind: Literal["delta", "iceberg"] = "delta"
+    name: str | None = None
+    group: str | None = None
+    limits: BatchLimits = field(default_factory=BatchLimits)
+    interval_s: float = 60.0
+    once: bool = False
+    recreated: Literal["fail", "archive"] = "fail"
+    skip_lost: bool = False
+
+    def source(self) -> SourceOptions:
+        """Return the checked options of the read.
+
+        Raises:
+            ConfigError: They cannot be.
+        """
+        given = {
+            "kafka.isolation.level": "read_committed",
+            **{name.lower(): value for name, value in self.options.items()},
+        }
+        options = source_options({**given, "includeheaders": "true"}, streaming=False)
+        consumer_config(options.client)  # for its checks
+        return options
+
+    def open_table(self) -> ArchiveTable:
+        """Open the table, or make it.
+
+        Raises:
+            ConfigError: There is another one at that place.
+        """
+        return create_table(self.kind, self.table, self.name, archive_schema(self.source()))
+
+
+def archiver(settings: ArchiveSettings, spark: SparkSession) -> Archiver:
+    """Return what archives with a session's tasks.
+
+    Raises:
+        ConfigError: The settings are wrong, or the table is of another archive.
+    """
+    source, table = settings.source(), settings.open_table()
+    client = shared_client(source.client)
+    progress = GroupProgress(client, settings.group or table.snapshot().name, time.monotonic)
+    options = {
+        **settings.options,
+        "kafka.isolation.level": dict(source.client.properties)["isolation.level"],
+        "includeHeaders": "true",
+    }
+    return Archiver(
+        client,
+        table,
+        source.selection,
+        SparkTasks(spark, options, table.root, settings.limits.file_bytes),
+        lambda offsets: progress.reached(offsets, {}),
+        settings.limits,
+        settings.recreated,
+        skip_lost=settings.skip_lost,
+    )
+
+
+def run(
+    work: Archiver,
+    settings: ArchiveSettings,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> Iterator[BatchResult]:
+    """Archive batch after batch, and yield what each did.
+
+    With `once` it ends at what was there when it began. Otherwise batches follow each other at once while much waits, and
+    else begin `interval_s` apart. What may pass, a broker that is away or a task that failed, is tried again.
+
+    Raises:
+        ConfigError: Trying again would not help.
+        HeadraceError: As above, or it failed too often.
+    """
+    ends: Mapping[TopicPartition, int] | None = work.ends() if settings.once else None
+    failures = 0
+    while True:
+        began = clock()
+        try:
+            result = work.run_batch(ends)
+        except (ConfigError, ConflictError):
+            raise
+        except HeadraceError as error:
+            failures += 1
+            if failures > _RETRIES:
+                raise
+            log.warning("%s; trying again", error)
+            pause(min(2.0**failures / 4, 30.0))
+            continue
+        failures = 0
+        if result is not None:
+            yield result
+        if settings.once and result is None:
+            return
+        if not settings.once and (result is None or result.behind < settings.limits.max_offsets):
+            pause(max(0.0, settings.interval_s - (clock() - began)))

@@ -1,0 +1,173 @@
+"""From Arrow batches to Parquet files: one after the other, each durable before anybody hears of it."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from headrace.spark.archive.files import (
+    PARTIAL_PREFIX,
+    ArchivedFile,
+    Source,
+    WrittenFile,
+    file_path,
+)
+
+ROW_GROUP_ROWS: Final = 100_000
+ROW_GROUP_BYTES: Final = 32 << 20
+"""A row group is what a reader of old offsets reads at least, and what a task holds in memory."""
+_REPEATED: Final = ("topic", "partition", "timestampType", "key")
+_ASCENDING: Final = ("offset", "timestamp")
+
+
+@dataclass(frozen=True)
+class FileTarget:
+    """Where files go and how large they become."""
+
+    root: Path
+    schema: Any
+    file_bytes: int = 128 << 20
+
+
+def write_range(
+    target: FileTarget, source: Source, start: int, end: int, batches: Iterable[Any]
+) -> Iterator[WrittenFile]:
+    """Write the records of a range to one file, or to several when one reaches its size.
+
+    Files cover the range without a gap. A range without records makes a file without rows, so that what is archived can
+    be told from the files alone.
+
+    Args:
+        target: Where to and how.
+        source: The partition.
+        start: The first offset of the range.
+        end: The offset after its last.
+        batches: Its records, by offset.
+    """
+    open_file: _OpenFile | None = None
+    try:
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            if open_file is None:
+                open_file = _OpenFile(target, source, start)
+            open_file.add(batch)
+            if open_file.size >= target.file_bytes:
+                start = open_file.next_offset
+                yield open_file.finish(start)
+                open_file = None
+        if start < end:
+            open_file = open_file or _OpenFile(target, source, start)
+            yield open_file.finish(end)
+            open_file = None
+    finally:
+        if open_file is not None:
+            open_file.abandon()
+
+
+class _OpenFile:
+    """A file that is being written, under a name that no reader looks at."""
+
+    def __init__(self, target: FileTarget, source: Source, start: int) -> None:
+        self._target = target
+        self._source = source
+        self._start = start
+        self._directory = target.root / source.directory
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._partial = self._directory / f"{PARTIAL_PREFIX}{uuid.uuid4().hex}"
+        self._sink = self._partial.open("wb")
+        self._writer = pq.ParquetWriter(self._sink, target.schema, **_layout(target.schema))
+        self._pending: list[Any] = []
+        self._rows = self._bytes = self._records = 0
+        self._first: int | None = None
+        self.next_offset = start
+        self._min_ms: int | None = None
+        self._max_ms: int | None = None
+
+    @property
+    def size(self) -> int:
+        """How large the file is so far, without what waits for its row group to be full."""
+        return self._sink.tell()
+
+    def add(self, batch: Any) -> None:
+        """Append rows, which follow those before by offset."""
+        offsets = batch.column("offset")
+        if self._first is None:
+            self._first = offsets[0].as_py()
+        self.next_offset = offsets[batch.num_rows - 1].as_py() + 1
+        self._add_times(batch)
+        self._pending.append(batch)
+        self._rows += batch.num_rows
+        self._bytes += batch.nbytes
+        if self._rows >= ROW_GROUP_ROWS or self._bytes >= ROW_GROUP_BYTES:
+            self._flush()
+
+    def finish(self, end: int) -> WrittenFile:
+        """Make the file durable and give it its name."""
+        self._flush()
+        self._writer.close()
+        self._sink.flush()
+        os.fsync(self._sink.fileno())
+        size = self._sink.tell()
+        self._sink.close()
+        path = file_path(self._source, self._start, end)
+        self._partial.rename(self._target.root / path)
+        _sync_directories(self._directory, self._target.root)
+        file = ArchivedFile(self._source, self._start, end, path, size, self._records)
+        last = None if self._first is None else self.next_offset - 1
+        return WrittenFile(file, self._first, last, self._min_ms, self._max_ms)
+
+    def abandon(self) -> None:
+        """Remove what was written."""
+        self._sink.close()
+        self._partial.unlink(missing_ok=True)
+
+    def _flush(self) -> None:
+        if self._pending:
+            table = pa.Table.from_batches(self._pending, schema=self._target.schema)
+            self._writer.write_table(table, row_group_size=self._rows)
+            self._records += self._rows
+        self._pending = []
+        self._rows = self._bytes = 0
+
+    def _add_times(self, batch: Any) -> None:
+        if "timestamp" not in batch.schema.names:
+            return
+        found = pc.min_max(batch.column("timestamp").cast(pa.int64()))
+        low, high = found["min"].as_py(), found["max"].as_py()
+        if low is None:
+            return
+        low, high = low // 1000, high // 1000
+        self._min_ms = low if self._min_ms is None else min(self._min_ms, low)
+        self._max_ms = high if self._max_ms is None else max(self._max_ms, high)
+
+
+def _layout(schema: Any) -> dict[str, Any]:
+    names = schema.names
+    return {
+        "compression": "zstd",
+        "use_dictionary": [name for name in _REPEATED if name in names],
+        "column_encoding": {name: "DELTA_BINARY_PACKED" for name in _ASCENDING if name in names},
+        "write_statistics": [name for name in (*_REPEATED[:3], *_ASCENDING) if name in names],
+    }
+
+
+def _sync_directories(directory: Path, root: Path) -> None:
+    """Make names durable, from a directory up to the table's."""
+    while True:
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if directory in (root, directory.parent):
+            return
+        directory = directory.parent

@@ -1,0 +1,35 @@
+"""Where a read gets its records from: the brokers or, with the option `archive`, a table and the brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from headrace.spark.cluster import SourceClient, shared_client
+from headrace.spark.options.source import SourceOptions
+from headrace.spark.source.reading import read_task
+from headrace.spark.source.tasks import ReadTask
+
+
+def source_client(options: SourceOptions) -> SourceClient:
+    """Return what a read is planned with.
+
+    Raises:
+        ConfigError: There is no such archive.
+    """
+    client = shared_client(options.client)
+    if options.history is None:
+        return client
+    from headrace.spark.archive.history import History, HistoryClient  # noqa: PLC0415 - needs the extra `archive`
+
+    return HistoryClient(client, History(options.history))
+
+
+def read(task: ReadTask, options: SourceOptions) -> Iterator[Any]:
+    """Yield a task's records as Arrow batches."""
+    client = shared_client(options.client)
+    if options.history is None:
+        return read_task(client, task, options)
+    from headrace.spark.archive.history import read_history, shared_history  # noqa: PLC0415 - as above
+
+    return read_history(client, shared_history(options.history), task, options)

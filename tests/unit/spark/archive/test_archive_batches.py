@@ -1,0 +1,297 @@
+"""Batches into a table: exactly once, whatever happens between any two steps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.errors import ConfigError, HeadraceError
+from headrace.spark.archive.batches import Archiver
+from headrace.spark.archive.files import ArchivedFile, Source, WrittenFile
+from headrace.spark.archive.table import BatchCommit, ConflictError, open_table
+from headrace.types import TopicPartition
+from tests.unit.spark.archive.worlds import World
+
+KINDS = ["delta", "iceberg"]
+
+
+class KilledError(BaseException):
+    """The process ends here; nothing of Headrace's catches it."""
+
+
+def drain(archiver: Archiver) -> None:
+    while archiver.run_batch() is not None:
+        pass
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_follow_each_other_and_a_new_process_goes_on_where_the_table_ends(
+    kind: str, tmp_path: Path
+) -> None:
+    world = World(tmp_path, kind, max_offsets=10)
+    world.cluster.grow("flights", 0, 13)
+    world.cluster.grow("flights", 1, 4)
+    drain(world.archiver())
+    assert world.archived() == world.expected()
+
+    world.cluster.grow("flights", 1, 5)
+    world.cluster.grow("flights", 2, 1)  # a partition more
+    result = world.archiver().run_batch()
+    assert result is not None
+    assert (result.batch, result.records, result.behind) == (3, 6, 0)
+    assert world.archived() == world.expected()
+    assert world.told == {
+        TopicPartition("flights", 0): 13,
+        TopicPartition("flights", 1): 9,
+        TopicPartition("flights", 2): 1,
+    }
+    assert world.archiver().run_batch() is None
+
+
+def before_commit(archiver: Archiver) -> None:
+    _replace_append(archiver, lambda _append, _commit: _killed())
+
+
+def after_commit(archiver: Archiver) -> None:
+    def kill(append: Callable[[BatchCommit], None], commit: BatchCommit) -> None:
+        append(commit)
+        _killed()
+
+    _replace_append(archiver, kill)
+
+
+def in_the_second_file(archiver: Archiver) -> None:
+    execute = archiver.execute
+
+    def kill(*arguments: Any) -> list[WrittenFile]:
+        list(execute(*arguments))
+        raise KilledError
+
+    archiver.execute = kill
+
+
+def before_the_group_hears(archiver: Archiver) -> None:
+    tell = archiver.tell_group
+
+    def kill(offsets: Any) -> None:
+        if offsets:  # the first call of all has nothing to tell
+            _killed()
+        tell(offsets)
+
+    archiver.tell_group = kill
+
+
+def _replace_append(archiver: Archiver, step: Callable[..., None]) -> None:
+    append = archiver.table.append
+    archiver.table.append = lambda commit: step(append, commit)  # type: ignore[method-assign]  # a step of it
+
+
+def _killed() -> Any:
+    raise KilledError
+
+
+@pytest.mark.parametrize(
+    "step", [before_commit, after_commit, in_the_second_file, before_the_group_hears]
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_process_killed_between_two_steps_leaves_nothing_twice_and_nothing_out(
+    kind: str, step: Callable[[Archiver], None], tmp_path: Path
+) -> None:
+    world = World(tmp_path, kind, max_offsets=10)
+    world.cluster.grow("flights", 0, 14)
+    world.cluster.grow("flights", 1, 6)
+    doomed = world.archiver()
+    step(doomed)
+    with pytest.raises(KilledError):
+        doomed.run_batch()
+    drain(world.archiver())
+    assert world.archived() == world.expected()
+    assert world.told == {TopicPartition("flights", 0): 14, TopicPartition("flights", 1): 6}
+
+
+@pytest.mark.parametrize("function", ["fsync", "rename"])
+def test_a_task_killed_while_it_writes_leaves_no_file_that_counts(
+    function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    world.cluster.grow("flights", 0, 9)
+    archiver = world.archiver()
+    with monkeypatch.context() as patched:
+        if function == "fsync":
+            patched.setattr(os, "fsync", lambda _descriptor: _killed())
+        else:
+            patched.setattr(Path, "rename", lambda *_paths: _killed())
+        with pytest.raises(KilledError):
+            archiver.run_batch()
+    assert world.archived() == []
+    drain(world.archiver())
+    assert world.archived() == world.expected()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_that_is_committed_again_changes_nothing_and_that_of_another_is_refused(
+    kind: str, tmp_path: Path
+) -> None:
+    world = World(tmp_path, kind)
+    world.cluster.grow("flights", 0, 5)
+    commits: list[BatchCommit] = []
+    first = world.archiver()
+    append = first.table.append
+
+    def noted(commit: BatchCommit) -> None:
+        commits.append(commit)
+        append(commit)
+
+    first.table.append = noted  # type: ignore[method-assign]  # seen on its way
+    zombie = world.archiver()
+    zombie_execute = zombie.execute
+
+    def overtaken(*arguments: Any) -> Any:
+        written = list(zombie_execute(*arguments))
+        first.run_batch()
+        return written
+
+    zombie.execute = overtaken
+    with pytest.raises(ConflictError, match="another archiver"):
+        zombie.run_batch()
+    append(commits[0])
+    assert world.archived() == world.expected()
+
+
+def test_the_state_survives_a_log_that_is_cleaned(tmp_path: Path) -> None:
+    from deltalake import DeltaTable  # noqa: PLC0415 - takes a second
+
+    world = World(tmp_path, max_offsets=3)
+    world.cluster.grow("flights", 0, 7)
+    drain(world.archiver())
+    DeltaTable(str(world.root)).create_checkpoint()
+    for entry in sorted((world.root / "_delta_log").glob("*.json"))[:-1]:
+        entry.unlink()
+    world.cluster.grow("flights", 0, 2)
+    result = world.archiver().run_batch()
+    assert result is not None
+    assert result.batch == 4
+    assert world.archived() == world.expected()
+
+
+def test_ranges_without_records_are_covered_so_that_the_archive_goes_on(tmp_path: Path) -> None:
+    world = World(tmp_path, max_offsets=3)
+    world.holes = {1, 3, 4, 5, 8}
+    world.cluster.grow("flights", 0, 9)
+    drain(world.archiver())
+    assert world.archived() == world.expected()
+    files = open_table("delta", world.root).snapshot().files
+    assert [(file.start, file.end, file.records) for file in files] == [
+        (0, 3, 2),
+        (3, 6, 0),
+        (6, 9, 2),
+    ]
+
+
+def test_a_topic_made_anew_is_refused_or_archived_beside_the_old_one(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.cluster.grow("flights", 0, 5)
+    drain(world.archiver())
+    world.cluster.remove("flights")
+    world.cluster.grow("flights", 0, 3)
+    world.cluster.ids["flights"] = "another-id"
+    with pytest.raises(ConfigError, match=r"flights was deleted and created again.*--recreated"):
+        world.archiver().run_batch()
+
+    drain(world.archiver(recreated="archive"))
+    drain(world.archiver())  # it is known now
+    files = open_table("delta", world.root).snapshot().files
+    assert sorted((file.source.topic_id, file.start, file.end) for file in files) == [
+        ("another-id", 0, 3),
+        ("id-flights", 0, 5),
+    ]
+
+
+def test_a_topic_made_anew_while_it_is_read_is_not_committed(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.cluster.grow("flights", 0, 5)
+    archiver = world.archiver()
+    execute = archiver.execute
+
+    def recreate(*arguments: Any) -> Any:
+        world.cluster.ids["flights"] = "another-id"
+        return execute(*arguments)
+
+    archiver.execute = recreate
+    with pytest.raises(HeadraceError, match="created again while"):
+        archiver.run_batch()
+    assert world.archived() == []
+
+
+def test_records_removed_before_they_were_archived_are_an_error_or_left_out(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    flights = TopicPartition("flights", 0)
+    world.cluster.grow("flights", 0, 5)
+    drain(world.archiver())
+    world.cluster.logs[flights] = (8, 12)
+    with pytest.raises(HeadraceError, match=r"offsets 5 to 7 of flights-0 .*--skip-lost"):
+        world.archiver().run_batch()
+    drain(world.archiver(skip_lost=True))
+    assert [offset for _, _, offset in world.archived()] == [0, 1, 2, 3, 4, 8, 9, 10, 11]
+
+    world.cluster.logs[flights] = (0, 2)
+    with pytest.raises(HeadraceError, match="archived up to offset 12"):
+        world.archiver().run_batch()
+
+
+def test_an_archive_begins_with_what_is_left(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.cluster.logs[TopicPartition("flights", 0)] = (3, 5)
+    world.cluster.ids["flights"] = "id"
+    drain(world.archiver())
+    assert [offset for _, _, offset in world.archived()] == [3, 4]
+
+
+@pytest.mark.parametrize("wrong", ["a file missing", "a file twice", "a file of nobody"])
+def test_a_batch_whose_tasks_did_not_write_what_was_planned_is_not_committed(
+    wrong: str, tmp_path: Path
+) -> None:
+    world = World(tmp_path)
+    world.cluster.grow("flights", 0, 5)
+    world.cluster.grow("flights", 1, 5)
+    archiver = world.archiver()
+    execute = archiver.execute
+
+    def damaged(*arguments: Any) -> list[WrittenFile]:
+        files = list(execute(*arguments))
+        if wrong == "a file missing":
+            return files[1:]
+        if wrong == "a file twice":
+            return [*files, files[0]]
+        strange = ArchivedFile(Source("flights", "", 7), 0, 1, "data/x", 1, 1)
+        return [*files, WrittenFile(strange)]
+
+    archiver.execute = damaged
+    with pytest.raises(HeadraceError, match=r"exactly once|more than was planned"):
+        archiver.run_batch()
+    assert world.archived() == []
+
+
+def test_a_table_of_other_columns_or_another_name_is_refused(tmp_path: Path) -> None:
+    from headrace.spark.archive.table import create_table  # noqa: PLC0415 - as above
+    from tests.unit.spark.archive.worlds import SCHEMA  # noqa: PLC0415 - as above
+
+    create_table("delta", tmp_path / "one", "mine", SCHEMA)
+    with pytest.raises(ConfigError, match="is the archive 'mine'"):
+        create_table("delta", tmp_path / "one", "yours", SCHEMA)
+    with pytest.raises(ConfigError, match="other columns"):
+        create_table("delta", tmp_path / "one", None, SCHEMA.remove(0))
+    with pytest.raises(ConfigError, match="is an archive of format delta"):
+        create_table("iceberg", tmp_path / "one", None, SCHEMA)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "letter").write_text("mine")
+    with pytest.raises(ConfigError, match="not empty"):
+        create_table("delta", tmp_path / "full", None, SCHEMA)
+    with pytest.raises(ConfigError, match="is no directory"):
+        create_table("delta", "s3://bucket/table", None, SCHEMA)
+    with pytest.raises(ConfigError, match="there is no archive"):
+        open_table("delta", tmp_path / "nowhere")

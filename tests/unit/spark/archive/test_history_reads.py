@@ -1,0 +1,218 @@
+"""Reads that begin in an archive and end at the brokers: the same rows, wherever they are by now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.errors import ConfigError
+from headrace.spark.archive.compaction import compact
+from headrace.spark.archive.files import file_path
+from headrace.spark.archive.history import History, HistoryClient, read_history
+from headrace.spark.archive.table import create_table, open_table
+from headrace.spark.options.history import HistoryOptions
+from headrace.spark.options.source import EARLIEST, SourceOptions, source_options
+from headrace.spark.source.batch import batch_ranges
+from headrace.spark.source.offsets import DataLossError
+from headrace.spark.source.planner import StreamPlanner
+from headrace.spark.source.schema import arrow_schema
+from headrace.spark.source.tasks import ReadTask
+from headrace.types import TopicPartition
+from tests.unit.spark.archive.worlds import SCHEMA, World
+
+FLIGHTS = TopicPartition("flights", 0)
+
+
+def options(world: World, **given: str) -> SourceOptions:
+    return source_options(
+        {
+            "kafka.bootstrap.servers": "localhost:1",
+            "subscribe": "flights",
+            "archive": str(world.root),
+            "archiveFormat": world.kind,
+            **given,
+        },
+        streaming=None,
+    )
+
+
+def history(world: World) -> History:
+    return History(HistoryOptions(str(world.root), world.kind))  # type: ignore[arg-type]  # one of the two
+
+
+def archive(world: World) -> None:
+    archiver = world.archiver()
+    while archiver.run_batch() is not None:
+        pass
+
+
+def batch_read(world: World, seen: History | None = None, **given: str) -> list[int]:
+    """The offsets of a batch read, in the order in which they come."""
+    chosen, known = options(world, **given), seen or history(world)
+    ranges = batch_ranges(HistoryClient(world.cluster, known), chosen)
+    batches = list(read_history(world.cluster, known, ReadTask(ranges), chosen))
+    assert all(batch.schema.equals(arrow_schema(chosen)) for batch in batches)
+    return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def world(request: Any, tmp_path: Path) -> World:
+    world = World(tmp_path, request.param, max_offsets=5)
+    world.cluster.grow("flights", 0, 12)
+    archive(world)  # files of 5, 5 and 2
+    world.cluster.grow("flights", 0, 6)
+    return world
+
+
+@pytest.fixture
+def delta_world(tmp_path: Path) -> World:
+    world = World(tmp_path, max_offsets=5)
+    world.cluster.grow("flights", 0, 12)
+    archive(world)
+    world.cluster.grow("flights", 0, 6)
+    return world
+
+
+def keep_from(world: World, offset: int) -> None:
+    """The brokers remove what is older."""
+    world.cluster.logs[FLIGHTS] = (offset, world.cluster.logs[FLIGHTS][1])
+
+
+def test_earliest_is_all_of_history_and_what_is_archived_is_not_fetched(world: World) -> None:
+    keep_from(world, 9)
+    assert batch_read(world) == list(range(18))
+    assert min(offset for _, offset in world.cluster.fetches) == 12
+    assert batch_read(world, columns="offset,value") == list(range(18))
+    assert batch_read(world, includeHeaders="true") == list(range(18))
+
+
+def test_rows_from_files_are_those_that_brokers_would_give(delta_world: World) -> None:
+    world = delta_world
+    chosen = options(world, columns="value,offset,key")
+    ranges = batch_ranges(HistoryClient(world.cluster, history(world)), chosen)
+    rows = [
+        row
+        for batch in read_history(world.cluster, history(world), ReadTask(ranges), chosen)
+        for row in batch.to_pylist()
+    ]
+    assert [row["value"] for row in rows] == [b"flights-0-%d" % offset for offset in range(18)]
+    assert list(rows[0]) == ["value", "offset", "key"]
+
+
+@pytest.mark.parametrize(("start", "end"), [(3, 7), (5, 10), (11, 14), (0, 1), (12, 18)])
+def test_ranges_that_begin_and_end_anywhere(delta_world: World, start: int, end: int) -> None:
+    keep_from(delta_world, 12)
+    assert batch_read(
+        delta_world,
+        startingOffsets=f'{{"flights": {{"0": {start}}}}}',
+        endingOffsets=f'{{"flights": {{"0": {end}}}}}',
+    ) == list(range(start, end))
+
+
+def test_a_stream_begins_in_the_archive_too(delta_world: World) -> None:
+    keep_from(delta_world, 12)
+    chosen = options(delta_world, startingOffsets="earliest", maxOffsetsPerTrigger="8")
+    planner = StreamPlanner(HistoryClient(delta_world.cluster, history(delta_world)), chosen)
+    place, found = planner.initial(), []
+    for _ in range(3):
+        end = planner.latest(place)
+        for task in planner.tasks(place, end):
+            for batch in read_history(delta_world.cluster, history(delta_world), task, chosen):
+                found += batch.column("offset").to_pylist()
+        place = end
+    assert sorted(found) == list(range(18))
+
+
+def test_a_compaction_between_planning_and_reading_goes_unnoticed(world: World) -> None:
+    keep_from(world, 12)
+    known = history(world)
+    table = open_table(world.kind, world.root)
+    before = [file.path for file in table.snapshot().files]
+    (done,) = compact(table, 1 << 20)
+    assert (done.removed, done.added) == (3, 1)
+    assert batch_read(world, known) == list(range(18))  # replaced files are still there
+    for path in before:
+        (world.root / path).unlink()
+    assert batch_read(world, known) == list(range(18))
+
+
+def test_files_that_are_deleted_under_a_reader_are_looked_up_again(delta_world: World) -> None:
+    keep_from(delta_world, 12)
+    stale = history(delta_world)
+    chosen = options(delta_world)
+    ranges = batch_ranges(HistoryClient(delta_world.cluster, stale), chosen)
+    rows = read_history(delta_world.cluster, stale, ReadTask(ranges), chosen)
+    first = next(rows).column("offset").to_pylist()
+    table = open_table("delta", delta_world.root)
+    old = table.snapshot().files
+    list(compact(table, 1 << 20))
+    for file in old[1:]:
+        (delta_world.root / file.path).unlink()
+    rest = [offset for batch in rows for offset in batch.column("offset").to_pylist()]
+    assert [*first, *rest] == list(range(18))
+
+
+def test_a_gap_between_archive_and_brokers_is_lost_data(delta_world: World) -> None:
+    keep_from(delta_world, 15)
+    with pytest.raises(DataLossError, match="offsets 12 to 14 of flights-0 were removed"):
+        batch_read(delta_world)
+    assert batch_read(delta_world, failOnDataLoss="false") == [*range(12), 15, 16, 17]
+    # What is not read cannot be missed.
+    assert batch_read(delta_world, startingOffsets='{"flights": {"0": 15}}') == [15, 16, 17]
+
+
+def test_a_gap_in_the_archive_is_filled_by_the_brokers_while_they_can(delta_world: World) -> None:
+    table = open_table("delta", delta_world.root)
+    middle = table.snapshot().files[1]
+    table.replace([middle], [])
+    assert batch_read(delta_world) == list(range(18))
+    keep_from(delta_world, 12)
+    with pytest.raises(DataLossError, match="offsets 5 to 9"):
+        batch_read(delta_world)
+
+
+def test_a_topic_made_anew_does_not_begin_with_the_records_of_the_old_one(
+    delta_world: World,
+) -> None:
+    delta_world.cluster.logs[FLIGHTS] = (0, 4)
+    delta_world.cluster.ids["flights"] = "another-id"
+    assert batch_read(delta_world) == [0, 1, 2, 3]
+
+
+def test_times_are_found_in_the_archive(delta_world: World) -> None:
+    keep_from(delta_world, 14)
+    client = HistoryClient(delta_world.cluster, history(delta_world))
+    archived_ms = 1_700_000_000_000  # in the archive a record's time is this and its offset
+    assert client.offsets_at({FLIGHTS: archived_ms + 7}) == {FLIGHTS: 7}
+    assert client.offsets_at({FLIGHTS: archived_ms + 12}) == {FLIGHTS: -1}  # the brokers' answer
+    assert client.offsets([FLIGHTS], EARLIEST) == {FLIGHTS: 0}
+
+
+def test_archives_that_cannot_be_history_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no archive of format delta"):
+        History(HistoryOptions(str(tmp_path / "none")))
+    create_table("delta", tmp_path / "decoded", None, SCHEMA.remove(1))
+    with pytest.raises(ConfigError, match="decoded values, without value"):
+        History(HistoryOptions(str(tmp_path / "decoded")))
+
+
+def test_tables_that_another_program_rewrites_are_refused(delta_world: World) -> None:
+    from deltalake import DeltaTable  # noqa: PLC0415 - takes a second
+
+    DeltaTable(str(delta_world.root)).optimize.compact()
+    with pytest.raises(ConfigError, match="files of another program"):
+        history(delta_world)
+
+
+def test_paths_sort_by_offset() -> None:
+    from headrace.spark.archive.files import Source, parse_path  # noqa: PLC0415 - of this test
+
+    source = Source("_flights.of-2013", "", 3)
+    path = file_path(source, 7, 1_000_000_000_000)
+    file = parse_path(path, 1, 2)
+    assert file is not None
+    assert (file.source, file.start, file.end) == (source, 7, 1_000_000_000_000)
+    assert not any(part.startswith(("_", ".")) for part in path.split("/"))  # readers skip those
+    assert parse_path("part-0001.parquet", 1, 2) is None
