@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import InputPartition
 
@@ -12,7 +14,9 @@ from headrace.errors import ApiError, ErrorCode, TransportError
 from headrace.spark.options.source import SourceOptions, source_options
 from headrace.spark.source.batch import HeadraceBatchReader
 from headrace.spark.source.offsets import DataLossError, OffsetRange
-from headrace.spark.source.reading import read_ranges
+from headrace.spark.source.reading import joined, read_ranges, read_task
+from headrace.spark.source.schema import arrow_schema
+from headrace.spark.source.tasks import ReadTask
 from headrace.types import TopicPartition
 from tests.unit.spark.fakes import FakeCluster
 
@@ -96,3 +100,47 @@ def test_records_that_never_come_are_not_waited_for_endlessly(cluster: FakeClust
 
 def test_the_partition_that_spark_makes_of_no_partitions_is_empty() -> None:
     assert list(HeadraceBatchReader(options()).read(InputPartition(None))) == []
+
+
+def test_the_ranges_of_a_task_are_read_one_after_the_other(cluster: FakeCluster) -> None:
+    cluster.grow("a", 1, 7)
+    task = ReadTask([OffsetRange(TopicPartition("a", 1), 2, 7), OffsetRange(A0, 4, 15)])
+
+    batches = list(read_task(cluster, task, options()))
+
+    rows = [(row["partition"], row["offset"]) for batch in batches for row in batch.to_pylist()]
+    assert rows == [(1, offset) for offset in range(2, 7)] + [(0, n) for n in range(4, 15)]
+    assert len(batches) == 1, "small ones are put together"
+
+
+def test_only_the_columns_that_were_asked_for_are_there(cluster: FakeCluster) -> None:
+    given = options(columns=("value", "topic", "headers"))
+    (batch,) = read_task(cluster, ReadTask([OffsetRange(A0, 0, 2)]), given)
+
+    assert batch.schema.equals(arrow_schema(given))
+    assert batch.to_pylist() == [
+        {"value": b"a-0-0", "topic": "a", "headers": []},
+        {"value": b"a-0-1", "topic": "a", "headers": []},
+    ]
+
+
+def test_large_arrow_batches_are_passed_on_and_small_ones_put_together() -> None:
+    schema = pa.schema([("n", pa.int32())])
+
+    def batch(rows: int) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pydict({"n": range(rows)}, schema)
+
+    sizes = [3, 4, 10_000, 10_000, 9_000, 900, 200, 1]
+    found = list(joined([batch(rows) for rows in sizes], schema))
+    assert [each.num_rows for each in found] == [7, 10_000, 10_000, 9_900, 201]
+    assert all(each.schema.equals(schema) for each in found)
+
+
+def test_a_read_that_is_given_up_ends_its_thread(cluster: FakeCluster) -> None:
+    cluster.batch_records = 10_000  # an Arrow batch each
+    cluster.grow("a", 0, 10_000_000)
+    batches = read_task(cluster, ReadTask([OffsetRange(A0, 0, 10_000_000)]), options())
+    next(batches)
+    batches.close()
+    assert not [each for each in threading.enumerate() if each.name == "headrace-read-ahead"]
+    assert len(cluster.rounds) < 200
