@@ -63,18 +63,20 @@ class HeadraceDataSource(DataSource):
         from headrace.spark.options.sink import sink_options  # noqa: PLC0415 - see the module's docstring
         from headrace.spark.sink.batch import HeadraceWriter  # noqa: PLC0415 - see the module's docstring
 
-        return HeadraceWriter(sink_options(dict(self.options)), schema, overwrite=overwrite)
+        return HeadraceWriter(
+            sink_options(dict(self.options), streaming=False), schema, overwrite=overwrite
+        )
 
     def streamWriter(  # noqa: N802 - Spark's name
         self,
-        schema: StructType,  # noqa: ARG002 - Spark's signature
-        overwrite: bool,  # noqa: ARG002, FBT001 - Spark's signature
+        schema: StructType,
+        overwrite: bool,  # noqa: ARG002, FBT001 - Spark's; true is output mode complete, which appends, too
     ) -> DataSourceStreamWriter:
-        """Refuse: streams are written from `foreachBatch`, with the batch writer."""
-        raise ConfigError(
-            'format("headrace") has no streaming sink yet: use foreachBatch, and in it '
-            'batch.write.format("headrace").mode("append").save()'
-        )
+        """Return the streaming writer."""
+        from headrace.spark.options.sink import sink_options  # noqa: PLC0415 - see the module's docstring
+        from headrace.spark.sink.stream import HeadraceStreamWriter  # noqa: PLC0415 - see the module's docstring
+
+        return HeadraceStreamWriter(sink_options(dict(self.options), streaming=True), schema)
 
     def _source_options(self, streaming: bool | None) -> SourceOptions:  # noqa: FBT001 - None where it is not known yet
         from headrace.spark.cluster import consumer_config  # noqa: PLC0415 - see the module's docstring

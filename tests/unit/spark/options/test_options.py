@@ -236,10 +236,10 @@ def test_options_of_sparks_connector_without_effect_here_are_let_pass() -> None:
 
 def test_sink_options() -> None:
     given = {"kafka.bootstrap.servers": "h:1", "topic": "out", "kafka.acks": "all"}
-    options = sink_options(given)
+    options = sink_options(given, streaming=False)
     assert (options.topic, options.client.properties) == ("out", (("acks", "all"),))
     with pytest.raises(ConfigError, match="unknown option subscribe"):
-        sink_options({**given, "subscribe": "a"})
+        sink_options({**given, "subscribe": "a"}, streaming=False)
 
 
 def test_what_protects_connections_reaches_the_clients_and_shows_in_no_repr() -> None:

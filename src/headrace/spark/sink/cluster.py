@@ -1,0 +1,153 @@
+"""The sink's connections: one client a process for its questions, and what must be there before a job starts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any, Final
+
+from headrace.clients.blocking import BlockingClient, NewTopic
+from headrace.clients.config import ClientConfig
+from headrace.clients.consumer.core import GroupMetadata
+from headrace.clients.drivers import Target
+from headrace.clients.flows.offsets import OffsetAndMetadata
+from headrace.errors import ApiError, ConfigError, ErrorCode, HeadraceError
+from headrace.spark.options.reader import ClientOptions
+from headrace.spark.options.sink import SinkOptions, producer_config, producer_properties
+from headrace.spark.sink.producer import OpenTransaction, RowProducer, end_transactions
+from headrace.types import TopicPartition
+
+MAX_CLIENTS: Final = 16
+_EXISTS: Final = frozenset({ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE})
+_ABSENT: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+
+
+class Cluster:
+    """A cluster that is written to."""
+
+    def __init__(
+        self,
+        client: BlockingClient,
+        new_producer: Callable[[str | None], RowProducer],
+        marker_topic: str,
+    ) -> None:
+        """Use a client and producers.
+
+        Args:
+            client: For questions, and to end transactions.
+            new_producer: Opens a producer, with a transactional id or without.
+            marker_topic: The topic under whose name markers are committed.
+        """
+        self.client = client
+        self.new_producer = new_producer
+        self._marker = TopicPartition(marker_topic, 0)
+
+    def marker(self, group: str) -> OffsetAndMetadata | None:
+        """Return the marker of a group; one that is being committed is waited for."""
+        return self.client.committed_offsets(group, [self._marker]).get(self._marker)
+
+    def mark(self, producer: RowProducer, group: str, marker: OffsetAndMetadata) -> None:
+        """Have a group's marker committed with a producer's transaction."""
+        nobody = GroupMetadata(group, -1, "", None)
+        producer.send_offsets_to_transaction({self._marker: marker}, nobody)
+
+    def end(
+        self, transactions: Sequence[OpenTransaction], *, committed: bool
+    ) -> dict[OpenTransaction, HeadraceError]:
+        """End transactions, all at once; return those that could not be ended, and why."""
+        return end_transactions(self.client, transactions, committed=committed)
+
+
+def open_cluster(options: SinkOptions, target: Target | None = None) -> Cluster:
+    """Return this process's way to the cluster of a write.
+
+    Spark's Python workers live longer than tasks, so the client stays; a producer is a task's own.
+
+    Args:
+        options: What the write was asked for.
+        target: Where the cluster is instead, a `Broker` of this process for example.
+    """
+    where = target or options.client.bootstrap
+    properties = producer_properties(options.client)
+
+    def new_producer(transactional_id: str | None) -> RowProducer:
+        return RowProducer(
+            where, transactional_id=transactional_id, serde="bytes", key_serde="bytes", **properties
+        )
+
+    client = _new_client(options.client, where) if target else _shared_client(options.client)
+    return Cluster(client, new_producer, options.marker_topic)
+
+
+def _new_client(options: ClientOptions, where: Target) -> BlockingClient:
+    config = producer_config(options)
+    given: dict[str, Any] = {
+        field.name: getattr(config, field.name) for field in fields(ClientConfig)
+    }
+    defaults = {field.name: field.default for field in fields(ClientConfig)}
+    kept = {
+        name: value
+        for name, value in given.items()
+        if name != "bootstrap_servers" and value != defaults[name]
+    }
+    return BlockingClient(where, **kept)
+
+
+_clients: dict[tuple[int, ClientOptions], BlockingClient] = {}
+
+
+def _shared_client(options: ClientOptions) -> BlockingClient:
+    key = (os.getpid(), options)  # workers are forked, and a socket must not be used by two
+    client = _clients.get(key)
+    if client is None:
+        while len(_clients) >= MAX_CLIENTS:
+            _clients.pop(next(iter(_clients))).close()
+        client = _clients[key] = _new_client(options, options.bootstrap)
+    return client
+
+
+_checked: set[tuple[int, SinkOptions]] = set()
+
+
+def check_cluster(options: SinkOptions) -> None:
+    """See to it, once a process, that what is written to is there; before a job starts.
+
+    Raises:
+        ConfigError: A topic is missing and not created by the broker, or the client may not see it.
+        TransportError: No broker answers.
+    """
+    key = (os.getpid(), options)
+    if key in _checked:
+        return
+    client = open_cluster(options).client
+    if options.topic is not None:
+        _check_topic(client, options.topic)
+    if options.exactly_once:
+        _make_marker_topic(client, options.marker_topic)
+    _checked.add(key)
+
+
+def _check_topic(client: BlockingClient, topic: str) -> None:
+    try:
+        error = client.metadata([topic], auto_create=True).topics[topic].error
+    except ApiError as refusal:
+        error = refusal.code
+    if error in _EXISTS:
+        return
+    text = f"topic {topic!r} cannot be written: {ErrorCode(error).description}"
+    if error in _ABSENT:
+        text = f"topic {topic!r} does not exist, and the broker does not create it: create it, or set the option topic"
+    raise ConfigError(text)
+
+
+def _make_marker_topic(client: BlockingClient, topic: str) -> None:
+    error: HeadraceError | None = None
+    if client.metadata([topic]).topics[topic].error not in _EXISTS:
+        error = client.create_topics([NewTopic(topic, 1, -1)])[topic]
+    if isinstance(error, ApiError) and error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+        raise ConfigError(
+            f"the topic {topic!r}, under whose name an exactly-once write keeps how far it is, cannot be created: "
+            f"{error}. Create it with one partition (nothing is ever written to it), name another by the option "
+            "markerTopic, or set delivery=at_least_once"
+        )

@@ -1,0 +1,155 @@
+"""The columns of a write: which there may be, and what records an Arrow batch of them makes."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import repeat
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.clients.producer.many import Row, Rows
+from headrace.errors import ConfigError, HeadraceError
+from headrace.spark.options.sink import SinkOptions
+
+_BYTES: Final = ("binary", "string")
+COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    "key": _BYTES,
+    "value": _BYTES,
+    "topic": ("string",),
+    "partition": ("int",),
+    "timestamp": ("timestamp",),
+    "headers": ("array<struct<key:string,value:binary>>",),
+}
+_READ_ONLY: Final = frozenset({"offset", "timestampType"})
+_CASTS: Final[Mapping[str, str]] = {
+    "key": "CAST(key AS STRING)",
+    "value": "CAST(value AS STRING), or to_json(struct(*)) for a whole row",
+    "topic": "CAST(topic AS STRING)",
+    "partition": "CAST(partition AS INT)",
+    "timestamp": "CAST(timestamp AS TIMESTAMP)",
+    "headers": "array(struct('name' AS key, CAST('content' AS BINARY) AS value))",
+}
+
+
+def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
+    """Check the columns of a write before its job starts.
+
+    Args:
+        columns: Name and type of each, as Spark writes types.
+        options: What the write was asked for.
+
+    Raises:
+        ConfigError: They cannot be written; the text says what can.
+    """
+    for name, kind in columns.items():
+        wanted = COLUMNS.get(name)
+        if wanted is None:
+            raise ConfigError(_unknown(name))
+        if kind not in wanted:
+            raise ConfigError(
+                f"column {name} must be {' or '.join(wanted)}, not {kind}: select {_CASTS[name]}"
+            )
+    if "value" not in columns:
+        raise ConfigError(
+            f"a column value is needed, got {', '.join(columns) or 'none'}: name one so, or select "
+            "to_json(struct(*)) AS value"
+        )
+    if "topic" not in columns and options.topic is None:
+        raise ConfigError("set the option topic, or give each row one in a column topic")
+
+
+def _unknown(name: str) -> str:
+    known = ", ".join(COLUMNS)
+    if name in _READ_ONLY:
+        return f"column {name} cannot be written: drop it; known are {known}"
+    near = difflib.get_close_matches(name.lower(), COLUMNS, n=1)
+    hint = (
+        f"did you mean {near[0]}?" if near else f"drop it, or put it into value; known are {known}"
+    )
+    return f"unknown column {name}: {hint}"
+
+
+def rows_by_topic(batch: pa.RecordBatch, topic: str | None, now_ms: int) -> Iterator[Rows]:
+    """Yield the records that a batch's rows make, topic by topic.
+
+    Args:
+        batch: The rows.
+        topic: Where all go; None is to what the column says.
+        now_ms: The time of records without one.
+
+    Raises:
+        HeadraceError: A row has no topic, or a header no name.
+    """
+    if topic is not None:
+        yield _rows(batch, topic, now_ms)
+        return
+    column = batch.column("topic")
+    if column.null_count:
+        raise HeadraceError("a row has no topic: set the option topic, or fill the column")
+    topics = pc.unique(column)
+    for name in topics.to_pylist():
+        part = batch if len(topics) == 1 else batch.filter(pc.equal(column, name))
+        yield _rows(part, name, now_ms)
+
+
+def _rows(batch: pa.RecordBatch, topic: str, now_ms: int) -> Rows:
+    records: Iterable[Row] = zip(
+        _binary(batch, "key"),
+        _binary(batch, "value"),
+        _headers(batch),
+        _milliseconds(batch, now_ms),
+        _column(batch, "partition"),
+        strict=False,  # a column that is not there has no end
+    )
+    return Rows(topic, records, _partitions(batch))
+
+
+def _there(batch: pa.RecordBatch, name: str) -> Any | None:
+    index = batch.schema.get_field_index(name)
+    return None if index < 0 else batch.column(index)
+
+
+def _column(batch: pa.RecordBatch, name: str) -> Iterable[Any]:
+    column = _there(batch, name)
+    return repeat(None) if column is None else column.to_pylist()
+
+
+def _binary(batch: pa.RecordBatch, name: str) -> Iterable[bytes | None]:
+    column = _there(batch, name)
+    if column is None:
+        return repeat(None)
+    values: list[bytes | None] = column.cast(pa.binary()).to_pylist()
+    return values
+
+
+def _milliseconds(batch: pa.RecordBatch, now_ms: int) -> Iterable[int]:
+    column = _there(batch, "timestamp")
+    if column is None:
+        return repeat(now_ms)
+    # Whole milliseconds downwards, as Spark's own connector has them.
+    floored = pc.floor_temporal(column, unit="millisecond")
+    milliseconds = floored.cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
+    values: list[int] = pc.fill_null(milliseconds, now_ms).to_pylist()
+    return values
+
+
+def _headers(batch: pa.RecordBatch) -> Iterable[list[tuple[str, bytes | None]] | tuple[()]]:
+    column = _there(batch, "headers")
+    if column is None or column.null_count == len(column):
+        return repeat(())
+    if column.flatten().field("key").null_count:
+        raise HeadraceError("a header has no key: give each one a name")
+    return [
+        [(each["key"], each["value"]) for each in given] if given else ()
+        for given in column.to_pylist()
+    ]
+
+
+def _partitions(batch: pa.RecordBatch) -> Iterable[int]:
+    column = _there(batch, "partition")
+    if column is None:
+        return ()
+    return [number for number in pc.unique(column).to_pylist() if number is not None]

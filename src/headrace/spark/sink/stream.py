@@ -1,0 +1,36 @@
+"""Streams that are written: `dataframe.writeStream.format("headrace")`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from headrace.spark.options.sink import SinkOptions
+from headrace.spark.sink.writing import RowWriter
+
+
+class HeadraceStreamWriter(DataSourceStreamArrowWriter):
+    """Exactly once, or with `delivery=at_least_once` just that. Spark makes a new one for each batch, and its commit."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        """Check options and columns before the job starts.
+
+        Raises:
+            ConfigError: They cannot be written.
+        """
+        self._rows = RowWriter(options, schema, streaming=True)
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Write one task's rows of a micro-batch."""
+        return self._rows.write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 - Spark's
+        """Commit what all tasks of a micro-batch have written."""
+        self._rows.commit(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 - Spark's
+        """Have it taken for never written."""
+        self._rows.abort(messages)

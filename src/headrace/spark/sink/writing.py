@@ -1,0 +1,112 @@
+"""What a task does with its rows, and what the driver does with what tasks tell; batch and streaming alike."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from headrace.clients.producer.many import Rows
+from headrace.errors import HeadraceError
+from headrace.spark.options.sink import Once, SinkOptions
+from headrace.spark.sink.cluster import check_cluster, open_cluster
+from headrace.spark.sink.columns import check_columns, rows_by_topic
+from headrace.spark.sink.exactly_once import (
+    PartitionWrite,
+    abort_batch,
+    commit_batch,
+    write_partition,
+)
+
+BATCH_ID: Final = "streaming.sql.batchId"
+QUERY_ID: Final = "sql.streaming.queryId"
+"""What Spark calls these among the properties of a stream's tasks."""
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What one task has written, and how to commit it if that is still to be done."""
+
+    records: int
+    write: PartitionWrite | None = None
+
+
+class RowWriter:
+    """Writes rows as options say; goes to the tasks, and knows the cluster by its options only."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, *, streaming: bool) -> None:
+        """Check columns and topics before a job starts.
+
+        Raises:
+            ConfigError: They cannot be written.
+        """
+        check_columns({each.name: each.dataType.simpleString() for each in schema}, options)
+        check_cluster(options)
+        self._options = options
+        self._streaming = streaming
+
+    def write(self, batches: Iterator[Any]) -> WriterCommitMessage:
+        """Write one task's rows; they are acknowledged when this returns, and if exactly once, not committed yet."""
+        rows = self._rows(batches)
+        cluster = open_cluster(self._options)
+        if self._options.exactly_once:
+            context = _task_context()
+            once = self._options.transaction or _once_of_stream(self._options.name, context)
+            write = write_partition(cluster, once, context.partitionId(), rows)
+            return Written(write.records, write)
+        written = 0
+        with cluster.new_producer(None) as producer:
+            for count, records in rows:
+                for each in records():
+                    producer.send_rows(each)
+                written += count
+        return Written(written)
+
+    def _rows(self, batches: Iterator[Any]) -> Iterator[tuple[int, Callable[[], Iterable[Rows]]]]:
+        for batch in batches:
+            now_ms = time.time_ns() // 1_000_000
+            yield batch.num_rows, partial(rows_by_topic, batch, self._options.topic, now_ms)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Commit what tasks have left open."""
+        writes = _writes(messages)
+        if writes:
+            commit_batch(
+                open_cluster(self._options),
+                writes,
+                streaming=self._streaming,
+                fail_on_lost_marker=self._options.fail_on_lost_marker,
+            )
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Abort it; tasks that have failed have done so themselves."""
+        writes = _writes(messages)
+        if writes:
+            abort_batch(open_cluster(self._options), writes)
+
+
+def _writes(messages: Sequence[WriterCommitMessage | None]) -> list[PartitionWrite]:
+    written = [each for each in messages if isinstance(each, Written)]
+    return [each.write for each in written if each.write is not None]
+
+
+def _task_context() -> TaskContext:
+    context = TaskContext.get()
+    if context is None:
+        raise HeadraceError('format("headrace") writes in tasks of Spark only')
+    return context
+
+
+def _once_of_stream(name: str, context: TaskContext) -> Once:
+    query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
+    if not query or batch is None:
+        raise HeadraceError(
+            "this version of Spark does not tell its tasks which query and batch they are of: set delivery=at_least_once"
+        )
+    return Once(f"{name}-{query}", int(batch))
