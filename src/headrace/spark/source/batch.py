@@ -56,16 +56,19 @@ def batch_ranges(client: SourceClient, options: SourceOptions) -> list[OffsetRan
             raise DataLossError(what)
         log.warning("%s; going on without them (failOnDataLoss=false)", what)
 
+    def beyond(what: str) -> None:
+        raise ConfigError(f"{what}: nothing is there to read")
+
     topology = client.topology(options.selection.names)
     check_exists(options.selection, topology)
     wanted = select(options.selection, topology)
-    start = start_positions(client, options, wanted, lost)
+    start = start_positions(client, options, wanted, lost, beyond)
     end = end_positions(client, options, wanted, lost)
     ranges = [OffsetRange(each, start[each], end[each]) for each in wanted]
     for each_range in ranges:
         if each_range.size < 0 and options.starting != "earliest":
             raise ConfigError(
-                f"startingOffsets {each_range.start} of {each_range.topic_partition} "
-                f"lies behind endingOffsets {each_range.end}"
+                f"the read of {each_range.topic_partition} starts at offset {each_range.start}, behind its end at "
+                f"{each_range.end}: look at the options for start and end"
             )
     return [each_range for each_range in ranges if each_range.size > 0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from headrace.errors import ConfigError
 from headrace.spark.cluster import SourceClient
@@ -65,6 +65,7 @@ def start_positions(
     options: SourceOptions,
     wanted: Sequence[TopicPartition],
     lost: Callable[[str], None],
+    beyond: Callable[[str], None],
 ) -> dict[TopicPartition, int]:
     """Return the offset at which each partition is read first.
 
@@ -73,6 +74,7 @@ def start_positions(
         options: Of the read.
         wanted: The partitions.
         lost: Takes what is wrong where records are gone that should be read; raises, or lets the read go on.
+        beyond: The same for a start behind a partition's end.
 
     Raises:
         ConfigError: The options do not fit the partitions.
@@ -81,9 +83,13 @@ def start_positions(
     if isinstance(options.starting, str):
         return positions
     earliest, latest = client.offsets(wanted, EARLIEST), client.offsets(wanted, LATEST)
-    for each, nearest, what in out_of_bounds(positions, earliest, latest):
-        lost(what)
-        positions[each] = nearest
+    for each, offset in sorted(positions.items()):
+        first, after = earliest[each], latest[each]
+        if offset < first:
+            lost(f"offsets {offset} to {first - 1} of {each} were removed before they were read")
+        elif offset > after:
+            beyond(f"{each} ends at offset {after}, before startingOffsets {offset}")
+        positions[each] = min(max(offset, first), after)
     return positions
 
 
@@ -160,22 +166,3 @@ def check_complete(option: str, given: Positions, wanted: Collection[TopicPartit
         )
     if extra:
         raise ConfigError(f"option {option} names {', '.join(map(str, extra))}, which are not read")
-
-
-def out_of_bounds(
-    positions: Positions, earliest: Positions, latest: Positions
-) -> Iterable[tuple[TopicPartition, int, str]]:
-    """Yield (partition, nearest offset there is, what is wrong) for positions outside of their logs."""
-    for each, offset in sorted(positions.items()):
-        if offset < earliest[each]:
-            yield (
-                each,
-                earliest[each],
-                f"offsets {offset} to {earliest[each] - 1} of {each} were removed before they were read",
-            )
-        elif offset > latest[each]:
-            yield (
-                each,
-                latest[each],
-                f"{each} ends at offset {latest[each]}, before offset {offset}, where reading should go on",
-            )

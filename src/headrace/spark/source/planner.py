@@ -70,7 +70,7 @@ class StreamPlanner:
             topology = self._client.topology(self._options.selection.names)
             check_exists(self._options.selection, topology)
             wanted = select(self._options.selection, topology)
-            positions = start_positions(self._client, self._options, wanted, self._lost)
+            positions = start_positions(self._client, self._options, wanted, self._lost, self._lost)
             self._initial = StreamOffsets(positions, _ids(topology, positions))
         return self._initial
 

@@ -63,8 +63,17 @@ def test_a_batch_read_between_given_offsets(cluster: FakeCluster) -> None:
         ),
         ({"starting": {}}, ConfigError, "startingOffsets says nothing of a-0"),
         ({"ending": {A0: 21}}, DataLossError, "a-0 ends at offset 20, before endingOffsets 21"),
-        ({"starting": {A0: 9}, "ending": {A0: 8}}, ConfigError, "lies behind endingOffsets 8"),
-        ({"starting": {A0: 25}}, DataLossError, "ends at offset 20, before offset 25"),
+        (
+            {"starting": {A0: 9}, "ending": {A0: 8}},
+            ConfigError,
+            "starts at offset 9, behind its end at 8",
+        ),
+        ({"starting": {A0: 25}}, ConfigError, "ends at offset 20, before startingOffsets 25"),
+        (
+            {"starting": {A0: 25}, "fail_on_data_loss": False},
+            ConfigError,
+            "ends at offset 20, before startingOffsets 25",
+        ),
     ],
 )
 def test_offsets_that_do_not_fit_are_refused_before_a_task_runs(
