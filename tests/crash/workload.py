@@ -10,6 +10,7 @@ import random
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -101,11 +102,12 @@ class Load:
             self.acknowledged += 1
             self._condition.notify_all()
 
-    def wait_for(self, count: int) -> None:
+    def wait_for(self, count: int, also: Callable[[], bool]) -> None:
+        def enough() -> bool:
+            return self.problem is not None or (self.acknowledged >= count and also())
+
         with self._condition:
-            done = self._condition.wait_for(
-                lambda: self.acknowledged >= count or self.problem is not None, _LIFE_TIMEOUT_S
-            )
+            done = self._condition.wait_for(enough, _LIFE_TIMEOUT_S)
         assert done, "the server acknowledges too little"
 
     def guarded(self, work: Any, *arguments: Any) -> None:
@@ -293,7 +295,7 @@ def record_life(
     directories: int = 1,
     clean: bool = False,
 ) -> None:
-    """Run a recorded server over `data` under load, and end it: with SIGKILL, or in order."""
+    """Run a recorded server over `data` under load, and end it: with SIGKILL, or in order after it has compacted a log."""
     further = ["--data", str(data / SECOND)] if directories == 2 else []
     settings = [f"--config={name}={value}" for name, value in SETTINGS.items()]
     server = ServerProcess(
@@ -311,7 +313,7 @@ def record_life(
             threads = load.threads()
             for thread in threads:
                 thread.start()
-            load.wait_for(acknowledgements)
+            load.wait_for(acknowledgements, lambda: not clean or "log_compacted" in server.log)
             load.stopped = True
             if clean:
                 assert server.stop() == 0, server.log
