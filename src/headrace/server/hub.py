@@ -167,6 +167,8 @@ class BrokerHub:
         self.now_ms = clock.now_ms()
         self.sweeps: list[Callable[[], object]] = []
         """What else is to be called once a second."""
+        self.ticks: list[Callable[[], object]] = []
+        """What else is to be called when the broker had something to do because of the time."""
 
     @property
     def connections(self) -> Sequence[Connection]:
@@ -306,6 +308,8 @@ class BrokerHub:
             self.client_log.error("tick_failed", error=describe(error))
             self._timer.hold_off(_TICK_RETRY_MS)
         self.compactor.kick()
+        for also in self.ticks:
+            also()
         self.end()
 
     # -- connections

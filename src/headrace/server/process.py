@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from headrace import __version__
 from headrace.broker.broker import Broker
+from headrace.broker.log_dirs.write_out import WriteOuts
 from headrace.clock import SteadyClock
 from headrace.config.broker import BrokerConfig
 from headrace.config.listeners import Listener
@@ -31,7 +32,7 @@ from headrace.server.limits import ServerLimits
 from headrace.server.listeners import BoundListener
 from headrace.server.log import LoggingJournal, RateLimited, describe
 from headrace.server.stores import open_stores
-from headrace.server.syncer import run_in_parallel
+from headrace.server.syncer import Syncer, run_in_parallel
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
@@ -173,6 +174,14 @@ class _Process:
             on_failure=self._sync_failed,
         )
         broker.authenticator.run_aside = hub.aside.run
+        write_outs = Syncer(
+            loop,
+            WriteOuts(broker.replicas.dirs),
+            self._clock.now_ms,
+            after=hub.end,
+            on_failure=self._sync_failed,
+        )
+        hub.ticks.append(write_outs.kick)
         keys = KeyReader(loop, broker.authenticator, journal)
         for listener in self._listeners:
             await listener.serve(hub, loop)
@@ -193,6 +202,10 @@ class _Process:
         for listener in self._listeners:
             listener.stop_serving()
         keys.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DRAIN_TIMEOUT_S):
+                await write_outs.idle()
+        write_outs.close()
         await self._close(hub, broker, metadata)
         return self._exit_code
 

@@ -22,19 +22,28 @@ _NAMED: Final = 20
 class BackgroundSync:
     """The logs that have been written to since their last sync, and when the next one is due."""
 
-    __slots__ = ("_deadlines",)
+    __slots__ = ("_deadlines", "_unhurried", "waiting")
 
     def __init__(self) -> None:
         self._deadlines: Deadlines[PartitionLog] = Deadlines()
+        self._unhurried: set[PartitionLog] = set()
+        """Those of durability `os`."""
+        self.waiting: dict[PartitionLog, None] | None = None
+        """Those of them that are due and to be written out before; None where nobody does that (`write_out.py`)."""
 
     def written(self, log: PartitionLog, interval_ms: int, now_ms: int) -> None:
         """Note that a log has to be synced at the end of the interval that `now_ms` lies in."""
         if log not in self._deadlines:
             self._deadlines.set(log, (now_ms // interval_ms + 1) * interval_ms)
+            if interval_ms == OS_INTERVAL_MS:
+                self._unhurried.add(log)
 
     def forget(self, log: PartitionLog) -> None:
         """Drop a log that was deleted, or is synced otherwise."""
         self._deadlines.cancel(log)
+        self._unhurried.discard(log)
+        if self.waiting:
+            self.waiting.pop(log, None)
 
     @property
     def next_deadline_ms(self) -> int | None:
@@ -42,8 +51,14 @@ class BackgroundSync:
         return self._deadlines.next_ms
 
     def due(self, now_ms: int) -> list[PartitionLog]:
-        """Remove and return the logs that are due."""
-        return self._deadlines.expire(now_ms)
+        """Remove and return the logs that are due, but for those that are written out before."""
+        due = self._deadlines.expire(now_ms)
+        unhurried = self._unhurried.intersection(due)
+        self._unhurried -= unhurried
+        if self.waiting is None:
+            return due
+        self.waiting.update(dict.fromkeys(unhurried))
+        return [log for log in due if log not in unhurried]
 
 
 class _Configured(Protocol):

@@ -218,6 +218,11 @@ class LogFiles:
         active.remember_end()
         return self._task
 
+    def unsynced_files(self) -> list[File]:
+        """Return the segment files with data that is not synced."""
+        active = self.segments.active
+        return [*self._unsynced, *([] if active.file is None else [active.file])]
+
     def synced(self, offset: int) -> None:
         """Take note that the task has run without error, and everything below an offset is durable."""
         self._task = None

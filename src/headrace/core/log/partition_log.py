@@ -33,7 +33,7 @@ from headrace.core.log.validation import (
     with_log_append_time,
 )
 from headrace.errors import ApiError, ErrorCode, OffsetOutOfRangeError
-from headrace.ports import FileSystem, Journal
+from headrace.ports import File, FileSystem, Journal
 from headrace.records.batch import (
     LOG_OVERHEAD,
     TRANSACTIONAL_FLAG,
@@ -464,6 +464,10 @@ class PartitionLog:
         """
         self._dirty = False
         return self._log_files.start_sync()
+
+    def unsynced_files(self) -> list[File]:
+        """Return the files that a sync would sync now; whoever likes may write them out before."""
+        return self._log_files.unsynced_files()
 
     def finish_sync(self, task: SyncTask) -> None:
         """Take note that a task has run without error."""
