@@ -118,8 +118,8 @@ class Screen:
 
 def state_line(status: Status) -> str:
     """Return what has become of a pipeline."""
-    why = "" if status.error is None or status.state in {"running", "starting"} else status.error
-    return f"{status.name}: {status.state}" + (f": {why}" if why else "")
+    why = f": {status.error}" if status.error and status.state in {"restarting", "failed"} else ""
+    return f"{status.name}: {status.state}{why}"
 
 
 def progress_line(name: str, progress: Mapping[str, Any]) -> str:

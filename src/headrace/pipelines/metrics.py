@@ -12,6 +12,7 @@ from headrace.errors import ConfigError
 from headrace.pipelines.state import Status
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+STOP_POLL_S: Final = 0.05
 PREFIX: Final = "headrace_pipeline"
 GAUGES: Final[Mapping[str, tuple[str, str, float]]] = {
     "batch_id": ("batch_id", "Number of the last batch.", 1),
@@ -80,7 +81,9 @@ class MetricsServer:
             raise ConfigError(f"metrics cannot be served at {listen}: {error}") from None
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(STOP_POLL_S,), daemon=True
+        )
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -1,0 +1,31 @@
+"""A stream with what a table knows, into a table.
+
+The table of airlines is read when the pipeline starts.
+
+headrace pipeline run examples/pipelines/enrich.py
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from headrace.pipelines import pipeline, table, topic
+
+TABLES = os.environ.get("TABLES", str(Path.cwd() / "tables"))
+
+
+@pipeline(
+    source={
+        "flights": topic("flights", schema="carrier STRING, delay INT, at TIMESTAMP", create=2),
+        "airlines": table(f"{TABLES}/airlines", schema="carrier STRING, name STRING"),
+    },
+    sink=table(f"{TABLES}/flights", partition_by=("day",)),
+)
+def named_flights(flights: DataFrame, airlines: DataFrame) -> DataFrame:
+    """A flight of an unknown carrier stays, without a name."""
+    named = flights.join(f.broadcast(airlines), "carrier", "left")
+    return named.withColumn("day", f.to_date("at"))

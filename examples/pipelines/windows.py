@@ -1,0 +1,25 @@
+"""Delays for each carrier and quarter of an hour, each window written once, when its time is over.
+
+headrace pipeline run examples/pipelines/windows.py
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from headrace.pipelines import pipeline, topic
+
+
+@pipeline(
+    source=topic("flights", schema="carrier STRING, delay INT, at TIMESTAMP", create=2),
+    sink=topic("delays", key="carrier", timestamp="until", create=2),
+)
+def delays(flights: DataFrame) -> DataFrame:
+    """Flights may come up to ten minutes late; what comes later is left out."""
+    return (
+        flights.withWatermark("at", "10 minutes")
+        .groupBy(f.window("at", "15 minutes"), "carrier")
+        .agg(f.count("*").alias("flights"), f.avg("delay").alias("delay"))
+        .select("carrier", "flights", "delay", f.col("window.end").alias("until"))
+    )

@@ -1,0 +1,118 @@
+"""Processes of pipelines: lost ones come again, those that know why they end do not."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.pipelines.backoff import Backoff
+from headrace.pipelines.isolated import Child, IsolatedRunner
+from headrace.pipelines.running import Signals
+from headrace.pipelines.state import StateDirectory
+
+
+class FakeProcess:
+    def __init__(self) -> None:
+        self.code: int | None = None
+        self.signals: list[int] = []
+
+    def poll(self) -> int | None:
+        return self.code
+
+    def send_signal(self, number: int) -> None:
+        self.signals.append(number)
+
+
+class World:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.processes: list[FakeProcess] = []
+        self.child = Child("delays", self.spawn, Backoff(attempts=2), clock=lambda: self.now)
+
+    def spawn(self, name: str) -> Any:
+        self.processes.append(FakeProcess())
+        return self.processes[-1]
+
+    def end(self, code: int) -> str | None:
+        self.processes[-1].code = code
+        return self.child.poll()
+
+    def poll(self, seconds: float) -> None:
+        self.now += seconds
+        self.child.poll()
+
+
+@pytest.fixture
+def world() -> World:
+    made = World()
+    made.poll(0)
+    return made
+
+
+def test_a_process_that_is_killed_comes_again_later(world: World) -> None:
+    assert world.end(-9) == "delays: its process ended with -9; it is started again in 1 s"
+    world.poll(0.9)
+    assert len(world.processes) == 1
+    world.poll(0.2)
+    assert len(world.processes) == 2
+
+
+def test_a_process_that_is_killed_too_often_is_given_up(world: World) -> None:
+    for wait in (1, 2):
+        world.end(-9)
+        world.poll(wait)
+    assert world.end(-9) == "delays: its process ended with -9, once too often"
+    assert (world.child.ended, world.child.code) == (True, -9)
+
+
+def test_a_process_that_was_well_for_long_begins_anew(world: World) -> None:
+    for _ in range(5):
+        world.now += 61
+        assert "again in 1 s" in str(world.end(-9))
+        world.poll(1)
+
+
+@pytest.mark.parametrize("code", [0, 1, 2])
+def test_a_process_that_knows_why_it_ends_is_done(world: World, code: int) -> None:
+    assert world.end(code) is None
+    assert world.child.code == code
+
+
+def test_stops_are_passed_on(world: World) -> None:
+    world.child.stop()
+    world.child.stop()
+    assert world.processes[-1].signals == [signal.SIGTERM] * 2
+    world.end(-15)
+    assert world.child.ended
+
+    waiting = World()
+    waiting.child.stop()
+    waiting.poll(0)
+    assert waiting.child.ended
+    assert not waiting.processes
+
+
+def test_the_parent_runs_until_all_have_ended(tmp_path: Path) -> None:
+    class Silent:
+        def changed(self, status: Any) -> None:
+            pass
+
+        def tick(self, statuses: Any) -> None:
+            pass
+
+    def spawn(name: str) -> subprocess.Popen[Any]:
+        return subprocess.Popen([sys.executable, "-c", f"raise SystemExit({name == 'bad':d})"])
+
+    def run(*names: str) -> bool:
+        signals = Signals()
+        signals.came.set()
+        runner = IsolatedRunner(spawn, StateDirectory(tmp_path), Silent(), signals, print)
+        return runner.run(names)
+
+    assert run("good", "fine")
+    assert not run("good", "bad")

@@ -1,0 +1,101 @@
+"""What other terminals see of a pipeline, also when its process is gone without a word."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import ConfigError
+from headrace.pipelines.state import StateDirectory, Status, default_directory
+
+
+def status(name: str = "delays", state: str = "running") -> Status:
+    return Status(name, state, 4711, 1, 2, {"trigger": "1 second"})  # type: ignore[arg-type]  # a state's name
+
+
+def test_a_status_is_seen_as_long_as_its_name_is_held(tmp_path: Path) -> None:
+    directory = StateDirectory(tmp_path / "new" / "state")
+    claim = directory.claim("delays")
+    claim.write(status())
+
+    assert list(StateDirectory(directory.path).statuses()) == [status()]
+    claim.release()
+    assert [each.state for each in directory.statuses()] == ["lost"]
+
+
+def test_a_process_that_is_killed_is_lost(tmp_path: Path) -> None:
+    program = f"""
+import os, sys, signal
+from pathlib import Path
+from headrace.pipelines.state import StateDirectory, Status
+claim = StateDirectory(Path({str(tmp_path)!r})).claim("delays")
+claim.write(Status("delays", "running", os.getpid(), 1, 2))
+print("ready", flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+
+    assert done.stdout == "ready\n"
+    found = StateDirectory(tmp_path).status("delays")
+    assert found is not None
+    assert (found.state, found.ended) == ("lost", True)
+    StateDirectory(tmp_path).claim("delays").release()
+
+
+def test_a_name_is_held_once(tmp_path: Path) -> None:
+    directory = StateDirectory(tmp_path)
+    claim = directory.claim("delays")
+    claim.write(status())
+
+    with pytest.raises(ConfigError, match=r"delays is running, pid 4711: .*stop delays"):
+        StateDirectory(tmp_path).claim("delays")
+    claim.release()
+    directory.claim("delays").release()
+
+
+def test_a_request_to_stop_reaches_the_holder_and_does_not_outlive_it(tmp_path: Path) -> None:
+    directory = StateDirectory(tmp_path)
+    claim = directory.claim("delays")
+    before = claim.stop_wanted
+    StateDirectory(tmp_path).ask_to_stop("delays")
+    assert (before, claim.stop_wanted) == (False, True)
+    claim.release()
+
+    again = directory.claim("delays")
+    assert not again.stop_wanted
+    again.release()
+
+
+def test_an_ended_status_stays(tmp_path: Path) -> None:
+    directory = StateDirectory(tmp_path)
+    claim = directory.claim("delays")
+    claim.write(status(state="finished"))
+    claim.release()
+
+    assert directory.status("delays") == status(state="finished")
+    assert directory.status("unknown") is None
+
+
+def test_a_file_that_is_none_of_ours_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("{")
+    (tmp_path / "b.json").write_text('{"of": "another version"}')
+
+    assert list(StateDirectory(tmp_path).statuses()) == []
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(ConfigError, match=r"file cannot be written .* --state"):
+        StateDirectory(tmp_path / "file").claim("delays")
+
+
+def test_the_default_is_the_users_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/somewhere")
+
+    assert default_directory() == Path("/somewhere/headrace/pipelines")

@@ -1,0 +1,72 @@
+"""Topics of plans, against a broker in the test's process behind a port."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace.clients.blocking import BlockingClient, NewTopic, ResourceType
+from headrace.errors import TransportError
+from headrace.pipelines import pipeline, topic
+from headrace.pipelines.checking import check
+from headrace.pipelines.plan import Connection, Plan, PlanError
+from headrace.pipelines.topics import check_topics, create_topics
+
+
+def plan(tmp_path: Any, connection: Connection, source: Any, sink: Any) -> Plan:
+    declare = pipeline(source=source, sink=sink, name="one")
+    return check([declare(lambda records: records)], connection, str(tmp_path))[0]
+
+
+def test_topics_are_found_or_created_by_choice(headrace_bootstrap: str, tmp_path: Any) -> None:
+    connection = Connection(headrace_bootstrap)
+    source = topic("there, missing", schema="a INT", on_error="dlq:letters")
+    sink = topic("made", create=3, configs={"cleanup.policy": "compact"}, key="a")
+    with BlockingClient(headrace_bootstrap) as client:
+        client.create_topics([NewTopic("there", 1)])
+        with pytest.raises(PlanError) as caught:
+            check_topics([plan(tmp_path, connection, source, sink)], connection)
+        (problem,) = caught.value.problems
+        assert problem.message.startswith("there is no topic missing: create it, or say topic(")
+
+        client.create_topics([NewTopic("missing", 1)])
+        plans = check_topics([plan(tmp_path, connection, source, sink)], connection)
+        assert plans[0].creates == ("letters", "made")
+        create_topics(plans, connection)
+        create_topics(plans, connection)  # somebody was faster
+
+        assert len(client.metadata(["made"]).topics["made"].partitions) == 3
+        configs = client.describe_configs(ResourceType.TOPIC, ["made"])["made"]
+        assert {each.name: each.value for each in configs}["cleanup.policy"] == "compact"
+        again = check_topics([plan(tmp_path, connection, source, sink)], connection)
+        assert again[0].creates == ()
+
+
+def test_a_topic_that_one_pipeline_creates_is_there_for_others(
+    headrace_bootstrap: str, tmp_path: Any
+) -> None:
+    connection = Connection(headrace_bootstrap)
+    made = topic("first", format="text", create=1)
+    use = topic("first", format="text")
+    declare = pipeline(source=use, sink=topic("second", format="text", create=1), name="two")
+    plans = check(
+        [
+            pipeline(source=made, sink=made, name="one")(lambda records: records),
+            declare(lambda records: records),
+        ],
+        connection,
+        str(tmp_path),
+    )
+
+    assert [each.creates for each in check_topics(plans, connection)] == [
+        ("first",),
+        ("first", "second"),
+    ]
+
+
+def test_nobody_there(tmp_path: Any) -> None:
+    connection = Connection("127.0.0.1:1")
+    use = topic("t", format="text")
+    with pytest.raises(TransportError):
+        check_topics([plan(tmp_path, connection, use, use)], connection)
