@@ -29,6 +29,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Plan, run, watch and stop pipelines on Spark.",
     ),
     "dlq": ("headrace.cli.dlq:dlq", "Look at dead letters, send them back, delete them."),
+    "archive": (
+        "headrace.cli.archive:archive",
+        "Copy topics to Delta Lake or Iceberg tables, exactly once.",
+    ),
     "quota": ("headrace.cli.quota:quota", "Show and change the quotas of clients."),
     "user": ("headrace.cli.user:user", "Create, list, change and delete users with passwords."),
     "acl": ("headrace.cli.acl:acl", "Allow and deny: who may do what to which topics and groups."),

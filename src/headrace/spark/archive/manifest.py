@@ -22,8 +22,9 @@ from headrace.spark.archive.writing import FileTarget, write_range
 from headrace.spark.cluster import SourceClient, shared_client
 from headrace.spark.options.source import SourceOptions, source_options
 from headrace.spark.source.offsets import OffsetRange
-from headrace.spark.source.reading import read_range
+from headrace.spark.source.reading import read_task
 from headrace.spark.source.schema import arrow_schema
+from headrace.spark.source.tasks import ReadTask
 from headrace.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -96,8 +97,8 @@ def write_task(
 ) -> Iterator[WrittenFile]:
     """Copy ranges of partitions to files, one after the other."""
     for source, start, end in ranges:
-        wanted = OffsetRange(source.topic_partition, start, end)
-        yield from write_range(target, source, start, end, read_range(client, wanted, options))
+        wanted = ReadTask([OffsetRange(source.topic_partition, start, end)])
+        yield from write_range(target, source, start, end, read_task(client, wanted, options))
 
 
 def archive_schema(options: SourceOptions) -> Any:

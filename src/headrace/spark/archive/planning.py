@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from headrace.errors import ConfigError, HeadraceError
+from headrace.errors import ConfigError
 from headrace.spark.archive.files import Source, by_source
-from headrace.spark.archive.table import Snapshot
+from headrace.spark.archive.table import FinalError, Snapshot
 from headrace.spark.source.division import Division
 from headrace.spark.source.limits import limit_total
 from headrace.spark.source.offsets import OffsetRange, Topology
@@ -88,7 +88,7 @@ def begin(
     """Return where each partition goes on: after what the table has, or at its first record.
 
     Raises:
-        HeadraceError: Records were removed before they were archived, and `skip_lost` is false; or the log is shorter
+        FinalError: Records were removed before they were archived, and `skip_lost` is false; or the log is shorter
             than what is archived.
     """
     positions = snapshot.positions()
@@ -98,11 +98,11 @@ def begin(
         if position < earliest[each]:
             what = f"offsets {position} to {earliest[each] - 1} of {each} were removed before they were archived"
             if not skip_lost:
-                raise HeadraceError(f"{what}. With --skip-lost the archive goes on without them")
+                raise FinalError(f"{what}. With --skip-lost the archive goes on without them")
             log.warning("%s; going on without them", what)
             position = earliest[each]
         elif position > latest[each]:
-            raise HeadraceError(
+            raise FinalError(
                 f"{each} ends at offset {latest[each]}, but is archived up to offset {position}: it was truncated, "
                 "or the archive has read another cluster"
             )

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from headrace.errors import ConfigError, HeadraceError
 from headrace.spark.archive.batches import Archiver, BatchResult
 from headrace.spark.archive.manifest import SparkTasks, archive_schema
 from headrace.spark.archive.planning import BatchLimits
-from headrace.spark.archive.table import ConflictError, create_table
+from headrace.spark.archive.table import FinalError, create_table
 from headrace.spark.cluster import consumer_config, shared_client
 from headrace.spark.options.source import SourceOptions, source_options
+from headrace.spark.source.places import check_exists
 from headrace.spark.source.progress import GroupProgress
 from headrace.types import TopicPartition
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_RETRIES: Final = 8
+RETRIES: Final = 8
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class ArchiveSettings:
 
     options: Mapping[str, str]
     """Of `format("headrace")`: cluster, topics, typed values."""
-    table: Path
+    table: str
     kind: Literal["delta", "iceberg"] = "delta"
     name: str | None = None
     group: str | None = None
@@ -59,22 +60,21 @@ class ArchiveSettings:
         consumer_config(options.client)  # for its checks
         return options
 
-    def open_table(self) -> ArchiveTable:
-        """Open the table, or make it.
 
-        Raises:
-            ConfigError: There is another one at that place.
-        """
-        return create_table(self.kind, self.table, self.name, archive_schema(self.source()))
+def check(settings: ArchiveSettings) -> ArchiveTable:
+    """Find out, before Spark starts, whether topics and table are there; make the table if there is none.
+
+    Raises:
+        ConfigError: The settings are wrong, a topic does not exist, or the table is of another archive.
+    """
+    source = settings.source()
+    check_exists(source.selection, shared_client(source.client).topology(source.selection.names))
+    return create_table(settings.kind, settings.table, settings.name, archive_schema(source))
 
 
 def archiver(settings: ArchiveSettings, spark: SparkSession) -> Archiver:
-    """Return what archives with a session's tasks.
-
-    Raises:
-        ConfigError: The settings are wrong, or the table is of another archive.
-    """
-    source, table = settings.source(), settings.open_table()
+    """Return what archives with a session's tasks; for errors see `check`."""
+    source, table = settings.source(), check(settings)
     client = shared_client(source.client)
     progress = GroupProgress(client, settings.group or table.snapshot().name, time.monotonic)
     options = {
@@ -82,13 +82,14 @@ def archiver(settings: ArchiveSettings, spark: SparkSession) -> Archiver:
         "kafka.isolation.level": dict(source.client.properties)["isolation.level"],
         "includeHeaders": "true",
     }
+    limits = replace(settings.limits, cores=spark.sparkContext.defaultParallelism)
     return Archiver(
         client,
         table,
         source.selection,
-        SparkTasks(spark, options, table.root, settings.limits.file_bytes),
+        SparkTasks(spark, options, table.root, limits.file_bytes),
         lambda offsets: progress.reached(offsets, {}),
-        settings.limits,
+        limits,
         settings.recreated,
         skip_lost=settings.skip_lost,
     )
@@ -97,9 +98,9 @@ def archiver(settings: ArchiveSettings, spark: SparkSession) -> Archiver:
 def run(
     work: Archiver,
     settings: ArchiveSettings,
+    stopped: threading.Event,
     *,
     clock: Callable[[], float] = time.monotonic,
-    pause: Callable[[float], None] = time.sleep,
 ) -> Iterator[BatchResult]:
     """Archive batch after batch, and yield what each did.
 
@@ -107,28 +108,31 @@ def run(
     else begin `interval_s` apart. What may pass, a broker that is away or a task that failed, is tried again.
 
     Raises:
-        ConfigError: Trying again would not help.
-        HeadraceError: As above, or it failed too often.
+        ConfigError: Topics or table are not what they should be.
+        FinalError: Records were lost, or somebody else writes to the table.
+        HeadraceError: It failed too often.
     """
-    ends: Mapping[TopicPartition, int] | None = work.ends() if settings.once else None
+    ends: Mapping[TopicPartition, int] | None = None
     failures = 0
-    while True:
+    while not stopped.is_set():
         began = clock()
         try:
+            if settings.once and ends is None:
+                ends = work.ends()
             result = work.run_batch(ends)
-        except (ConfigError, ConflictError):
+        except (ConfigError, FinalError):
             raise
         except HeadraceError as error:
             failures += 1
-            if failures > _RETRIES:
+            if failures > RETRIES:
                 raise
             log.warning("%s; trying again", error)
-            pause(min(2.0**failures / 4, 30.0))
+            stopped.wait(min(2.0**failures / 4, 30.0))
             continue
         failures = 0
         if result is not None:
             yield result
-        if settings.once and result is None:
+        elif settings.once:
             return
         if not settings.once and (result is None or result.behind < settings.limits.max_offsets):
-            pause(max(0.0, settings.interval_s - (clock() - began)))
+            stopped.wait(max(0.0, settings.interval_s - (clock() - began)))

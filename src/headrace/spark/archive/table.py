@@ -15,9 +15,14 @@ from headrace.errors import ConfigError, HeadraceError
 from headrace.spark.archive.files import ArchivedFile, Source, WrittenFile
 
 KINDS: Final = ("delta", "iceberg")
+_MARKS: Final = {"delta": "_delta_log", "iceberg": "catalog.db"}
 
 
-class ConflictError(HeadraceError):
+class FinalError(HeadraceError):
+    """What trying again would not help."""
+
+
+class ConflictError(FinalError):
     """Somebody else has changed the table meanwhile, so that what was to be committed does not fit any more."""
 
 
@@ -85,8 +90,21 @@ class ArchiveTable(Protocol):
         """Delete files that have not belonged to the table for so long, if they ever did; return their paths."""
 
 
+def find_table(location: str | Path) -> ArchiveTable:
+    """Open an archive of whichever format.
+
+    Raises:
+        ConfigError: There is none at that place.
+    """
+    path = local_path(location)
+    for kind, mark in _MARKS.items():
+        if (path / mark).exists():
+            return open_table(kind, path)
+    raise ConfigError(f"there is no archive in {path}")
+
+
 def open_table(kind: str, location: str | Path) -> ArchiveTable:
-    """Open an archive.
+    """Open an archive of a format.
 
     Raises:
         ConfigError: There is none at that place.
@@ -158,8 +176,8 @@ def _implementation(kind: str) -> Any:
 def _check_free(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise ConfigError(f"{path} is no directory")
-    for kind in KINDS:
-        if _implementation(kind).exists(path):
-            raise ConfigError(f"{path} is an archive of format {kind}")
+    for kind, mark in _MARKS.items():
+        if (path / mark).exists():
+            raise ConfigError(f"{path} is a table of format {kind}")
     if path.is_dir() and any(path.iterdir()):
         raise ConfigError(f"{path} is not empty and no archive: name another directory")

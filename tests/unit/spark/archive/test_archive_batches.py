@@ -285,7 +285,7 @@ def test_a_table_of_other_columns_or_another_name_is_refused(tmp_path: Path) -> 
         create_table("delta", tmp_path / "one", "yours", SCHEMA)
     with pytest.raises(ConfigError, match="other columns"):
         create_table("delta", tmp_path / "one", None, SCHEMA.remove(0))
-    with pytest.raises(ConfigError, match="is an archive of format delta"):
+    with pytest.raises(ConfigError, match="is a table of format delta"):
         create_table("iceberg", tmp_path / "one", None, SCHEMA)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "letter").write_text("mine")

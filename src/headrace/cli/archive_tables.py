@@ -1,0 +1,203 @@
+"""What `headrace archive` does with tables alone: neither a broker nor Spark is needed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+import click
+
+from headrace.cli._output import guarded, print_facts, print_json, print_table, say
+
+FILE_BYTES: Final = "128m"
+_SIZES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+class SizeType(click.ParamType):  # type: ignore[type-arg]  # generic in the newest versions only
+    """Bytes, as in 128m."""
+
+    name = "SIZE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return bytes."""
+        match = re.fullmatch(r"(\d{1,15})([kmg]?)b?", str(value).lower())
+        if match is None or int(match[1]) == 0:
+            self.fail(f"{value!r} is no size: use 65536, 512k, 128m or 1g", param, ctx)
+        return int(match[1]) * _SIZES[match[2]]
+
+
+class DurationType(click.ParamType):  # type: ignore[type-arg]  # generic in the newest versions only
+    """Milliseconds, as in 7d."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return milliseconds."""
+        from headrace.cli._offsets import OffsetSpecError, parse_duration  # noqa: PLC0415 - not for `--help`
+
+        try:
+            return parse_duration(str(value))
+        except OffsetSpecError as error:
+            self.fail(str(error), param, ctx)
+
+
+def size_text(size: int) -> str:
+    """Return bytes for people."""
+    for limit, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= limit:
+            return f"{size / limit:.1f} {unit}"
+    return f"{size} B"
+
+
+def _table_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    command = click.option(
+        "--format",
+        "output_format",
+        type=click.Choice(["table", "json"]),
+        default="table",
+        show_default=True,
+        help="Output for people or for programs.",
+    )(command)
+    return click.argument("table", metavar="DIR")(command)
+
+
+@click.command("files")
+@_table_options
+@click.option("--topic", help="Only of this topic.")
+@click.option("--partition", type=click.IntRange(min=0), help="Only of this partition.")
+@guarded
+def files(table: str, output_format: str, topic: str | None, partition: int | None) -> None:
+    """List the files that the table in DIR consists of now, one path a line.
+
+    These, and no others of the directory, are its records without duplicates: for Spark, DuckDB, pandas.
+    """
+    from headrace.spark.archive.table import find_table  # noqa: PLC0415 - not for `--help`
+
+    found = find_table(table)
+    snapshot = found.snapshot()
+    chosen = [
+        file
+        for file in snapshot.files
+        if topic in (None, file.source.topic) and partition in (None, file.source.partition)
+    ]
+    if output_format == "json":
+        print_json(
+            [
+                {
+                    "path": str(found.root / file.path),
+                    **file.source._asdict(),
+                    "start": file.start,
+                    "end": file.end,
+                    "records": file.records,
+                    "size": file.size,
+                }
+                for file in chosen
+            ]
+        )
+        return
+    for path in [file.path for file in chosen] + list(snapshot.foreign):
+        click.echo(str(found.root / path))
+
+
+@click.command("describe")
+@_table_options
+@guarded
+def describe(table: str, output_format: str) -> None:
+    """Tell what is in the table in DIR, and how far it is."""
+    from headrace.spark.archive.files import by_source  # noqa: PLC0415 - not for `--help`
+    from headrace.spark.archive.table import find_table  # noqa: PLC0415 - as above
+
+    found = find_table(table)
+    snapshot = found.snapshot()
+    groups, positions = by_source(snapshot.files), snapshot.positions()
+    rows = [
+        {
+            **source._asdict(),
+            "first": min((file.start for file in groups.get(source, ())), default=None),
+            "next": positions[source],
+            "records": sum(file.records for file in groups.get(source, ())),
+            "files": len(groups.get(source, ())),
+            "size": sum(file.size for file in groups.get(source, ())),
+        }
+        for source in sorted(positions)
+    ]
+    facts = {
+        "name": snapshot.name,
+        "format": found.kind,
+        "directory": str(found.root),
+        "batches": snapshot.batch,
+        "columns": ", ".join(found.schema().names),
+        "files": len(snapshot.files) + len(snapshot.foreign),
+    }
+    if output_format == "json":
+        print_json({**facts, "columns": found.schema().names, "partitions": rows})
+        return
+    print_facts(facts, 12)
+    click.echo()
+    headings = ["TOPIC", "ID", "PARTITION", "FIRST", "NEXT", "RECORDS", "FILES", "SIZE"]
+    print_table(headings, [[*list(row.values())[:-1], size_text(row["size"])] for row in rows])
+
+
+@click.command("compact")
+@_table_options
+@click.option(
+    "--file-size",
+    type=SizeType(),
+    default=FILE_BYTES,
+    show_default=True,
+    help="Files that follow each other become one up to this size.",
+)
+@guarded
+def compact(table: str, output_format: str, file_size: int) -> None:
+    """Make large files of small ones in the table in DIR, also while it is written to and read.
+
+    Replaced files stay on disk, for those who read them, until `headrace archive clean`.
+    """
+    from headrace.spark.archive.compaction import compact as run  # noqa: PLC0415 - not for `--help`
+    from headrace.spark.archive.table import find_table  # noqa: PLC0415 - as above
+
+    done = list(run(find_table(table), file_size))
+    result = {
+        "removed": sum(each.removed for each in done),
+        "added": sum(each.added for each in done),
+        "size_before": sum(each.size_before for each in done),
+        "size_after": sum(each.size_after for each in done),
+    }
+    if output_format == "json":
+        print_json(result)
+    elif done:
+        before, after = size_text(result["size_before"]), size_text(result["size_after"])
+        say(f"{result['removed']} files, {before}, became {result['added']}, {after}")
+    else:
+        say("nothing to compact")
+
+
+@click.command("clean")
+@_table_options
+@click.option(
+    "--older-than",
+    type=DurationType(),
+    default="7d",
+    show_default=True,
+    help="Files that have not belonged to the table for so long.",
+)
+@click.option("--dry-run", is_flag=True, help="Tell what would be deleted, and delete nothing.")
+@guarded
+def clean(table: str, output_format: str, older_than: int, *, dry_run: bool) -> None:
+    """Delete files that the table in DIR does not have: of tasks that were killed, and replaced by compaction.
+
+    Choose --older-than longer than a batch takes to write, and longer than readers work on a list of files.
+    """
+    from headrace.spark.archive.table import find_table  # noqa: PLC0415 - not for `--help`
+
+    deleted = find_table(table).delete_orphans(older_than, dry_run=dry_run)
+    if output_format == "json":
+        print_json({"deleted": deleted, "dry_run": dry_run})
+        return
+    for path in deleted:
+        click.echo(path)
+    say(f"{len(deleted)} files {'would be' if dry_run else 'were'} deleted")
+
+
+COMMANDS: Final = (files, describe, compact, clean)

@@ -1,0 +1,89 @@
+"""`headrace archive` without a broker and without Spark: tables, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from headrace.cli import main
+from tests.unit.spark.archive.worlds import World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path)
+    for _ in range(3):
+        world.cluster.grow("flights", 0, 3)
+        world.cluster.grow("flights", 1, 2)
+        world.archiver().run_batch()
+    return world
+
+
+def headrace(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["archive", *map(str, arguments)])
+
+
+def test_files_lists_what_the_table_has_and_nothing_else(world: World) -> None:
+    listed = headrace("files", world.root).stdout.split()
+    assert len(listed) == 6
+    assert all(Path(path).is_file() for path in listed)
+    (stray,) = world.write(world.archiver().table.snapshot().files[0].source, 9, 10)
+    assert headrace("files", world.root).stdout.split() == listed
+    assert stray.file.path not in "".join(listed)
+
+    found = json.loads(headrace("files", world.root, "--partition", 1, "--format", "json").stdout)
+    assert [(each["topic"], each["partition"], each["start"], each["end"]) for each in found] == [
+        ("flights", 1, 0, 2),
+        ("flights", 1, 2, 4),
+        ("flights", 1, 4, 6),
+    ]
+    assert headrace("files", world.root, "--topic", "others").stdout == ""
+
+
+def test_describe_says_how_far_each_partition_is(world: World) -> None:
+    text = headrace("describe", world.root).stdout
+    assert "archive-table" in text
+    assert "delta" in text
+    told = json.loads(headrace("describe", world.root, "--format", "json").stdout)
+    assert told["batches"] == 3
+    assert [
+        (each["partition"], each["first"], each["next"], each["records"], each["files"])
+        for each in told["partitions"]
+    ] == [(0, 0, 9, 9, 3), (1, 0, 6, 6, 3)]
+
+
+def test_compact_and_clean(world: World) -> None:
+    done = json.loads(headrace("compact", world.root, "--format", "json").stdout)
+    assert (done["removed"], done["added"]) == (6, 2)
+    assert "nothing to compact" in headrace("compact", world.root).stderr
+    assert "0 files were deleted" in headrace("clean", world.root).stderr
+    told = json.loads(
+        headrace("clean", world.root, "--older-than", "0s", "--dry-run", "--format", "json").stdout
+    )
+    assert (len(told["deleted"]), told["dry_run"]) == (6, True)
+    cleaned = headrace("clean", world.root, "--older-than", "0s")
+    assert len(cleaned.stdout.split()) == 6
+    assert world.archived() == world.expected()
+
+
+def test_what_is_wrong_is_said_before_anything_starts(tmp_path: Path, world: World) -> None:
+    nothing = headrace("files", tmp_path / "nothing")
+    assert (nothing.exit_code, nothing.stderr) == (
+        2,
+        f"Error: there is no archive in {tmp_path / 'nothing'}\n",
+    )
+    neither = headrace("run", "--table", tmp_path / "new")
+    assert neither.exit_code == 2
+    assert "name topics or give a --pattern" in neither.stderr
+    size = headrace("compact", world.root, "--file-size", "big")
+    assert size.exit_code == 2
+    assert "'big' is no size: use" in size.stderr
+    age = headrace("clean", world.root, "--older-than", "long")
+    assert "'long' is no duration" in age.stderr
+    away = headrace("run", "flights", "--table", tmp_path / "new", "-b", "127.0.0.1:1")
+    assert away.exit_code == 1
+    assert "cannot connect" in away.stderr
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,195 @@
+"""Files of a table: their sizes, order and layout; compaction; orphans; two who write at the same time."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from headrace.spark.archive.compaction import compact, file_batches, plan_compaction
+from headrace.spark.archive.files import ArchivedFile, Source, WrittenFile, file_path
+from headrace.spark.archive.table import ArchiveTable, ConflictError, open_table
+from headrace.spark.archive.writing import FileTarget, write_range
+from tests.unit.spark.archive.worlds import SCHEMA, World, rows
+
+SOURCE = Source("flights", "id", 0)
+KINDS = ["delta", "iceberg"]
+
+
+def archived(tmp_path: Path, kind: str, batches: int = 4) -> World:
+    world = World(tmp_path, kind)
+    for _ in range(batches):
+        world.cluster.grow("flights", 0, 3)
+        world.cluster.grow("flights", 1, 2)
+        world.archiver().run_batch()
+    return world
+
+
+def written(path: Path, **target: Any) -> list[WrittenFile]:
+    batches = [rows(SOURCE, list(range(first, first + 50))) for first in range(0, 1000, 50)]
+    return list(write_range(FileTarget(path, SCHEMA, **target), SOURCE, 0, 1005, batches))
+
+
+def test_files_reach_their_size_and_cover_the_range_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.spark.archive.writing.ROW_GROUP_ROWS", 100)
+    (whole,) = written(tmp_path / "one")
+    parts = written(tmp_path / "many", file_bytes=whole.file.size // 4)
+    assert len(parts) > 1
+    ends = [0, *(part.file.end for part in parts)]
+    assert [part.file.start for part in parts] == ends[:-1]
+    assert ends[-1] == 1005
+    assert sum(part.file.records for part in parts) == whole.file.records == 1000
+    assert (whole.first_offset, whole.last_offset) == (0, 999)
+    assert whole.min_timestamp_ms == 1_700_000_000_000
+    assert whole.max_timestamp_ms == 1_700_000_000_999
+    assert WrittenFile.from_json(whole.to_json()) == whole
+
+
+def test_a_file_is_zstd_with_statistics_by_which_row_groups_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.spark.archive.writing.ROW_GROUP_ROWS", 100)
+    (whole,) = written(tmp_path)
+    path = tmp_path / whole.file.path
+    metadata = pq.read_metadata(path)
+    assert metadata.num_row_groups == 10
+    assert metadata.row_group(0).column(1).compression == "ZSTD"
+    read: list[int] = []
+    original = pq.ParquetFile.iter_batches
+
+    def noted(self: Any, *arguments: Any, **given: Any) -> Any:
+        read.extend(given["row_groups"])
+        return original(self, *arguments, **given)
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", noted)
+    list(file_batches(path, ["offset"], 250, 300))
+    assert read == [2]
+
+
+def test_groups_to_compact_are_neighbours_that_fit_together() -> None:
+    def file(start: int, end: int, size: int, source: Source = SOURCE) -> ArchivedFile:
+        return ArchivedFile(source, start, end, file_path(source, start, end), size, end - start)
+
+    other = Source("flights", "id", 1)
+    small = [file(0, 5, 10), file(5, 9, 10), file(9, 20, 95), file(20, 21, 10), file(21, 30, 10)]
+    gap = [file(40, 50, 10), file(50, 60, 10)]
+    lonely = [file(30, 35, 10, other)]
+    groups = plan_compaction([*gap, *lonely, *reversed(small)], 100)
+    assert [[each.start for each in group] for group in groups] == [[0, 5], [20, 21], [40, 50]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_compaction_keeps_rows_order_and_statistics_and_the_archive_goes_on(
+    kind: str, tmp_path: Path
+) -> None:
+    world = archived(tmp_path, kind)
+    table = open_table(kind, world.root)
+    assert len(table.snapshot().files) == 8
+    before = world.archived()
+    assert [done.removed for done in compact(table, 1 << 20)] == [4, 4]
+    assert world.archived() == before == world.expected()
+    files = table.snapshot().files
+    assert [(file.start, file.end, file.records) for file in files] == [(0, 12, 12), (0, 8, 8)]
+    assert list(compact(table, 1 << 20)) == []
+    world.cluster.grow("flights", 1, 2)
+    result = world.archiver().run_batch()
+    assert result is not None
+    assert (result.batch, result.records) == (5, 2)
+    assert world.archived() == world.expected()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_two_compactions_at_once_one_is_refused_and_leaves_no_file(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = archived(tmp_path, kind)
+    table, other = open_table(kind, world.root), open_table(kind, world.root)
+    replace = table.replace
+
+    def overtaken(*arguments: Any) -> None:
+        list(compact(other, 1 << 20))
+        replace(*arguments)
+
+    monkeypatch.setattr(table, "replace", overtaken)
+    with pytest.raises(ConflictError, match="replaced by somebody else"):
+        list(compact(table, 1 << 20))
+    assert world.archived() == world.expected()
+    on_disk = {path.relative_to(world.root).as_posix() for path in world.root.rglob("*.parquet")}
+    assert len(on_disk) == 10  # four and four from batches, one for each partition from `other`
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_and_a_compaction_at_once_both_count(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = archived(tmp_path, kind)
+    table = open_table(kind, world.root)
+    replace = table.replace
+
+    def meanwhile(*arguments: Any) -> None:
+        world.cluster.grow("flights", 0, 2)
+        world.archiver().run_batch()
+        replace(*arguments)
+
+    monkeypatch.setattr(table, "replace", meanwhile)
+    list(compact(table, 1 << 20))
+    assert world.archived() == world.expected()
+
+    archiver = world.archiver()
+    append = archiver.table.append
+
+    def after_compaction(commit: Any) -> None:
+        list(compact(open_table(kind, world.root), 1 << 20))
+        append(commit)
+
+    world.cluster.grow("flights", 1, 2)
+    monkeypatch.setattr(archiver.table, "append", after_compaction)
+    archiver.run_batch()
+    assert world.archived() == world.expected()
+
+
+def make_old(table: ArchiveTable, hours: float) -> None:
+    moment = time.time() - hours * 3600
+    for path in (table.root / "data").rglob("*"):
+        os.utime(path, (moment, moment))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_orphans_are_deleted_when_they_are_old_and_nothing_else(kind: str, tmp_path: Path) -> None:
+    world = archived(tmp_path, kind, batches=2)
+    table = open_table(kind, world.root)
+    (orphan,) = world.write(Source("flights", "id-flights", 0), 6, 9)  # a task's, never committed
+    partial = (world.root / orphan.file.path).parent / ".partial-0123"
+    partial.write_bytes(b"PAR1")
+    make_old(table, 3)
+    (young,) = world.write(Source("flights", "id-flights", 0), 6, 9)
+    found = [orphan.file.path, partial.relative_to(world.root).as_posix()]
+    assert sorted(table.delete_orphans(2 * 3_600_000, dry_run=True)) == sorted(found)
+    assert partial.exists()
+    assert sorted(table.delete_orphans(2 * 3_600_000, dry_run=False)) == sorted(found)
+    assert not partial.exists()
+    assert not (world.root / orphan.file.path).exists()
+    assert (world.root / young.file.path).exists()
+    assert world.archived() == world.expected()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_that_compaction_replaced_outlive_their_readers_and_then_go(
+    kind: str, tmp_path: Path
+) -> None:
+    world = archived(tmp_path, kind, batches=2)
+    table = open_table(kind, world.root)
+    make_old(table, 30)  # written long ago, replaced just now
+    list(compact(table, 1 << 20))
+    assert table.delete_orphans(3_600_000, dry_run=False) == []
+    assert len(table.delete_orphans(0, dry_run=False)) == 4
+    assert world.archived() == world.expected()
+    world.cluster.grow("flights", 0, 1)
+    world.archiver().run_batch()
+    assert world.archived() == world.expected()
