@@ -174,14 +174,7 @@ class _Process:
             on_failure=self._sync_failed,
         )
         broker.authenticator.run_aside = hub.aside.run
-        write_outs = Syncer(
-            loop,
-            WriteOuts(broker.replicas.dirs),
-            self._clock.now_ms,
-            after=hub.end,
-            on_failure=self._sync_failed,
-        )
-        hub.ticks.append(write_outs.kick)
+        write_outs = self._write_out(loop, hub, broker)
         keys = KeyReader(loop, broker.authenticator, journal)
         for listener in self._listeners:
             await listener.serve(hub, loop)
@@ -202,12 +195,27 @@ class _Process:
         for listener in self._listeners:
             listener.stop_serving()
         keys.close()
+        await self._end(write_outs)
+        await self._close(hub, broker, metadata)
+        return self._exit_code
+
+    def _write_out(self, loop: asyncio.AbstractEventLoop, hub: BrokerHub, broker: Broker) -> Syncer:
+        """Have logs of durability `os` written out in a thread of its own, when they are due."""
+        write_outs = Syncer(
+            loop,
+            WriteOuts(broker.replicas.dirs),
+            self._clock.now_ms,
+            after=hub.end,
+            on_failure=self._sync_failed,
+        )
+        hub.ticks.append(write_outs.kick)
+        return write_outs
+
+    async def _end(self, write_outs: Syncer) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_DRAIN_TIMEOUT_S):
                 await write_outs.idle()
         write_outs.close()
-        await self._close(hub, broker, metadata)
-        return self._exit_code
 
     def _announce(self) -> None:
         """Print the ready line, the only thing that ever goes to standard output."""
