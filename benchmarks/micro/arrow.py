@@ -1,126 +1,156 @@
-"""Three ways from a record batch to Arrow: row tuples, column lists (`headrace.spark.source.arrow`), gathered offsets.
+"""From record batches to Arrow: in Python, through a tuple for each record, and by the accelerator; then a whole read.
 
-Run it: `python -m benchmarks.micro.arrow`. Prints microseconds of CPU per record, of the best of several rounds, for
-other processes disturb. Keys of 8 bytes, no headers, 20,000 records in one uncompressed batch.
+    python -m benchmarks.micro.arrow
+
+Prints thousands of rows per second of CPU, of the best of several rounds, for other processes disturb. Keys of 8 bytes,
+no headers, uncompressed batches of 64 KiB, all columns or value and offset only. "read" is what the Spark source does
+in a task, with its thread, from a broker in a process of its own over TCP: the CPU of this process, kernel included.
 """
 
 from __future__ import annotations
 
 import random
+import tempfile
 import time
-from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from headrace.records.batch import HEADER_SIZE, BatchHeader
-from headrace.records.builder import build_batch
+from headrace.clients.blocking import BlockingClient, NewTopic
+from headrace.records.accel import Kernels, kernels, state
+from headrace.records.builder import BatchBuilder
 from headrace.records.reader import read_records
-from headrace.records.varint import decode_varint
-from headrace.spark.source.arrow import RangeDecoder
+from headrace.spark.cluster import ClusterClient
+from headrace.spark.options.source import SourceOptions, source_options
+from headrace.spark.source import reading
+from headrace.spark.source.arrow import DEFAULT_MAX_ROWS, RangeDecoder
+from headrace.spark.source.offsets import OffsetRange
 from headrace.spark.source.schema import topic_schema
 from headrace.types import TopicPartition
+from tests.fixtures.targets import HeadraceServer
 
-RECORDS = 20_000
 ROUNDS = 7
-VALUE_SIZES = (20, 100, 1024)
-TOPIC_PARTITION = TopicPartition("bench", 0)
+VALUE_SIZES = (100, 1024, 10 << 10)
+BYTES = 8 << 20
+READ_BYTES = 64 << 20
+BATCH_BYTES = 64 << 10
+PLACE = TopicPartition("bench", 0)
+SCHEMA = topic_schema(include_headers=False)
+END = 1 << 62
+NARROW = pa.schema([SCHEMA.field("value"), SCHEMA.field("offset")])
 
 
-def make_batch(value_size: int) -> bytes:
-    """Return one batch; timestamps step by 3 ms."""
-    noise = random.Random(7)
-    return build_batch(
-        (b"key%05d" % index, noise.randbytes(value_size), (), 1_700_000_000_000 + 3 * index)
-        for index in range(RECORDS)
-    )
+def make_batches(value_size: int, size: int, *, produced: bool = False) -> list[bytes]:
+    """Return batches, of values of this size, of together about `size` bytes, stored ones or as they are produced."""
+    value, made, offset = random.Random(7).randbytes(value_size), [], 0
+    for _ in range(size // BATCH_BYTES):
+        builder = BatchBuilder(max_bytes=BATCH_BYTES)
+        index = offset
+        while builder.append(b"key%05d" % index, value, (), 1_700_000_000_000 + 3 * index):
+            index += 1
+        made.append(builder.build(base_offset=0 if produced else offset))
+        offset = index
+    return made
 
 
-def column_lists(batch: bytes) -> Any:
+def columns(compiled: Kernels | None, schema: Any, fetched: bytes) -> Iterator[Any]:
     """Decode as the source does."""
-    decoder = RangeDecoder(
-        TOPIC_PARTITION,
-        0,
-        RECORDS,
-        topic_schema(include_headers=False),
-        max_rows=RECORDS,
-        max_bytes=1 << 30,
-    )
-    (result,) = [*decoder.feed(batch), *decoder.finish()]
-    return result
+    decoder = RangeDecoder(PLACE, 0, END, schema, compiled=compiled)
+    yield from decoder.feed(fetched)
+    yield from decoder.finish()
 
 
-def row_tuples(batch: bytes) -> Any:
-    """Decode to `Record` tuples and turn them by columns."""
-    rows = [
-        (record.key, record.value, "bench", 0, record.offset, record.timestamp * 1000, 0)
-        for record in read_records(batch)
-    ]
-    schema = topic_schema(include_headers=False)
-    columns = zip(*rows, strict=True)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+def tuples(fetched: bytes) -> Iterator[Any]:
+    """Decode to a tuple for each record and turn them by columns."""
+    records = read_records(fetched)
+    while part := list(islice(records, DEFAULT_MAX_ROWS)):
+        rows = [
+            (record.key, record.value, "bench", 0, record.offset, record.timestamp * 1000, 0)
+            for record in part
+        ]
+        turned = zip(*rows, strict=True)
+        arrays = [
+            pa.array(column, field.type) for column, field in zip(turned, SCHEMA, strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
-def gathered_offsets(batch: bytes) -> Any:
-    """Collect where keys and values lie and let Arrow gather them (no null keys or values)."""
-    header = BatchHeader.parse(batch)
-    section = batch[HEADER_SIZE:]
-    bounds: list[int] = []
-    offsets: list[int] = []
-    timestamps: list[int] = []
-    position = 0
-    for _ in range(header.records_count):
-        byte = section[position]
-        if byte < 0x80:
-            length, position = byte >> 1, position + 1
-        else:
-            length, position = decode_varint(section, position)
-        end = position + length
-        delta, position = decode_varint(section, position + 1, 10)
-        timestamps.append((header.base_timestamp + delta) * 1000)
-        delta, position = decode_varint(section, position)
-        offsets.append(header.base_offset + delta)
-        key_length, key = decode_varint(section, position)
-        value_length, value = decode_varint(section, key + key_length)
-        bounds.extend((key, key + key_length, value, value + value_length))
-        position = end
-    count = header.records_count
-    whole = pa.Array.from_buffers(
-        pa.binary(), 4 * count - 1, [None, pa.py_buffer(array("i", bounds)), pa.py_buffer(section)]
-    )
-    arrays = [
-        whole.take(pa.array(range(0, 4 * count, 4), pa.int32())),
-        whole.take(pa.array(range(2, 4 * count, 4), pa.int32())),
-        pa.repeat(pa.scalar("bench", pa.string()), count),
-        pa.repeat(pa.scalar(0, pa.int32()), count),
-        pa.array(offsets, pa.int64()),
-        pa.array(timestamps, pa.int64()).cast(pa.timestamp("us", tz="UTC")),
-        pa.repeat(pa.scalar(0, pa.int32()), count),
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=topic_schema(include_headers=False))
-
-
-def best_us(decode: Callable[[bytes], Any], batch: bytes) -> float:
-    """Return the CPU microseconds per record of the fastest round."""
+def rate(run: Callable[[], Iterator[Any]], count: int) -> str:
+    """Return thousands of rows per second of CPU in the fastest round."""
     best = float("inf")
     for _ in range(ROUNDS):
         began = time.process_time()
-        decode(batch)
+        rows = sum(batch.num_rows for batch in run())
         best = min(best, time.process_time() - began)
-    return best / RECORDS * 1e6
+        assert rows == count
+    return f"{count / best / 1000:12,.0f}"
 
 
 def main() -> None:
-    """Print a line per value size and way."""
-    ways = (row_tuples, column_lists, gathered_offsets)
-    for size in VALUE_SIZES:
-        batch = make_batch(size)
-        expected = row_tuples(batch)
-        for way in ways:
-            assert way(batch).equals(expected), way.__name__
-            print(f"{size:>5} B values  {way.__name__:<18} {best_us(way, batch):.2f} us/record")
+    """Print the tables."""
+    print(f"accelerator: {state}")
+    print(
+        f"{'thousand rows per second of CPU':42}" + "".join(f"{size:>10} B" for size in VALUE_SIZES)
+    )
+    made = {size: make_batches(size, BYTES) for size in VALUE_SIZES}
+    counts = {size: len(list(read_records(b"".join(made[size])))) for size in VALUE_SIZES}
+    ways: dict[str, Callable[[bytes], Iterator[Any]]] = {
+        "decode: Python": partial(columns, None, SCHEMA),
+        "decode: Python, value and offset": partial(columns, None, NARROW),
+        "decode: a tuple for each record": tuples,
+    }
+    if kernels is not None:
+        ways["decode: accelerator"] = partial(columns, kernels, SCHEMA)
+        ways["decode: accelerator, value and offset"] = partial(columns, kernels, NARROW)
+    for name, way in ways.items():
+        cells = [rate(partial(way, b"".join(made[size])), counts[size]) for size in VALUE_SIZES]
+        print(f"{name:42}" + "".join(cells))
+    with a_topic_of_each_size() as (bootstrap, read_counts):
+        for compiled in dict.fromkeys((None, kernels)):
+            name = "read: Python" if compiled is None else "read: accelerator"
+            cells = [
+                rate(partial(read, bootstrap, size, read_counts[size], compiled), read_counts[size])
+                for size in VALUE_SIZES
+            ]
+            print(f"{name:42}" + "".join(cells))
+
+
+@contextmanager
+def a_topic_of_each_size() -> Iterator[tuple[str, dict[int, int]]]:
+    """Start a broker with a topic for each size; yield its address and how many records each has."""
+    with tempfile.TemporaryDirectory() as directory:
+        server = HeadraceServer(Path(directory))
+        server.start()
+        try:
+            counts = {}
+            with BlockingClient(server.bootstrap) as client:
+                for size in VALUE_SIZES:
+                    client.create_topics([NewTopic(f"bench-{size}", 1)])
+                    for batch in make_batches(size, READ_BYTES, produced=True):
+                        client.produce(TopicPartition(f"bench-{size}", 0), batch)
+                    place = TopicPartition(f"bench-{size}", 0)
+                    counts[size] = client.list_offsets({place: -1})[place].offset
+            yield server.bootstrap, counts
+        finally:
+            server.stop()
+
+
+def read(bootstrap: str, size: int, count: int, compiled: Kernels | None) -> Iterator[Any]:
+    """Read a topic as a task does."""
+    given = {"kafka.bootstrap.servers": bootstrap, "subscribe": f"bench-{size}"}
+    options: SourceOptions = source_options(given, streaming=False)
+    reading.RangeDecoder = partial(RangeDecoder, compiled=compiled)  # type: ignore[assignment,misc]  # for this run
+    client = ClusterClient(options.client)
+    wanted = OffsetRange(TopicPartition(f"bench-{size}", 0), 0, count)
+    try:
+        yield from reading.read_range(client, wanted, options)
+    finally:
+        client.close()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
 """From raw record batches to Arrow: one walk over a batch's records, by the accelerator or in Python.
 
 The walk collects plain columns, which also lets small batches share one Arrow batch. In C these are Arrow's buffers
-already; in Python lists that are converted at once. There row tuples take more than twice the time, and collecting
-offsets only and gathering with Arrow's `take` pays for values of a kilobyte and more alone
-(`benchmarks/micro/arrow.py` has them all).
+already; in Python lists that are converted at once, which is up to twice as fast as a tuple for each record
+(`benchmarks/micro/arrow.py` compares them).
 """
 
 from __future__ import annotations
@@ -29,7 +28,9 @@ from headrace.spark.source.columns import DAMAGED, DONE, CompiledColumns, Python
 from headrace.types import Buffer, TopicPartition
 
 DEFAULT_MAX_ROWS: Final = 10_000
-DEFAULT_MAX_BYTES: Final = 16 << 20
+DEFAULT_MAX_BYTES: Final = 2 << 20
+"""Buffers of this size are reused by the allocator and stay in the cache; with 16 MiB the walk takes four times as long
+at 10 KiB a record."""
 
 _CODECS: Final = {int(codec): codec for codec in Compression}
 _CONTROL_KEY_ABORT: Final = 0

@@ -83,8 +83,8 @@ class PythonColumns:
         add_value = self.values.append if "value" in self._wanted else None
         add_offset, add_timestamp = self.offsets.append, self.timestamps.append
         base_offset, base_timestamp = header.base_offset, header.base_timestamp
-        rows, room = self._max_rows - len(self), self._max_bytes - self.bytes
-        some, size, include_headers = bool(len(self)), len(section), self._include_headers
+        most, size, include_headers = self._max_rows, len(section), self._include_headers
+        rows, room = most - len(self), self._max_bytes - self.bytes
         for left in range(count, 0, -1):
             begin = position
             number = section[position]
@@ -97,28 +97,15 @@ class PythonColumns:
             end = position + (number >> 1)
             if end > size or number & 1:
                 raise CorruptRecordError(f"the record at byte {begin} does not fit")
-            number = section[position + 1]
-            position += 2
-            if number >= 0x80:
-                number += (section[position] - 1) << 7
-                position += 1
-                if number >= 0x4000:
-                    number, position = _long(section, position, number)
-            timestamp = base_timestamp + ((number >> 1) ^ -(number & 1))
-            number = section[position]
-            position += 1
-            if number >= 0x80:
-                number += (section[position] - 1) << 7
-                position += 1
-                if number >= 0x4000:
-                    number, position = _long(section, position, number)
+            time, position = _varint(section, position + 1)
+            number, position = _varint(section, position)
             offset = base_offset + ((number >> 1) ^ -(number & 1))
-            if not start <= offset < last:
-                if offset >= last:  # offsets ascend: nothing that is wanted follows
-                    return size, 0
+            if offset < start:
                 position = end
                 continue
-            if not rows or (some and end - begin > room):
+            if offset >= last:  # offsets ascend: nothing that is wanted follows
+                return size, 0
+            if not rows or (rows < most and end - begin > room):
                 self.bytes = self._max_bytes - room
                 return begin, left
             for add in (add_key, add_value):
@@ -129,21 +116,20 @@ class PythonColumns:
                     position += 1
                     if number >= 0x4000:
                         number, position = _long(section, position, number)
-                if add is None:
-                    position += 0 if number & 1 else number >> 1
-                elif number & 1:
-                    add(None)
-                else:
-                    place, position = position, position + (number >> 1)
-                    add(section[place:position])
+                if number & 1:
+                    number = 0
+                    if add is not None:
+                        add(None)
+                elif add is not None:
+                    add(section[position : position + (number >> 1)])
+                position += number >> 1
             if position >= end:  # the count of headers follows
                 raise CorruptRecordError(f"a record does not fit at byte {position}")
             if include_headers:
                 self._append_headers(section, position, end)
-            add_timestamp(timestamp)
+            add_timestamp(base_timestamp + ((time >> 1) ^ -(time & 1)))
             add_offset(offset)
             position = end
-            some = True
             rows -= 1
             room -= end - begin
         self.bytes = self._max_bytes - room
@@ -272,6 +258,15 @@ _MAKERS: Final[Mapping[str, Any]] = {
     "timestampType": lambda rows, content: _fixed(pa.int32(), rows, content),
     "headers": _headers,
 }
+
+
+def _varint(section: bytes, position: int) -> tuple[int, int]:
+    """Read an unsigned varint; return it and the byte after it."""
+    number = section[position]
+    if number < 0x80:
+        return number, position + 1
+    number += (section[position + 1] - 1) << 7
+    return (number, position + 2) if number < 0x4000 else _long(section, position + 2, number)
 
 
 def _long(section: bytes, position: int, number: int) -> tuple[int, int]:
