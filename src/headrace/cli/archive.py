@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -31,81 +31,81 @@ for command in archive_tables.COMMANDS:
     archive.add_command(command)
 
 
+_RUN: Final = (
+    click.argument("topics", nargs=-1, metavar="[TOPIC]..."),
+    click.option("--pattern", metavar="REGEX", help="All topics of such names, later ones too."),
+    click.option(
+        "--table",
+        required=True,
+        metavar="DIR",
+        help="The table's directory; it is made if it is not there.",
+    ),
+    click.option(
+        "--table-format",
+        type=click.Choice(["delta", "iceberg"]),
+        default="delta",
+        show_default=True,
+        help="Iceberg has its catalog in SQLite beside the data.",
+    ),
+    click.option("--name", help="Of the archive.  [default: archive-DIR]"),
+    click.option("--group", help="Is told how far the table is.  [default: the name]"),
+    click.option("--once", is_flag=True, help="End at what is there now."),
+    click.option(
+        "--interval",
+        type=DurationType(),
+        default="60s",
+        show_default=True,
+        help="Between batches, while little waits.",
+    ),
+    click.option(
+        "--batch-records",
+        type=click.IntRange(min=1),
+        default=5_000_000,
+        show_default=True,
+        help="Of a batch, at most.",
+    ),
+    click.option(
+        "--file-size", type=SizeType(), default=FILE_BYTES, show_default=True, help="Of files."
+    ),
+    click.option(
+        "--values",
+        type=click.Choice(["json", "avro", "protobuf"]),
+        help="Decode values into columns.",
+    ),
+    click.option(
+        "--schema",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="What values look like; needed with --values.",
+    ),
+    click.option(
+        "--on-error",
+        metavar="fail|null|dlq:TOPIC",
+        help="Of values that do not decode.  [default: fail]",
+    ),
+    click.option(
+        "--recreated",
+        type=click.Choice(["fail", "archive"]),
+        default="fail",
+        show_default=True,
+        help="When a topic was deleted and created again.",
+    ),
+    click.option("--skip-lost", is_flag=True, help="Go on where records were removed."),
+    click.option("--master", default="local[*,4]", show_default=True, help="Where Spark runs."),
+    click.option(
+        "--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; repeatable."
+    ),
+    click.option(
+        "--spark-log",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="What Spark's processes print.  [default: standard error]",
+    ),
+)
+
+
 def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    options = (
-        click.argument("topics", nargs=-1, metavar="[TOPIC]..."),
-        click.option(
-            "--pattern", metavar="REGEX", help="All topics of such names, later ones too."
-        ),
-        click.option(
-            "--table",
-            required=True,
-            metavar="DIR",
-            help="The table's directory; it is made if it is not there.",
-        ),
-        click.option(
-            "--table-format",
-            type=click.Choice(["delta", "iceberg"]),
-            default="delta",
-            show_default=True,
-            help="Iceberg has its catalog in SQLite beside the data.",
-        ),
-        click.option("--name", help="Of the archive.  [default: archive-DIR]"),
-        click.option("--group", help="Is told how far the table is.  [default: the name]"),
-        click.option("--once", is_flag=True, help="End at what is there now."),
-        click.option(
-            "--interval",
-            type=DurationType(),
-            default="60s",
-            show_default=True,
-            help="Between batches, while little waits.",
-        ),
-        click.option(
-            "--batch-records",
-            type=click.IntRange(min=1),
-            default=5_000_000,
-            show_default=True,
-            help="Of a batch, at most.",
-        ),
-        click.option(
-            "--file-size", type=SizeType(), default=FILE_BYTES, show_default=True, help="Of files."
-        ),
-        click.option(
-            "--values",
-            type=click.Choice(["json", "avro", "protobuf"]),
-            help="Decode values into columns.",
-        ),
-        click.option(
-            "--schema",
-            type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            metavar="FILE",
-            help="What values look like; needed with --values.",
-        ),
-        click.option(
-            "--on-error",
-            metavar="fail|null|dlq:TOPIC",
-            help="Of values that do not decode.  [default: fail]",
-        ),
-        click.option(
-            "--recreated",
-            type=click.Choice(["fail", "archive"]),
-            default="fail",
-            show_default=True,
-            help="When a topic was deleted and created again.",
-        ),
-        click.option("--skip-lost", is_flag=True, help="Go on where records were removed."),
-        click.option("--master", default="local[*,4]", show_default=True, help="Where Spark runs."),
-        click.option(
-            "--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; repeatable."
-        ),
-        click.option(
-            "--spark-log",
-            type=click.Path(dir_okay=False, path_type=Path),
-            metavar="FILE",
-            help="What Spark's processes print.  [default: standard error]",
-        ),
-    )
-    for option in reversed(options):
+    for option in reversed(_RUN):
         command = option(command)
     return command
 

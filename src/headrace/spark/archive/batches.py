@@ -1,4 +1,4 @@
-"""One batch of an archive after another: plan, write, commit, tell the group. Any of it may be the last thing that happens.
+"""One batch after another: plan, write, commit, tell the group. Any of these may be the last thing that happens.
 
 A batch begins where the table ends, whatever happened to the one before:
 

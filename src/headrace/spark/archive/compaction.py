@@ -1,7 +1,7 @@
 """Small files into larger ones: those that follow each other in a partition, in the order of offsets.
 
-Readers see the files before or those after, never both: the table replaces them in one commit. Files that were replaced stay
-on disk for readers that have listed them already, until `headrace archive clean`.
+Readers see the files before or those after, never both: the table replaces them in one commit. Files that were
+replaced stay on disk for readers that have listed them already, until `headrace archive clean`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Compacted:
 def plan_compaction(files: Iterable[ArchivedFile], file_bytes: int) -> list[list[ArchivedFile]]:
     """Return groups of files that become one each.
 
-    Files of a group follow each other without a gap and are together no larger than wanted; one that is nearly that large
-    already stays as it is.
+    Files of a group follow each other without a gap and are together no larger than wanted; one that is nearly that
+    large already stays as it is.
     """
     groups: list[list[ArchivedFile]] = []
     for of_partition in by_source(files).values():

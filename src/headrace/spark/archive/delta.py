@@ -1,8 +1,8 @@
 """An archive as a Delta Lake table, through the `deltalake` library; no Spark and no JVM is involved.
 
-Batch and positions are transaction identifiers of the Delta protocol: application `NAME` has the batch's number as its version,
-application `NAME/TOPIC/TOPIC ID/PARTITION` the next offset. They belong to the table's state, so they survive checkpoints and
-the cleaning of the log, and two writers of the same one conflict.
+Batch and positions are transaction identifiers of the Delta protocol: application `NAME` has the batch's number as
+its version, application `NAME/TOPIC/TOPIC ID/PARTITION` the next offset. They belong to the table's state, so they
+survive checkpoints and the cleaning of the log, and two writers of the same one conflict.
 """
 
 from __future__ import annotations

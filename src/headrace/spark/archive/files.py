@@ -1,8 +1,8 @@
 """The files of an archive: what each covers, and the names that say so.
 
-A file holds the records of one partition, by offset, and covers a range of offsets without a gap: what lies in its range
-and not in the file was no record (a transaction's marker, an aborted record, a hole left by compaction). Its path says all of
-it, so that the table's list of files is enough to know what is archived:
+A file holds the records of one partition, by offset, and covers a range of offsets without a gap: what lies in its
+range and not in the file was no record (a transaction's marker, an aborted record, a hole left by compaction). Its
+path says all of it, so that the table's list of files is enough to know what is archived:
 
     data/topic-flights/5f0c.../0/00000000000000000000-00000000000000012345-9f3a61c2d4e5f607.parquet
                topic   topic id partition  first offset  offset after the last   attempt

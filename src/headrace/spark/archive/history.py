@@ -1,9 +1,9 @@
-"""Reads that begin in an archive: records that the brokers have removed come from its files, the others from the brokers.
+"""Reads that begin in an archive: what the brokers have removed comes from its files, all else from the brokers.
 
-To planning, a partition begins where its archive begins. A task cuts its ranges where it reads them: what the table's files
-cover comes from files, whichever they are by then, and all else from the brokers. So a plan holds no names of files, a
-compaction between planning and reading goes unnoticed, and a task that is run again finds the same records. What neither
-has is lost, and the brokers' answer says so.
+To planning, a partition begins where its archive begins. A task cuts its ranges where it reads them: what the table's
+files cover comes from files, whichever they are by then, and all else from the brokers. So a plan holds no names of
+files, a compaction between planning and reading goes unnoticed, and a task that is run again finds the same records.
+What neither has is lost, and the brokers' answer says so.
 """
 
 from __future__ import annotations

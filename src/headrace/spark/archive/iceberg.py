@@ -1,7 +1,7 @@
 """An archive as an Iceberg table, through `pyiceberg`, with a catalog of its own in SQLite beside the data.
 
-Batch and positions are properties of the table, set in the commit that adds the files. A commit builds on one snapshot: the
-catalog refuses it when there is another one by then.
+Batch and positions are properties of the table, set in the commit that adds the files. A commit builds on one
+snapshot: the catalog refuses it when there is another one by then.
 """
 
 from __future__ import annotations

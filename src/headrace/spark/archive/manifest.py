@@ -1,7 +1,8 @@
 """The Spark side of an archive: a source whose tasks write files and whose rows say which.
 
-Rows of records never enter the JVM: a task fetches, decodes to Arrow and writes Parquet in its Python process, and what Spark
-carries is one row a file. Spark may run a task twice; each attempt writes files of its own, and Spark returns the rows of one.
+Rows of records never enter the JVM: a task fetches, decodes to Arrow and writes Parquet in its Python process, and
+what Spark carries is one row a file. Spark may run a task twice; each attempt writes files of its own, and Spark
+returns the rows of one.
 """
 
 from __future__ import annotations

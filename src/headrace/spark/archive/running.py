@@ -104,8 +104,8 @@ def run(
 ) -> Iterator[BatchResult]:
     """Archive batch after batch, and yield what each did.
 
-    With `once` it ends at what was there when it began. Otherwise batches follow each other at once while much waits, and
-    else begin `interval_s` apart. What may pass, a broker that is away or a task that failed, is tried again.
+    With `once` it ends at what was there when it began. Otherwise batches follow each other at once while much waits,
+    and else begin `interval_s` apart. What may pass, a broker that is away or a task that failed, is tried again.
 
     Raises:
         ConfigError: Topics or table are not what they should be.

@@ -1,7 +1,7 @@
 """What an archive needs of a table format: its files, how far it is, and commits that happen whole or not at all.
 
-How far the archive is stands in the table itself, in the commit that adds the files. There is no other state to lose: a run
-begins where the table ends.
+How far the archive is stands in the table itself, in the commit that adds the files. There is no other state to lose:
+a run begins where the table ends.
 """
 
 from __future__ import annotations
