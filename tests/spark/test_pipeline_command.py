@@ -16,6 +16,7 @@ import pytest
 
 import headrace
 from headrace.errors import ConfigError
+from headrace.pipelines.state import StateDirectory
 from headrace.spark.java import check_java
 from headrace.spark.session import JVM_OPTIONS
 from tests.fixtures.targets import Target
@@ -138,10 +139,11 @@ def test_killed_and_run_again_it_writes_everything_once_and_stops_when_asked(
     with headrace.Producer(server.bootstrap, serde="json") as producer:
         for number in range(400):
             producer.send(source, {"number": number})
+    state = StateDirectory(command.state)
     command.start()
     assert command.process is not None
     wait_until(
-        lambda: command.ended() or any(each["progress"] for each in command.ask("list")),
+        lambda: command.ended() or any(each.progress for each in state.statuses()),
         "the first batch",
     )
     assert not command.ended(), command.errors.read_text()

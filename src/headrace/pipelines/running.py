@@ -88,7 +88,8 @@ class Runner:
                 for plan, claim in zip(plans, claims, strict=True)
             ]
             try:
-                examine(self.sessions, plans)
+                for each, plan in zip(runs, examine(self.sessions, plans), strict=True):
+                    each.examined(plan)
             except BaseException as error:
                 for each in runs:
                     each.give_up(summary(str(error)))

@@ -87,6 +87,11 @@ class Supervised:
             self._stop_by_s = self.clock() + (0 if now else self.drain_s)
             self._stop_batch = self._batch
 
+    def examined(self, plan: Plan) -> None:
+        """Take the plan with what Spark knows of it."""
+        self.plan = plan
+        self.status = replace(self.status, plan=plan.as_dict())
+
     def give_up(self, reason: str) -> None:
         """End it before it has begun."""
         self._end("failed", error=reason)
