@@ -115,14 +115,3 @@ def test_topics_are_never_overwritten(topics: Topics, read: Reader) -> None:
 
     with pytest.raises(PySparkException, match="cannot be overwritten"):
         writer.save()
-
-
-def test_a_streaming_sink_is_refused_with_the_way_out(
-    topics: Topics, read: Reader, tmp_path: Any
-) -> None:
-    stream = read.stream(topics.create(), startingOffsets="earliest").select("value")
-    writer = stream.writeStream.format("headrace").option("kafka.bootstrap.servers", read.bootstrap)
-    writer = writer.option("topic", "x").option("checkpointLocation", str(tmp_path / "checkpoint"))
-
-    with pytest.raises(Exception, match="foreachBatch"):
-        writer.trigger(availableNow=True).start().awaitTermination(60)

@@ -85,7 +85,8 @@ def _write_rows(
         if marker is not None and marker.offset > once.version:
             if marker.offset > once.version + 1:
                 raise _too_old(once, marker.offset - 1)
-            _check_rows(once, partition, marker, first[0] + sum(count for count, _ in rest))
+            rows = first[0] + sum(count for count, _ in rest)
+            _check_rows(cluster, once, partition, marker, rows)
             return PartitionWrite(once, partition, 0, repeated=True)
         producer.begin_transaction()
         written = _send(producer, *first)
@@ -101,14 +102,15 @@ def _send(producer: RowProducer, count: int, records: Callable[[], Iterable[Rows
     return count
 
 
-def _check_rows(once: Once, partition: int, marker: OffsetAndMetadata, rows: int) -> None:
+def _check_rows(
+    cluster: Cluster, once: Once, partition: int, marker: OffsetAndMetadata, rows: int
+) -> None:
     """Refuse rows that are not those that were written, as far as their number tells."""
     if marker.metadata not in {"", str(rows)}:
-        raise HeadraceError(
-            f"batch {once.version} of {once.name} was written in part, with {marker.metadata} rows in partition "
-            f"{partition}, and when it is repeated there are {rows}: its rows or their division have changed. Start "
-            f"it as it was until this batch is done. {_AT_LEAST_ONCE}"
-        )
+        claim = cluster.marker(once.name)
+        count = "" if claim is None else claim.metadata
+        now = f"has {rows} rows in partition {partition} instead of {marker.metadata}"
+        raise _changed(once, count, now)
 
 
 def commit_batch(
@@ -166,11 +168,7 @@ def _check_claim(once: Once, claim: OffsetAndMetadata, writes: Sequence[Partitio
     if claim.offset > once.version + 1:
         raise _too_old(once, claim.offset - 1)
     if claim.offset == once.version + 1 and claim.metadata != str(len(writes)):
-        raise HeadraceError(
-            f"batch {once.version} of {once.name} was committed, perhaps in part, as {claim.metadata} partitions, and "
-            f"when it is repeated it has {len(writes)}. Start it with what it had until this batch is done: "
-            f"spark.sql.shuffle.partitions, the number of cores, minPartitions. {_AT_LEAST_ONCE}"
-        )
+        raise _changed(once, claim.metadata, f"has {len(writes)}")
     if claim.offset <= once.version and any(write.repeated for write in writes):
         raise HeadraceError(
             f"partitions of batch {once.version} of {once.name} are written, and its claim says that none is: use one "
@@ -178,9 +176,13 @@ def _check_claim(once: Once, claim: OffsetAndMetadata, writes: Sequence[Partitio
         )
 
 
-_AT_LEAST_ONCE: Final = (
-    "Or start it once with delivery=at_least_once, which writes all rows of the batch again"
-)
+def _changed(once: Once, count: str, now: str) -> HeadraceError:
+    return HeadraceError(
+        f"batch {once.version} of {once.name} was committed, perhaps in part, as {count or 'other'} partitions, and now "
+        f"that it is repeated it {now}. Start it with what it had until this batch is done: the same query, "
+        "spark.sql.shuffle.partitions, number of cores, minPartitions. Or start it once with delivery=at_least_once, "
+        "which writes all rows of the batch again"
+    )
 
 
 def _too_old(once: Once, newest: int) -> HeadraceError:

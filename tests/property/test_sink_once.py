@@ -1,0 +1,148 @@
+"""What Spark writes exactly once is there once, wherever tasks and drivers end (HEADRACE_SINK_ROUNDS=1000 tells more)."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from headrace.spark.sink import exactly_once
+from tests.fixtures.sink_rounds import (
+    NAME,
+    SinkRound,
+    SteppedCluster,
+    SteppedProducer,
+    finished,
+)
+
+ROUNDS = int(os.environ.get("HEADRACE_SINK_ROUNDS", "4"))
+
+
+@pytest.mark.timeout(3600)
+def test_every_row_is_there_once_whatever_happens() -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(ROUNDS):
+        story = SinkRound(seed)
+        try:
+            story.run()
+        except AssertionError as error:
+            raise AssertionError(f"round {seed}: {error}") from error
+        counts += story.counts
+    assert {"killed tasks", "killed commits", "drivers left", "steps of zombies"} <= set(counts), (
+        counts
+    )
+
+
+def sweep(take: Callable[[SinkRound, int], bool]) -> None:
+    """Tell one story for each step at which something may happen, as long as there are more steps."""
+    step = 0
+    while True:
+        story = SinkRound(step, batches=1)
+        if not story.tell(take, step):
+            break
+        step += 1
+    assert step > 5, "there were steps"
+
+
+def a_rival_commits(story: SinkRound, step: int) -> bool:
+    """A driver is replaced; when the new one's first task has come so far, the old one commits what it still can."""
+    rival = [finished(story.task(0, partition, 2)) for partition in range(2)]
+    task = story.task(0, 0, 2)
+    for _ in range(step):
+        if task.done:
+            return False
+        task.advance()
+    finished(story.commit([each.outcome for each in rival]))
+    assert finished(task).succeeded
+    story.complete(0, 2, [task.outcome])
+    return True
+
+
+def a_rival_does_it_all(story: SinkRound, step: int) -> bool:
+    """A driver that was believed dead begins and ends its batch while a task of the next driver is at a step."""
+    task = story.task(0, 0, 2)
+    for _ in range(step):
+        if task.done:
+            return False
+        task.advance()
+    rival = [finished(story.task(0, partition, 2)) for partition in range(2)]
+    finished(story.commit([each.outcome for each in rival]))
+    story.complete(0, 2, [task.outcome] if finished(task).succeeded else [])
+    return True
+
+
+def a_commit_ends(story: SinkRound, step: int) -> bool:
+    """A driver is killed in its commit, and its batch repeated."""
+    tasks = [finished(story.task(0, partition, 2)) for partition in range(2)]
+    commit = story.commit([each.outcome for each in tasks])
+    for _ in range(step):
+        if commit.done:
+            return False
+        commit.advance()
+    if not commit.done:
+        commit.advance(kill=True)
+    story.complete(0, 2, [])
+    return True
+
+
+def a_rival_divides_otherwise(story: SinkRound, step: int) -> bool:
+    """A driver is replaced by one with fewer partitions, and both come to commit; one of the two is refused."""
+    rival = [finished(story.task(0, partition, 3)) for partition in range(3)]
+    tasks = [finished(story.task(0, partition, 1)) for partition in range(1)]
+    old, new = (story.commit([each.outcome for each in both]) for both in (rival, tasks))
+    for _ in range(step):
+        if old.done:
+            return False
+        old.advance()
+    finished(new)
+    finished(old)
+    story.complete(0, 1 if new.succeeded else 3, [])
+    return True
+
+
+STORIES = [a_rival_commits, a_rival_does_it_all, a_commit_ends, a_rival_divides_otherwise]
+
+
+@pytest.mark.parametrize("take", STORIES, ids=lambda take: take.__name__)
+def test_every_row_is_there_once_at_whichever_step_it_happens(
+    take: Callable[[SinkRound, int], bool],
+) -> None:
+    sweep(take)
+
+
+def no_claim(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(exactly_once, "_check_claim", lambda *_: None)
+
+
+def no_marker(patch: pytest.MonkeyPatch) -> None:
+    whole = SteppedCluster.marker
+    patch.setattr(
+        SteppedCluster, "marker", lambda self, name: whole(self, name) if name == NAME else None
+    )
+
+
+def marker_before_the_take_over(patch: pytest.MonkeyPatch) -> None:
+    """Then the id is taken over when the transaction begins."""
+    patch.setattr(SteppedProducer, "init_transactions", lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("break_it", "take"),
+    [
+        (no_claim, a_rival_divides_otherwise),
+        (no_marker, a_commit_ends),
+        (marker_before_the_take_over, a_rival_does_it_all),
+    ],
+    ids=lambda each: each.__name__,
+)
+def test_what_the_protocol_is_made_of_is_needed(
+    break_it: Callable[[pytest.MonkeyPatch], None],
+    take: Callable[[SinkRound, int], bool],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    break_it(monkeypatch)
+
+    with pytest.raises(AssertionError, match="too much"):
+        sweep(take)
