@@ -1,8 +1,9 @@
-"""`headrace pipeline run` as a user runs it: killed in the midst of its work, run again, watched and stopped."""
+"""`headrace pipeline run` as a user runs it: killed in the midst of its work, run again, watched, and stopped."""
 
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from deltalake import DeltaTable
 
 import headrace
 from headrace.errors import ConfigError
@@ -23,9 +25,10 @@ from tests.fixtures.targets import Target
 from tests.spark.conftest import Topics
 
 TIMEOUT_S = 240
+NAMES = {"doubles", "kept"}
 FILE = """
 from pyspark.sql import functions as f
-from headrace.pipelines import pipeline, topic
+from headrace.pipelines import pipeline, table, topic
 
 NUMBERS = topic("{source}", schema="number BIGINT", options={{"maxOffsetsPerTrigger": 40}})
 
@@ -108,7 +111,7 @@ def command(server: Target, topics: Topics, tmp_path: Path) -> Iterator[Command]
         pytest.skip(str(error))
     path = tmp_path / "doubling.py"
     source = topics.create(partitions=2)
-    path.write_text(FILE.format(source=source, sink=f"{source}-doubled"))
+    path.write_text(FILE.format(source=source, sink=f"{source}-doubled", table=tmp_path / "kept"))
     made = Command(path, server.bootstrap, tmp_path)
     yield made
     if made.process is not None and not made.ended():
@@ -132,7 +135,7 @@ def committed(bootstrap: str, topic: str) -> Counter[int]:
 
 
 @pytest.mark.timeout(TIMEOUT_S * 2)
-def test_killed_and_run_again_it_writes_everything_once_and_stops_when_asked(
+def test_killed_and_run_again_they_write_everything_once_and_stop_when_asked(
     command: Command, topics: Topics, server: Target
 ) -> None:
     source = command.path.read_text().partition('topic("')[2].partition('"')[0]
@@ -143,31 +146,44 @@ def test_killed_and_run_again_it_writes_everything_once_and_stops_when_asked(
     command.start()
     assert command.process is not None
     wait_until(
-        lambda: command.ended() or any(each.progress for each in state.statuses()),
-        "the first batch",
+        lambda: command.ended() or has_begun(state),
+        "the first batches",
     )
     assert not command.ended(), command.errors.read_text()
     family = command.family()
     command.process.kill()
     command.process.wait()
-    (lost,) = command.ask("list")
-    assert (lost["state"], lost["pid"]) == ("lost", command.process.pid)
+    lost = [(each["state"], each["pid"]) for each in command.ask("list")]
+    assert lost == [("lost", command.process.pid)] * 2
     wait_until(lambda: not any(map(lives, family)), "the end of the JVM and its workers")
 
     command.start()
     wait_until(
-        lambda: command.ended() or lag_of_group(topics, "doubles", source) == 0,
-        "the last batch, by its group's offsets",
+        lambda: command.ended() or not any(lag_of_group(topics, each, source) for each in NAMES),
+        "the last batches, by their groups' offsets",
     )
     assert not command.ended(), command.errors.read_text()
     shown = command.ask("describe", "doubles")
     assert (shown["state"], shown["progress"]["lag_records"]) == ("running", 0)
     assert command.ask("stop", "doubles") == [{"pipeline": "doubles", "state": "stopped"}]
-    command.process.wait(60)
+    assert {each["name"]: each["state"] for each in command.ask("list")} == {
+        "doubles": "stopped",
+        "kept": "running",
+    }
+    command.process.send_signal(signal.SIGTERM)
+    command.process.wait(120)
 
-    assert command.process.returncode == 0
+    assert command.process.returncode == 0, command.errors.read_text()
+    assert command.ask("describe", "kept")["state"] == "stopped"
+    rows = DeltaTable(command.path.parent / "kept").to_pyarrow_table()
+    assert sorted(rows["number"].to_pylist()) == list(range(400))
     assert committed(server.bootstrap, f"{source}-doubled") == dict.fromkeys(range(400), 1)
     assert (command.path.parent / "checkpoints" / "doubles" / "metadata").exists()
+
+
+def has_begun(state: StateDirectory) -> bool:
+    """Whether each pipeline has finished a batch."""
+    return {each.name for each in state.statuses() if each.progress} == NAMES
 
 
 def lag_of_group(topics: Topics, group: str, topic: str) -> int:

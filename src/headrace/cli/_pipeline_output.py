@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from headrace.pipelines.state import Status
 
 REDRAW_S: Final = 1.0
+NO_WRAP: Final = "\x1b[?7l"
+WRAP: Final = "\x1b[?7h"
 COLUMNS: Final = (
     "PIPELINE",
     "STATE",
@@ -107,7 +109,9 @@ class Screen:
             return
         self._due_s = time.monotonic() + REDRAW_S
         self._wipe()
+        sys.stderr.write(NO_WRAP)  # a line that is too long is cut, and stays one line
         print_table(COLUMNS, [row(each) for each in statuses], to_stderr=True)
+        sys.stderr.write(WRAP)
         self._drawn = len(statuses) + 1
 
     def _wipe(self) -> None:

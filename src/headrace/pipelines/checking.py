@@ -238,6 +238,8 @@ def _topic(topic: Topic) -> Iterator[str]:
         yield f"format {topic.format} has no schema"
     if topic.create is not None and topic.create < 1:
         yield f"create must be a number of partitions, not {topic.create}"
+    if topic.create is not None and "," in topic.name:
+        yield f"one topic is created, not {topic.name!r}"
     if topic.configs and topic.create is None:
         yield "configs= are of a topic that is created: say create=PARTITIONS, too"
 

@@ -124,7 +124,7 @@ def _batch_writer(plan: Plan) -> Any:
     def write(batch: DataFrame, batch_id: int) -> None:
         sink: Any = plan.sink
         if isinstance(sink, ForEachBatch):
-            batch, sink = sink.function(batch, batch_id), sink.to
+            batch, sink = _made_of(batch, batch_id, sink), sink.to
         if isinstance(sink, Table):
             from headrace.pipelines.delta import append  # noqa: PLC0415 - an extra
 
@@ -133,6 +133,13 @@ def _batch_writer(plan: Plan) -> Any:
             write_topic(batch, sink, plan, _query_id(batch), batch_id)
 
     return write
+
+
+def _made_of(batch: DataFrame, batch_id: int, sink: ForEachBatch) -> Any:
+    made: Any = sink.function(batch, batch_id)
+    if sink.to is not None and not hasattr(made, "columns"):
+        raise ConfigError(f"{sink}: it returned {made!r}, and a DataFrame is wanted")
+    return made
 
 
 def write_topic(batch: DataFrame, topic: Topic, plan: Plan, app_id: str, batch_id: int) -> None:

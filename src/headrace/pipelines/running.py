@@ -92,7 +92,7 @@ class Runner:
                     each.examined(plan)
             except BaseException as error:
                 for each in runs:
-                    each.give_up(summary(str(error)))
+                    each.give_up(_reason(error, each.plan))
                 raise
             self._watch(runs)
         return all(each.status.state != "failed" for each in runs)
@@ -138,6 +138,14 @@ def examine(sessions: Sessions, plans: Sequence[Plan]) -> list[Plan]:
     if problems:
         raise PlanError(problems)
     return examined
+
+
+def _reason(error: BaseException, plan: Plan) -> str:
+    """Return what an error that keeps all from running is to one of them."""
+    if not isinstance(error, PlanError):
+        return summary(str(error))
+    own = [each.message for each in error.problems if each.pipeline is plan.pipeline]
+    return "; ".join(own) or "another pipeline of the same run is not in order"
 
 
 def _what(error: Exception) -> str:

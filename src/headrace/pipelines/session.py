@@ -87,9 +87,9 @@ class Sessions:
         settings = {**(LOCAL_SETTINGS if local else SETTINGS), **self.settings}
         main = threading.current_thread() is threading.main_thread()
         on_interrupt = signal.getsignal(signal.SIGINT)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the version of pandas, which is not used
-            spark = open_session(self.name, settings, master=self.master, log_path=self.log_path)
+        # Of the version of pandas, which is not used; PySpark warns again with every function.
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
+        spark = open_session(self.name, settings, master=self.master, log_path=self.log_path)
         if main and on_interrupt is not None:
             # PySpark's own handler cancels the jobs of every batch under way.
             signal.signal(signal.SIGINT, on_interrupt)

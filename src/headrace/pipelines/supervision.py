@@ -93,8 +93,10 @@ class Supervised:
         self.status = replace(self.status, plan=plan.as_dict())
 
     def give_up(self, reason: str) -> None:
-        """End it before it has begun."""
-        self._end("failed", error=reason)
+        """End it before it has begun; whoever decides so tells it."""
+        self.status = replace(self.status, state="failed", updated_ms=self._now_ms(), error=reason)
+        self.claim.write(self.status)
+        self.claim.release()
 
     def poll(self) -> None:
         """Do what is to be done at this moment."""

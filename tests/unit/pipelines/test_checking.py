@@ -98,6 +98,7 @@ def test_all_that_is_wrong_is_listed_with_file_and_line(tmp_path: Path) -> None:
             "did you mean maxOffsetsPerTrigger?",
         ),
         ({"source": topic("o", schema="a INT", create=0)}, "create must be a number of partitions"),
+        ({"source": topic("o,p", schema="a INT", create=1)}, "one topic is created, not 'o,p'"),
         ({"source": topic("o", schema="a INT", configs={"x": 1})}, "say create=PARTITIONS"),
         (
             {"source": {"payments": ORDERS}},

@@ -214,3 +214,13 @@ def test_what_was_available_is_finished(tmp_path: Path) -> None:
     assert world.poll() == "finished"
     assert world.run.status.progress is not None
     world.state.claim("copy").release()
+
+
+def test_one_that_is_given_up_before_it_began_says_why(world: World) -> None:
+    world.run.give_up("the frame has no column key")
+
+    found = world.state.status("copy")
+    assert found is not None
+    assert (found.state, found.error) == ("failed", "the frame has no column key")
+    assert world.poll() == "failed"
+    assert not world.queries
