@@ -22,7 +22,8 @@ from deltalake.transaction import AddAction, RemoveAction
 from headrace.errors import ConfigError, HeadraceError
 from headrace.spark.archive.files import ArchivedFile, Source, WrittenFile, parse_path
 from headrace.spark.archive.orphans import delete_partial
-from headrace.spark.archive.table import BatchCommit, ConflictError, Snapshot
+from headrace.spark.archive.table import BatchCommit, ConflictError, Snapshot, file_gone
+from headrace.spark.archive.writing import sync_recent
 
 PROPERTY: Final = "headrace.archive"
 _ATTEMPTS: Final = 20
@@ -107,7 +108,8 @@ class DeltaArchive:
                 "batch": commit.batch,
                 "positions": {_app("", each): end for each, end in commit.positions.items()},
             }
-            if _commit(table, [_add(self.root, each) for each in commit.files], versions, summary):
+            actions = [_add(self.root, each) for each in commit.files]
+            if _commit(self.root, table, actions, versions, summary):
                 return
             _pause(attempt)
         raise ConflictError(f"{self.root}: no commit in {_ATTEMPTS} attempts, others were faster")
@@ -135,7 +137,7 @@ class DeltaArchive:
                 raise ConflictError(f"{len(gone)} files were replaced by somebody else meanwhile")
             app = f"{snapshot.name}/{_COMPACTION}"
             version = (table.transaction_version(app) or 0) + 1
-            if _commit(table, actions, {app: version}, {"compacted": len(removed)}):
+            if _commit(self.root, table, actions, {app: version}, {"compacted": len(removed)}):
                 return
             _pause(attempt)
         raise ConflictError(f"{self.root}: no commit in {_ATTEMPTS} attempts, others were faster")
@@ -175,7 +177,10 @@ def _app(name: str, source: Source) -> str:
 
 def _add(root: Path, written: WrittenFile, *, data_change: bool = True) -> Any:
     file = written.file
-    modified_ms = int((root / file.path).stat().st_mtime * 1000)
+    try:
+        modified_ms = int((root / file.path).stat().st_mtime * 1000)
+    except FileNotFoundError:
+        raise file_gone(file) from None
     return AddAction(
         path=file.path,
         size=file.size,
@@ -209,7 +214,11 @@ def _iso(timestamp_ms: int) -> str:
 
 
 def _commit(
-    table: Any, actions: list[Any], versions: Mapping[str, int], summary: Mapping[str, Any]
+    root: Path,
+    table: Any,
+    actions: list[Any],
+    versions: Mapping[str, int],
+    summary: Mapping[str, Any],
 ) -> bool:
     """Commit on top of the state that was loaded; return whether nobody was faster."""
     properties = CommitProperties(
@@ -217,6 +226,7 @@ def _commit(
         max_commit_retries=0,
         app_transactions=[Transaction(app, version) for app, version in versions.items()],
     )
+    began_s = time.time()
     try:
         table.create_write_transaction(
             actions, mode="append", schema=table.schema(), commit_properties=properties
@@ -225,6 +235,7 @@ def _commit(
         return False
     except DeltaError as error:
         raise HeadraceError(f"the table in {table.table_uri} took no commit: {error}") from error
+    sync_recent(root / "_delta_log", began_s - 1)
     return True
 
 

@@ -23,11 +23,12 @@ from headrace.spark.archive.compaction import file_batches
 from headrace.spark.archive.files import ArchivedFile, Source, by_source
 from headrace.spark.archive.table import ArchiveTable, open_table
 from headrace.spark.cluster import SourceClient
+from headrace.spark.decode.step import decoded
 from headrace.spark.options.history import HistoryOptions
 from headrace.spark.options.source import EARLIEST, TOPIC_COLUMNS, SourceOptions
 from headrace.spark.source.offsets import LogEnd, OffsetRange, TopicDescription
 from headrace.spark.source.reading import read_task
-from headrace.spark.source.schema import arrow_schema
+from headrace.spark.source.schema import arrow_schema, raw_schema
 from headrace.spark.source.tasks import ReadTask
 from headrace.types import TopicPartition
 
@@ -194,7 +195,8 @@ def read_history(
                 yield from read_task(client, ReadTask(hot), options)
                 hot = []
             try:
-                yield from _rows(history.root / file.path, position, end, options)
+                rows = _rows(history.root / file.path, position, end, options)
+                yield from decoded(rows, options, arrow_schema(options))
                 position = end
             except FileNotFoundError:  # replaced by a larger one, and deleted since
                 vanished += 1
@@ -216,8 +218,8 @@ def _piece(
 
 
 def _rows(path: Path, start: int, end: int, options: SourceOptions) -> Iterator[Any]:
-    """Yield what a file has from `start` to below `end`, in the columns of the read."""
-    schema = arrow_schema(options)
+    """Yield what a file has from `start` to below `end`, in the columns of the read, values not decoded."""
+    schema = raw_schema(options)
     names = sorted({*schema.names, "offset"})
     for batch in file_batches(path, names, start, end):
         offsets = batch.column("offset")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +28,8 @@ from pyiceberg.manifest import DataFileContent
 from headrace.errors import ConfigError
 from headrace.spark.archive.files import ArchivedFile, Source, WrittenFile, parse_path
 from headrace.spark.archive.orphans import delete_unknown
-from headrace.spark.archive.table import BatchCommit, ConflictError, Snapshot
+from headrace.spark.archive.table import BatchCommit, ConflictError, Snapshot, file_gone
+from headrace.spark.archive.writing import sync_recent
 
 CATALOG: Final = "catalog.db"
 NAMESPACE: Final = "headrace"
@@ -37,6 +39,12 @@ _BATCH: Final = "headrace.archive.batch"
 _POSITIONS: Final = "headrace.archive.positions"
 _ATTEMPTS: Final = 20
 _PLAIN: Final = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
+
+
+# Files have statistics of the columns that are searched by; the library warns of each that has none, for each file.
+logging.getLogger("pyiceberg.io.pyarrow").addFilter(
+    lambda record: "statistics missing" not in str(record.msg)
+)
 
 
 class IcebergArchive:
@@ -68,6 +76,10 @@ class IcebergArchive:
                     _NAME: name,
                     _BATCH: "0",
                     _POSITIONS: "{}",
+                    "commit.manifest-merge.enabled": "true",
+                    "commit.manifest.min-count-to-merge": "20",
+                    "write.metadata.delete-after-commit.enabled": "true",
+                    "write.metadata.previous-versions-max": "20",
                     # The library would repeat a commit on top of a snapshot that this archiver has not seen.
                     "commit.retry.num-retries": "0",
                 },
@@ -109,7 +121,7 @@ class IcebergArchive:
         """See `ArchiveTable`."""
         paths = {written.file.path for written in commit.files}
         for attempt in range(_ATTEMPTS):
-            table = self._load()
+            began_s, table = time.time(), self._load()
             snapshot = self._snapshot(table)
             if snapshot.batch >= commit.batch:
                 if paths <= {file.path for file in snapshot.files}:
@@ -118,6 +130,7 @@ class IcebergArchive:
                     f"batch {commit.batch} of the archive {snapshot.name} is in the table already: "
                     "is another archiver at work?"
                 )
+            self._check_there(commit.files)
             positions = _positions_text({**snapshot.recorded, **commit.positions})
             properties = {_BATCH: str(commit.batch), _POSITIONS: positions}
             try:
@@ -131,6 +144,7 @@ class IcebergArchive:
             except CommitFailedException:
                 _pause(attempt)
                 continue
+            sync_recent(self.root / "metadata", began_s - 1)
             return
         raise ConflictError(f"{self.root}: no commit in {_ATTEMPTS} attempts, others were faster")
 
@@ -138,7 +152,7 @@ class IcebergArchive:
         """See `ArchiveTable`."""
         names = {self._uri(file.path) for file in removed}
         for attempt in range(_ATTEMPTS):
-            table = self._load()
+            began_s, table = time.time(), self._load()
             files = [each for each in _data_files(table) if each.file_path in names]
             if len(files) != len(names):
                 raise ConflictError(
@@ -160,6 +174,7 @@ class IcebergArchive:
             except (CommitFailedException, ValidationException):
                 _pause(attempt)
                 continue
+            sync_recent(self.root / "metadata", began_s - 1)
             return
         raise ConflictError(f"{self.root}: no commit in {_ATTEMPTS} attempts, others were faster")
 
@@ -185,6 +200,11 @@ class IcebergArchive:
             except CommitFailedException as error:
                 raise ConflictError(f"the table has changed meanwhile: {error}") from None
         return delete_unknown(self.root, known, age_ms, dry_run=dry_run)
+
+    def _check_there(self, files: Sequence[WrittenFile]) -> None:
+        for written in files:
+            if not (self.root / written.file.path).exists():
+                raise file_gone(written.file)
 
     def _snapshot(self, table: Any) -> Snapshot:
         found = [

@@ -90,6 +90,13 @@ class ArchiveTable(Protocol):
         """Delete files that have not belonged to the table for so long, if they ever did; return their paths."""
 
 
+def file_gone(file: ArchivedFile) -> HeadraceError:
+    """Return what is raised when a file that is to become part of a table is not there."""
+    return HeadraceError(
+        f"{file.path} was deleted before it was committed: let `headrace archive clean` spare files for longer"
+    )
+
+
 def find_table(location: str | Path) -> ArchiveTable:
     """Open an archive of whichever format.
 

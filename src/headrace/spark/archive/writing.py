@@ -160,14 +160,26 @@ def _layout(schema: Any) -> dict[str, Any]:
     }
 
 
+def sync_recent(directory: Path, since_s: float) -> None:
+    """Make durable what a table's library has written since a time of the wall clock; it does not do that itself."""
+    for path in directory.iterdir():
+        if path.is_file() and path.stat().st_mtime >= since_s:
+            _sync(path)
+    _sync(directory)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _sync_directories(directory: Path, root: Path) -> None:
     """Make names durable, from a directory up to the table's."""
     while True:
-        descriptor = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _sync(directory)
         if directory in (root, directory.parent):
             return
         directory = directory.parent

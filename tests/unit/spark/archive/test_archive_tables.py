@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from headrace.errors import HeadraceError
 from headrace.spark.archive.compaction import compact, file_batches, plan_compaction
 from headrace.spark.archive.files import ArchivedFile, Source, WrittenFile, file_path
 from headrace.spark.archive.table import ArchiveTable, ConflictError, open_table
@@ -191,5 +192,26 @@ def test_files_that_compaction_replaced_outlive_their_readers_and_then_go(
     assert len(table.delete_orphans(0, dry_run=False)) == 4
     assert world.archived() == world.expected()
     world.cluster.grow("flights", 0, 1)
+    world.archiver().run_batch()
+    assert world.archived() == world.expected()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_that_is_deleted_before_its_commit_is_an_error_and_the_batch_is_written_again(
+    kind: str, tmp_path: Path
+) -> None:
+    world = archived(tmp_path, kind, batches=1)
+    world.cluster.grow("flights", 0, 3)
+    archiver = world.archiver()
+    execute = archiver.execute
+
+    def deleted(*arguments: Any) -> list[WrittenFile]:
+        files = list(execute(*arguments))
+        (world.root / files[0].file.path).unlink()
+        return files
+
+    archiver.execute = deleted
+    with pytest.raises(HeadraceError, match=r"deleted before it was committed.*clean"):
+        archiver.run_batch()
     world.archiver().run_batch()
     assert world.archived() == world.expected()
