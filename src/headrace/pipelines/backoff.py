@@ -12,6 +12,7 @@ FINAL: Final = (
     "ConfigError",
     "ConfigException",
     "DataLossError",
+    "DecodeError",
     "OffsetOutOfRangeException",
     "DeserializationError",
     "SerializationError",
@@ -64,6 +65,8 @@ def summary(failure: str) -> str:
     python = failure.rfind("Traceback (most recent call last)")
     if python >= 0 and (found := _CAUSES.search(failure, python)):
         kind, text = found["kind"], found["text"].strip()
-        return text if kind in {"ConfigError", "DataLossError"} else f"{kind}: {text}"
+        return (
+            text if kind in {"ConfigError", "DataLossError", "DecodeError"} else f"{kind}: {text}"
+        )
     lines = [line.strip() for line in failure.splitlines() if line.strip()]
     return lines[0] if lines else "it failed and does not say why"

@@ -60,16 +60,11 @@ def check(
     problems = list(_together(pipelines, checkpoints))
     plans = []
     for pipeline in pipelines:
-        wrong = [Problem(pipeline, each) for each in _problems(pipeline, connection, checkpoints)]
-        try:
-            interval = read_trigger(trigger or pipeline.trigger)
-        except ConfigError as error:
-            wrong.append(Problem(pipeline, str(error)))
-            continue
-        finally:
-            problems += wrong
+        text, path = trigger or pipeline.trigger, checkpoint_path(pipeline, checkpoints)
+        wrong = [*_problems(pipeline, connection), *_trigger(text), *_checkpoint(path)]
+        problems += [Problem(pipeline, each) for each in wrong]
         if not wrong:
-            path = checkpoint_path(pipeline, checkpoints)
+            interval = read_trigger(text)
             plans.append(Plan(pipeline, connection, sources_of(pipeline), interval, path))
     if problems:
         raise PlanError(problems)
@@ -87,6 +82,13 @@ def read_trigger(text: str) -> Trigger:
     if _INTERVAL.fullmatch(text) is None:
         raise ConfigError(f'trigger must be like "1 second" or be "{AVAILABLE_NOW}", not {text!r}')
     return Trigger(text)
+
+
+def _trigger(text: str) -> Iterator[str]:
+    try:
+        read_trigger(text)
+    except ConfigError as error:
+        yield str(error)
 
 
 def sources_of(pipeline: Pipeline) -> Mapping[str, Source]:
@@ -115,7 +117,7 @@ def _together(pipelines: Sequence[Pipeline], root: str | None) -> Iterator[Probl
                 yield Problem(pipeline, f"{other.where} has the {what} {of(pipeline)}, too")
 
 
-def _problems(pipeline: Pipeline, connection: Connection, root: str | None) -> Iterator[str]:
+def _problems(pipeline: Pipeline, connection: Connection) -> Iterator[str]:
     if NAME.fullmatch(pipeline.name) is None:
         yield f"the name {pipeline.name!r} must be letters, digits, dots, dashes and underscores"
     if pipeline.output_mode not in MODES:
@@ -123,7 +125,6 @@ def _problems(pipeline: Pipeline, connection: Connection, root: str | None) -> I
     for name in pipeline.settings:
         if not name.startswith("spark.sql."):
             yield f"the setting {name} is of the whole session: give it to the command, --conf {name}=..."
-    yield from _checkpoint(checkpoint_path(pipeline, root))
     yield from _source_problems(pipeline, connection)
     yield from _sink_problems(pipeline, connection)
 

@@ -192,7 +192,7 @@ def topic(
             needs it; a sink that has one is checked against it.
         include: Columns of the record that a source has besides those of the schema: `("timestamp", "key")`.
         on_error: What becomes of values that do not fit the schema: "fail" ends the pipeline, "null" makes their
-            columns null, "dlq:TOPIC" writes them there.
+            columns null and says why in another one, `_error`, "dlq:TOPIC" writes them there.
         starting: Where a pipeline without checkpoint starts: "earliest", "latest", or offsets as JSON.
         key: The column that is the key of a record to write.
         timestamp: The column that is its time; by default it is the time of writing.

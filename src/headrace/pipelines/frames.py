@@ -18,6 +18,8 @@ from headrace.spark.datasource import NAME
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+ERROR: Final = "_error"
+"""The column by which a source says why values are null, with `onError=null`."""
 QUERY_ID: Final = "sql.streaming.queryId"
 
 
@@ -71,7 +73,8 @@ def _read_topic(spark: SparkSession, topic: Topic, plan: Plan) -> DataFrame:
     if decodes(topic):
         if dict(frame.dtypes)["value"] == "binary":  # the source does not decode yet
             frame = _decoded(frame, topic)
-        return frame.select(*topic.include, "value.*")
+        errors = [name for name in frame.columns if name == ERROR]
+        return frame.select(*topic.include, "value.*", *errors)
     if topic.format == "text":
         return frame.withColumn("value", frame["value"].cast("string"))
     return frame
