@@ -88,6 +88,7 @@ class ClusterClient:
         self._isolation = (
             READ_COMMITTED if self._config.isolation_level == "read_committed" else READ_UNCOMMITTED
         )
+        self._sizes: dict[TopicPartition, float] = {}
         self._client = BlockingClient(options.bootstrap, **_common(self._config))
 
     def topology(self, names: Sequence[str] | None) -> dict[str, TopicDescription]:
@@ -138,6 +139,17 @@ class ClusterClient:
         self, positions: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, float]:
         """See `SourceClient`."""
+        self._sizes.update(self._measured(positions))
+        # A batch that is larger than a sample comes only if it is the first of an answer.
+        for each, offset in positions.items():
+            if each not in self._sizes:
+                self._sizes.update(self._measured({each: offset}))
+        known = [self._sizes[each] for each in positions if each in self._sizes]
+        unknown = sum(known) / len(known) if known else UNKNOWN_BYTES
+        return {each: self._sizes.get(each, unknown) for each in positions}
+
+    def _measured(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
+        """Return the bytes per offset of those partitions of which an answer holds a batch."""
         fetched = self._client.fetch(
             {
                 each: FetchPosition(offset, max_bytes=SAMPLE_BYTES)
@@ -148,10 +160,8 @@ class ClusterClient:
             max_bytes=SAMPLE_BYTES * max(len(positions), 1),
             isolation_level=self._isolation,
         )
-        measured = {each: mean_bytes(fetched[each].records) for each in positions}
-        known = [mean for mean in measured.values() if mean is not None]
-        unknown = sum(known) / len(known) if known else UNKNOWN_BYTES
-        return {each: unknown if mean is None else mean for each, mean in measured.items()}
+        means = {each: mean_bytes(fetched[each].records) for each in positions}
+        return {each: mean for each, mean in means.items() if mean is not None}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """See `SourceClient`."""
@@ -208,6 +218,15 @@ def consumer_config(options: ClientOptions) -> ConsumerConfig:
         )
     except ConfigError as error:
         raise ConfigError(f"kafka.* options: {error}") from None
+
+
+def client_properties(options: ClientOptions) -> dict[str, Any]:
+    """Return what of a read's `kafka.*` options any other client of the same cluster needs, too.
+
+    Raises:
+        ConfigError: As for `consumer_config`.
+    """
+    return _common(consumer_config(options))
 
 
 def _common(config: ConsumerConfig) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from headrace.errors import ConfigError
 from headrace.spark.options.reader import OptionReader
 
-DECODE_OPTIONS: Final = ("format", "schema", "onError")
+DECODE_OPTIONS: Final = ("format", "schema", "onError", "framing")
 _FORMATS: Final = ("json", "avro", "protobuf")
 
 
@@ -20,6 +21,8 @@ class DecodeOptions:
     schema: str = field(repr=False)
     on_error: Literal["fail", "null", "dlq"] = "fail"
     dlq_topic: str | None = None
+    framing: str = "plain"
+    """What is before the value: nothing ("plain"), or a schema's id in Confluent's way, any or one: "confluent:7"."""
 
 
 def decode_options(reader: OptionReader) -> DecodeOptions | None:
@@ -40,8 +43,35 @@ def decode_options(reader: OptionReader) -> DecodeOptions | None:
     schema = reader.text("schema")
     if not schema:
         raise ConfigError(f"option format {given} needs option schema, the schema's text")
+    if "value" not in (reader.names("columns") or ("value",)):
+        raise ConfigError(
+            f"option format {given} decodes the column value, which option columns leaves out"
+        )
     on_error, dlq_topic = _on_error(reader.text("onError") or "fail")
-    return DecodeOptions(given, schema, on_error, dlq_topic)  # type: ignore[arg-type]  # one of _FORMATS
+    if dlq_topic is not None and dlq_topic in (reader.names("subscribe") or ()):
+        raise ConfigError(
+            f"option onError sends what does not decode to {dlq_topic}, which is read itself: name another topic"
+        )
+    framing = _framing(reader.text("framing") or "plain")
+    return _checked(DecodeOptions(given, schema, on_error, dlq_topic, framing))  # type: ignore[arg-type]  # one of _FORMATS
+
+
+def _checked(options: DecodeOptions) -> DecodeOptions:
+    """Refuse a schema that cannot be used here and not in a task; put in a descriptor for its file, which tasks may not see."""
+    from headrace.spark.decode.codec import codec_of  # noqa: PLC0415 - imports Arrow
+
+    if options.format == "protobuf":
+        from headrace.spark.decode.protobuf_values import inline_schema  # noqa: PLC0415 - an extra
+
+        options = replace(options, schema=inline_schema(options.schema))
+    codec_of(options)
+    return options
+
+
+def _framing(text: str) -> str:
+    if re.fullmatch(r"plain|confluent(:[0-9]{1,9})?", text.lower()) is None:
+        raise ConfigError(f"option framing must be plain, confluent or confluent:ID, not {text!r}")
+    return text.lower()
 
 
 def _on_error(text: str) -> tuple[Literal["fail", "null", "dlq"], str | None]:

@@ -12,12 +12,13 @@ from typing import Any, Final
 import pyarrow as pa
 
 from headrace.spark.cluster import SourceClient
+from headrace.spark.decode.step import decoded
 from headrace.spark.options.source import SourceOptions
 from headrace.spark.source.arrow import DEFAULT_MAX_ROWS, RangeDecoder
 from headrace.spark.source.fetching import Part, fetch_ranges
 from headrace.spark.source.offsets import OffsetRange
 from headrace.spark.source.readahead import read_ahead
-from headrace.spark.source.schema import arrow_schema
+from headrace.spark.source.schema import arrow_schema, raw_schema
 from headrace.spark.source.tasks import ReadTask
 
 READ_AHEAD_BYTES: Final = 32 << 20
@@ -27,8 +28,8 @@ _SMALL_BYTES: Final = 1 << 20
 
 
 def read_task(client: SourceClient, task: ReadTask, options: SourceOptions) -> Iterator[Any]:
-    """Yield the records of a task's ranges as Arrow batches; see `read_ranges`."""
-    return read_ranges(client, task.ranges, options)
+    """Yield the records of a task's ranges as Arrow batches, values decoded; see `read_ranges` and `decoded`."""
+    return decoded(read_ranges(client, task.ranges, options), options, arrow_schema(options))
 
 
 def read_range(client: SourceClient, wanted: OffsetRange, options: SourceOptions) -> Iterator[Any]:
@@ -44,7 +45,7 @@ def read_ranges(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> Iterator[Any]:
-    """Yield the records of ranges as Arrow batches, one range after the other.
+    """Yield the records of ranges as Arrow batches of `raw_schema`, one range after the other.
 
     Reading the same ranges again yields the same rows in the same order, so that Spark may repeat a task.
 
@@ -62,7 +63,7 @@ def read_ranges(
         CorruptRecordError: A batch does not decode.
     """
     parts = fetch_ranges(client, ranges, options, clock=clock, pause=pause)
-    schema = arrow_schema(options)
+    schema = raw_schema(options)
     with closing(read_ahead(parts, _size, READ_AHEAD_BYTES)) as ahead:
         yield from joined(_decoded(ahead, ranges, schema), schema)
 

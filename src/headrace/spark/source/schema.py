@@ -6,6 +6,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from headrace.spark.decode.codec import codec_of
+from headrace.spark.decode.ddl import spark_type
+from headrace.spark.decode.step import ERROR, raw_columns
 from headrace.spark.options.source import TOPIC_COLUMNS, SourceOptions
 
 HEADER_TYPE: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
@@ -13,36 +16,50 @@ HEADERS_TYPE: Final = pa.list_(pa.field("element", HEADER_TYPE))
 """Spark compares types exactly, the name of the list's child included."""
 
 _TYPES: Final = {
-    "key": ("binary", pa.binary()),
-    "value": ("binary", pa.binary()),
-    "topic": ("string", pa.string()),
-    "partition": ("int", pa.int32()),
-    "offset": ("bigint", pa.int64()),
-    "timestamp": ("timestamp", pa.timestamp("us", tz="UTC")),
-    "timestampType": ("int", pa.int32()),
-    "headers": ("array<struct<key:string,value:binary>>", HEADERS_TYPE),
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestampType": pa.int32(),
+    "headers": HEADERS_TYPE,
 }
 _TOPIC_SCHEMAS: Final = {
     include_headers: pa.schema(
-        [(name, _TYPES[name][1]) for name in TOPIC_COLUMNS if include_headers or name != "headers"]
+        [(name, _TYPES[name]) for name in TOPIC_COLUMNS if include_headers or name != "headers"]
     )
     for include_headers in (False, True)
 }
 
 
 def columns(options: SourceOptions) -> tuple[tuple[str, str], ...]:
-    """Return names and Spark types of the columns that are read."""
-    return tuple((name, _TYPES[name][0]) for name in options.column_names)
+    """Return names and Spark types of the columns of a read."""
+    return tuple(
+        (field.name, spark_type(field.type, quoted=False)) for field in arrow_schema(options)
+    )
 
 
 def spark_schema(options: SourceOptions) -> str:
     """Return the columns as Spark's DDL text."""
-    return ", ".join(f"{name} {kind}" for name, kind in columns(options))
+    return ", ".join(
+        f"{field.name} {spark_type(field.type, quoted=True)}" for field in arrow_schema(options)
+    )
 
 
 def arrow_schema(options: SourceOptions) -> Any:
     """Return the Arrow schema that Spark derives from `spark_schema`."""
-    return pa.schema([(name, _TYPES[name][1]) for name in options.column_names])
+    types = {name: _TYPES[name] for name in options.column_names}
+    if options.decode is not None:
+        types["value"] = codec_of(options.decode).column.type
+        if options.decode.on_error == "null":
+            types[ERROR] = pa.string()
+    return pa.schema(types)
+
+
+def raw_schema(options: SourceOptions) -> Any:
+    """Return the Arrow schema of records before their values are decoded."""
+    return pa.schema([(name, _TYPES[name]) for name in raw_columns(options)])
 
 
 def topic_schema(*, include_headers: bool) -> Any:

@@ -1,0 +1,170 @@
+"""Avro, by the schema that values were written with. Types become Spark's as its own Avro support has them."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
+from typing import Any, Final
+
+import pyarrow as pa
+
+from headrace.errors import ConfigError
+from headrace.spark.decode.codec import Codec
+from headrace.spark.decode.columns import Array, Column, Field, Leaf, Map, Struct
+from headrace.spark.decode.ddl import MAX_PRECISION, TIMESTAMP, TIMESTAMP_NTZ
+
+_PLAIN: Final = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "fixed": pa.binary(),
+    "string": pa.string(),
+    "enum": pa.string(),
+}
+_WIDER: Final = ({"int", "long"}, {"float", "double"})
+
+
+def avro_codec(schema: str) -> Codec:
+    """Return the decoder of records.
+
+    Raises:
+        ConfigError: The schema is none, or has types that columns cannot have; fastavro is not installed.
+    """
+    try:
+        import fastavro  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise ConfigError(
+            "option format avro needs fastavro: pip install 'headrace[avro]'"
+        ) from None
+    try:
+        described = json.loads(schema)
+        logical = fastavro.parse_schema(described)
+        # Times stay the numbers that they are: Arrow takes them, and years beyond 9999 with them.
+        written = fastavro.parse_schema(_without_times(described))
+    except (ValueError, KeyError, TypeError, fastavro.schema.SchemaParseException) as error:
+        raise ConfigError(f"option schema is no Avro schema: {error!r}") from None
+    column = _Types().column(logical)
+    read = fastavro.schemaless_reader
+
+    def parse(value: bytes) -> Any:
+        source = io.BytesIO(value)
+        try:
+            found = read(source, written, None)
+        except EOFError:
+            raise ValueError("it ends within the record") from None
+        if rest := len(value) - source.tell():
+            raise ValueError(f"{rest} bytes follow the record: it was written with another schema")
+        return found
+
+    return Codec(parse, column)
+
+
+def _without_times(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_without_times(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = schema.get("logicalType") == "decimal"
+    return {
+        name: _without_times(part) if name in {"type", "fields", "items", "values"} else part
+        for name, part in schema.items()
+        if kept or name != "logicalType"
+    }
+
+
+class _Types:
+    """The columns of a parsed schema, whose named types are used by name where they come again."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, Any] = {}
+        self._open: list[str] = []
+
+    def column(self, schema: Any) -> Column:
+        """Return the column of a schema.
+
+        Raises:
+            ConfigError: It contains itself, or is a choice between things that are not alike.
+        """
+        if isinstance(schema, list):
+            return self._choice(schema)
+        if isinstance(schema, str):
+            schema = self._named.get(schema, {"type": schema})
+        kind = schema["type"]
+        if isinstance(kind, dict | list) or kind in self._named:
+            return self.column(kind)
+        if "name" in schema:
+            self._named[schema["name"]] = schema
+        match kind:
+            case "record":
+                return self._record(schema)
+            case "array":
+                return Array(self.column(schema["items"]))
+            case "map":
+                return Map(Leaf(pa.string()), self.column(schema["values"]))
+            case _:
+                return _leaf(schema)
+
+    def _record(self, schema: Mapping[str, Any]) -> Column:
+        name = schema["name"]
+        if name in self._open:
+            raise ConfigError(f"option schema: {name} contains itself, which no column can")
+        self._open.append(name)
+        fields = [
+            Field(each["name"], itemgetter(each["name"]), self.column(each["type"]))
+            for each in schema["fields"]
+        ]
+        self._open.pop()
+        return Struct(fields)
+
+    def _choice(self, schema: Sequence[Any]) -> Column:
+        others = [each for each in schema if each != "null"]
+        if len(others) == 1:
+            return self.column(others[0])
+        for wider in _WIDER:
+            if all(isinstance(each, str) for each in others) and set(others) == wider:
+                return Leaf(_PLAIN["long" if "long" in wider else "double"])
+        raise ConfigError(
+            f"option schema has a union of {', '.join(map(_shown, others)) or 'nothing'}: columns can be a type or null, "
+            "int or long, float or double"
+        )
+
+
+def _shown(schema: Any) -> str:
+    return str(schema.get("name", schema["type"]) if isinstance(schema, dict) else schema)
+
+
+def _leaf(schema: Mapping[str, Any]) -> Column:
+    match schema["type"], schema.get("logicalType"):
+        case "bytes" | "fixed", "decimal":
+            precision, scale = schema["precision"], schema.get("scale", 0)
+            if precision > MAX_PRECISION:
+                raise ConfigError(
+                    f"option schema has a decimal of {precision} digits: Spark has {MAX_PRECISION} at most"
+                )
+            return Leaf(pa.decimal128(precision, scale))
+        case "int", "date":
+            return Leaf(pa.date32())
+        case "long", "timestamp-millis" | "timestamp-micros" | "timestamp-nanos" as unit:
+            return _times(TIMESTAMP, unit)
+        case "long", (
+            "local-timestamp-millis" | "local-timestamp-micros" | "local-timestamp-nanos"
+        ) as unit:
+            return _times(TIMESTAMP_NTZ, unit)
+        case kind, _ if kind in _PLAIN:
+            return Leaf(_PLAIN[kind])
+        case kind, _:
+            raise ConfigError(f"option schema has a field of type {kind}, which no column can have")
+
+
+def _times(kind: Any, logical: str) -> Column:
+    unit = {"millis": "ms", "micros": "us", "nanos": "ns"}[logical.rpartition("-")[2]]
+    written = pa.timestamp(unit, tz=kind.tz)
+    if written == kind:
+        return Leaf(kind)
+    safe = unit == "ms"  # nanoseconds are cut off
+    return Leaf(kind, lambda values: pa.array(values, written).cast(kind, safe=safe))

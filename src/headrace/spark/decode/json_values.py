@@ -1,0 +1,126 @@
+"""JSON by a schema of Spark's. One compiled decoder checks types and ranges as it reads, and makes no dictionaries.
+
+Arrow's own reader of JSON takes about as long (0.7 microseconds against 0.6 for 110 bytes and seven fields), knows
+neither maps nor decimals, and tells of one wrong value only that the whole block is.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from decimal import ROUND_HALF_UP, Context, Decimal
+from operator import attrgetter
+from typing import Annotated, Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from headrace.errors import ConfigError
+from headrace.spark.decode.codec import Codec
+from headrace.spark.decode.columns import Array, Column, Field, Leaf, Map, Struct
+from headrace.spark.decode.ddl import TIMESTAMP, TIMESTAMP_NTZ, struct_type
+
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MICROSECOND: Final = dt.timedelta(microseconds=1)
+_MAX_FLOAT: Final = 3.4028234663852886e38
+
+
+def json_codec(schema: str) -> Codec:
+    """Return the decoder of objects.
+
+    Raises:
+        ConfigError: The schema is none, or has names or types that JSON cannot have.
+    """
+    annotation, column = _of(struct_type(schema))
+    return Codec(msgspec.json.Decoder(annotation).decode, column)
+
+
+def _integer(bits: int) -> Any:
+    return Annotated[int, msgspec.Meta(ge=-(2 ** (bits - 1)), le=2 ** (bits - 1) - 1)]
+
+
+_PLAIN: Final = {
+    pa.bool_(): bool,
+    pa.int8(): _integer(8),
+    pa.int16(): _integer(16),
+    pa.int32(): _integer(32),
+    pa.int64(): _integer(64),
+    pa.float32(): Annotated[float, msgspec.Meta(ge=-_MAX_FLOAT, le=_MAX_FLOAT)],
+    pa.float64(): float,
+    pa.string(): str,
+    pa.binary(): bytes,
+    pa.date32(): dt.date,
+    TIMESTAMP_NTZ: Annotated[dt.datetime, msgspec.Meta(tz=False)],
+}
+_KEYS: Final = {
+    kind: _PLAIN[kind]
+    for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.string(), pa.date32())
+}
+
+
+def _of(kind: Any) -> tuple[Any, Column]:
+    """Return what msgspec decodes, and how it becomes a column of the Arrow type."""
+    if pa.types.is_struct(kind):
+        return _struct(kind)
+    if pa.types.is_map(kind):
+        key = _KEYS.get(kind.key_type)
+        if key is None:
+            raise ConfigError(
+                "option schema has a map whose keys are neither strings nor whole numbers nor dates"
+            )
+        item, items = _of(kind.item_type)
+        return dict[key, item] | None, Map(Leaf(kind.key_type), items)  # type: ignore[valid-type]  # made here, not written
+    if pa.types.is_list(kind):
+        element, elements = _of(kind.value_type)
+        return list[element] | None, Array(elements)  # type: ignore[valid-type]  # as above
+    if pa.types.is_decimal(kind):
+        return Decimal | None, Leaf(kind, _fitting(kind.precision, kind.scale))
+    if kind == TIMESTAMP:
+        return dt.datetime | int | float | None, Leaf(kind, _timestamps)
+    return _PLAIN[kind] | None, Leaf(kind)
+
+
+def _struct(kind: Any) -> tuple[Any, Column]:
+    fields, parts, names = [], [], {}
+    for number, field in enumerate(kind):
+        annotation, column = _of(field.type)
+        attribute = f"f{number}"
+        names[attribute] = field.name
+        fields.append((attribute, annotation, None))
+        parts.append(Field(field.name, attrgetter(attribute), column))
+    try:
+        made = msgspec.defstruct("value", fields, rename=names, gc=False, eq=False)
+    except ValueError as error:
+        raise ConfigError(f"option schema has a name that JSON cannot have: {error}") from None
+    return made | None, Struct(parts)
+
+
+def _timestamps(values: Sequence[Any]) -> Any:
+    """Return times in microseconds: text without a zone is in UTC, and numbers are seconds since 1970."""
+    if all(value is None or type(value) is dt.datetime for value in values):
+        return values
+    return [_microseconds(value) for value in values]
+
+
+def _microseconds(value: Any) -> int | None:
+    if isinstance(value, dt.datetime):
+        aware = value if value.tzinfo else value.replace(tzinfo=dt.UTC)
+        return (aware - _EPOCH) // _MICROSECOND
+    if isinstance(value, float):
+        return round(value * 1_000_000)
+    return None if value is None else value * 1_000_000
+
+
+def _fitting(precision: int, scale: int) -> Callable[[Sequence[Any]], Any]:
+    context, unit = Context(prec=precision), Decimal(1).scaleb(-scale)
+
+    def fit(value: Decimal) -> Decimal:
+        try:
+            found = value.quantize(unit, ROUND_HALF_UP, context)
+        except ArithmeticError:
+            found = Decimal("NaN")
+        if not found.is_finite():
+            raise ValueError(f"{value} does not fit decimal({precision},{scale})")
+        return found
+
+    return lambda values: [None if value is None else fit(value) for value in values]

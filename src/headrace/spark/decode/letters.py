@@ -1,0 +1,85 @@
+"""Records whose values do not decode, on their way to a topic of dead letters, with the headers that workers give theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+
+from headrace.clients.consumer.records import ConsumerRecord
+from headrace.clients.producer.blocking import Producer
+from headrace.errors import HeadraceError
+from headrace.spark.cluster import client_properties
+from headrace.spark.options.source import SourceOptions
+from headrace.workers.letters import dead_letter_headers
+
+GROUP: Final = "headrace-spark"
+"""Whose letters they are, if the read has no group."""
+
+
+class DeadLetters:
+    """The producer of one task's letters; a context manager."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        """Prepare a producer; nothing is connected before the first letter."""
+        assert options.decode is not None
+        assert options.decode.dlq_topic is not None
+        self._topic = options.decode.dlq_topic
+        self._group = options.group or GROUP
+        self._producer = Producer(
+            options.client.bootstrap,
+            serde="bytes",
+            key_serde="bytes",
+            **client_properties(options.client),
+        )
+
+    def send(self, batch: Any, errors: Mapping[int, str]) -> None:
+        """Write the records of some rows, and wait until they are durable.
+
+        Raises:
+            HeadraceError: They could not be written; those of a task that is run again are written again.
+        """
+        try:
+            for row, why in errors.items():
+                record = _record(batch, row)
+                self._producer.send(
+                    self._topic,
+                    record.value,
+                    key=record.key,
+                    headers=dead_letter_headers(record, self._group, 1, UndecodableValue(why)),
+                    timestamp_ms=max(record.timestamp_ms, 0),
+                )
+            self._producer.flush()
+        except HeadraceError as error:
+            raise HeadraceError(
+                f"option onError: {len(errors)} values do not decode, and cannot be written to {self._topic}: {error}"
+            ) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._producer.close()
+
+
+class UndecodableValue(ValueError):  # noqa: N818 - letters show this name to people
+    """What a dead letter names as its error."""
+
+
+def _record(batch: Any, row: int) -> ConsumerRecord:
+    cells = {name: batch.column(name)[row] for name in batch.schema.names}
+    return ConsumerRecord(
+        cells["topic"].as_py(),
+        cells["partition"].as_py(),
+        cells["offset"].as_py(),
+        cells["timestamp"].value // 1000,
+        cells["key"].as_py(),
+        cells["value"].as_py(),
+        tuple((each["key"], each["value"]) for each in cells["headers"].as_py()),
+        -1,
+    )

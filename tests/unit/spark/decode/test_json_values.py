@@ -1,0 +1,167 @@
+"""JSON values: every type, what is missing and what is more, and what does not fit."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from headrace.errors import ConfigError
+from headrace.spark.decode.codec import codec_of
+from headrace.spark.options.decode import DecodeOptions
+
+
+def decode(schema: str, *values: Any) -> tuple[list[Any], dict[int, str]]:
+    encoded = [
+        each if each is None or isinstance(each, bytes) else json.dumps(each).encode()
+        for each in values
+    ]
+    column, errors = codec_of(DecodeOptions("json", schema)).decode(encoded)
+    column.validate(full=True)
+    return column.to_pylist(), errors
+
+
+def test_every_type_decodes() -> None:
+    schema = (
+        "a tinyint, b smallint, c int, d bigint, e float, f double, g decimal(10,2), h string, i binary, j boolean, "
+        "k date, l timestamp, m timestamp_ntz, n array<int>, o map<string,bigint>, p struct<x:int,y:array<string>>"
+    )
+    value = {
+        "a": -128,
+        "b": 32767,
+        "c": -(2**31),
+        "d": 2**63 - 1,
+        "e": 0.5,
+        "f": 3,
+        "g": 12.345,
+        "h": "é\u0000",
+        "i": "AAE=",
+        "j": True,
+        "k": "2026-11-21",
+        "l": "2026-11-21T12:00:00.5+02:00",
+        "m": "2026-11-21 12:00:00",
+        "n": [1, None],
+        "o": {"k": 1, "l": None},
+        "p": {"x": 1, "y": []},
+    }
+
+    rows, errors = decode(schema, value, {}, dict.fromkeys(value))
+
+    assert not errors
+    noon = dt.datetime.fromisoformat("2026-11-21T12:00")
+    assert rows[0] == {
+        **value,
+        "g": Decimal("12.35"),
+        "i": b"\x00\x01",
+        "k": noon.date(),
+        "l": dt.datetime(2026, 11, 21, 10, 0, 0, 500_000, dt.UTC),
+        "m": noon,
+        "o": [("k", 1), ("l", None)],
+    }
+    assert rows[1] == rows[2] == dict.fromkeys(value)
+
+
+def test_fields_that_no_column_has_are_passed_over() -> None:
+    rows, errors = decode(
+        "b int, `c d` struct<x:int>", {"a": [{}], "b": 1, "c d": {"y": 2, "x": 3}}
+    )
+    assert rows == [{"b": 1, "c d": {"x": 3}}]
+    assert not errors
+
+
+def test_nothing_is_null_and_no_error() -> None:
+    assert decode("a int", None, b"null", b' {"a": 1}\n') == ([None, None, {"a": 1}], {})
+
+
+def test_times_are_text_or_seconds() -> None:
+    values = [1.5, "1970-01-01T00:00:02Z", -1, "1970-01-01 00:00:03", None]
+    rows, errors = decode("t timestamp", *({"t": each} for each in values))
+    seconds = [row["t"] and row["t"].timestamp() for row in rows]
+    assert seconds == [1.5, 2, -1, 3, None]
+    assert not errors
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("tinyint", "128"),
+        ("smallint", "-32769"),
+        ("int", "2147483648"),
+        ("bigint", "9223372036854775808"),
+        ("bigint", "1" + "0" * 5000),
+        ("bigint", "1.5"),
+        ("float", "1e39"),
+        ("double", "1e400"),
+        ("decimal(4,2)", "100"),
+        ("decimal(4,2)", "1e1000000"),
+        ("decimal(4,2)", '"NaN"'),
+        ("string", "1"),
+        ("string", '"\\ud800"'),
+        ("string", '"\xff"'),
+        ("binary", '"*"'),
+        ("boolean", "1"),
+        ("date", '"2026-02-30"'),
+        ("timestamp", '"soon"'),
+        ("timestamp", "1e300"),
+        ("timestamp", "9223372036855"),
+        ("timestamp_ntz", '"2026-11-21T12:00:00Z"'),
+        ("array<int>", "{}"),
+        ("map<string,int>", '{"a": "b"}'),
+        ("struct<x:int>", "[]"),
+    ],
+)
+def test_one_wrong_value_is_found_among_good_ones(kind: str, value: str) -> None:
+    bad = b'{"a": %s}' % value.encode("latin-1")
+    rows, errors = decode(f"a {kind}, n int", {"n": 1}, {"n": 2}, bad, {"n": 3}, None)
+    assert [row and row["n"] for row in rows] == [1, 2, None, 3, None]
+    assert rows[2] is None
+    assert list(errors) == [2]
+    assert errors[2]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"",
+        b" ",
+        b"{",
+        b"}",
+        b"[]",
+        b"1",
+        b'{"n":1}{"n":2}',
+        b'{"n":1},"m":{}',
+        b'{"n":1}\n{"n":2}',
+        b"\xef\xbb\xbf{}",
+        b'{"m":' + b"[" * 5000,
+        b'{"n":1',
+    ],
+)
+def test_what_is_no_json_takes_nothing_with_it(bad: bytes) -> None:
+    rows, errors = decode("n int", {"n": 1}, bad, b"}", {"n": 2})
+    assert [row and row["n"] for row in rows] == [1, None, None, 2]
+    assert list(errors) == [1, 2]
+
+
+def test_an_error_names_the_field() -> None:
+    _, errors = decode("p struct<x:array<int>>", {"p": {"x": [1, "2"]}})
+    assert "`$.p.x[1]`" in errors[0]
+    assert "int" in errors[0]
+
+
+@pytest.mark.parametrize(
+    "schema", ["a map<binary,int>", "a map<array<int>,int>", "a map<double,int>", '`"` int']
+)
+def test_schemas_that_json_cannot_have_are_refused(schema: str) -> None:
+    with pytest.raises(ConfigError, match="option schema"):
+        codec_of(DecodeOptions("json", schema))
+
+
+def test_keys_of_maps_may_be_numbers_and_dates() -> None:
+    rows, errors = decode(
+        "m map<int,string>, d map<date,int>", {"m": {"1": "a"}, "d": {"2026-01-01": 1}}
+    )
+    assert rows == [{"m": [(1, "a")], "d": [(dt.date(2026, 1, 1), 1)]}]
+    assert not errors
