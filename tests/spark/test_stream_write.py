@@ -16,7 +16,8 @@ import headrace
 from headrace.clients.blocking import BlockingClient
 from headrace.spark.datasource import HeadraceDataSource
 from headrace.spark.options.sink import sink_options
-from headrace.spark.sink.cluster import open_cluster
+from headrace.spark.sink.cluster import Cluster
+from headrace.spark.sink.producer import end_transactions
 from headrace.spark.sink.stream import HeadraceStreamWriter
 from tests.spark.conftest import Reader, Topics, produce_values
 
@@ -79,18 +80,19 @@ class FaultyWriter(HeadraceStreamWriter):
             os.kill(os.getpid(), signal.SIGKILL)
 
     def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803 - Spark's name
-        if self.fault == "commit" and batchId == 1:
-            cluster = open_cluster(self._rows._options)
-            whole = type(cluster).end
-            type(cluster).end = lambda self, transactions, *, committed: whole(
-                self, transactions[: 1 if committed else None], committed=committed
+        if self.fault != "commit" or batchId != 1:
+            super().commit(messages, batchId)
+            return
+
+        def first_only(self: Cluster, transactions: Any, *, committed: bool) -> Any:
+            return end_transactions(
+                self.client, transactions[: 1 if committed else None], committed=committed
             )
-            try:
-                super().commit(messages, batchId)
-            finally:
-                type(cluster).end = whole
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Cluster, "end", first_only)
+            super().commit(messages, batchId)
             raise RuntimeError("the driver dies here")
-        super().commit(messages, batchId)
 
 
 class FaultySink(HeadraceDataSource):

@@ -1,0 +1,62 @@
+"""The options of a write: what makes it exactly once, and what contradicts it."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.errors import ConfigError
+from headrace.spark.options.sink import Once, producer_config, sink_options
+
+GOOD = {"kafka.bootstrap.servers": "h:1", "topic": "out"}
+
+
+def test_streams_are_exactly_once_and_batches_if_they_can_be_told_apart() -> None:
+    assert sink_options(GOOD, streaming=True).exactly_once
+    assert not sink_options({**GOOD, "delivery": "at_least_once"}, streaming=True).exactly_once
+    assert not sink_options(GOOD, streaming=False).exactly_once
+
+    once = sink_options({**GOOD, "txnAppId": "app", "txnVersion": "7"}, streaming=False)
+
+    assert (once.exactly_once, once.transaction) == (True, Once("headrace-spark-app", 7))
+
+
+def test_names_begin_as_access_control_wants_them() -> None:
+    given = {**GOOD, "txnAppId": "app", "txnVersion": "7", "kafka.transactional.id": "team"}
+
+    options = sink_options(given, streaming=False)
+
+    assert options.transaction == Once("team-app", 7)
+    assert producer_config(options.client).transactional_id is None
+
+
+def test_what_spark_keeps_among_the_options_of_a_stream_is_let_pass() -> None:
+    sink_options({**GOOD, "checkpointLocation": "x", "queryName": "q"}, streaming=True)
+
+
+@pytest.mark.parametrize(
+    ("streaming", "options", "message"),
+    [
+        (True, {"delivery": "once"}, "delivery is one of exactly_once, at_least_once"),
+        (True, {"txnAppId": "a", "txnVersion": "1"}, "are for batch writes"),
+        (False, {"txnAppId": "a"}, "are given together"),
+        (False, {"txnVersion": "1"}, "are given together"),
+        (False, {"txnAppId": "a", "txnVersion": "-1"}, "txnVersion must be a whole number"),
+        (False, {"delivery": "exactly_once"}, "needs txnAppId and txnVersion"),
+        (
+            False,
+            {"delivery": "at_least_once", "txnAppId": "a", "txnVersion": "1"},
+            "leave them or delivery out",
+        ),
+        (True, {"kafka.acks": "1"}, "kafka.acks cannot be '1': what Spark writes is always"),
+        (True, {"kafka.enable.idempotence": "false"}, "always acknowledged by all replicas"),
+        (True, {"kafka.lingre.ms": "1"}, "linger"),
+        (
+            True,
+            {"delivery": "at_least_once", "kafka.transactional.id": "x"},
+            "leave one of the two out",
+        ),
+    ],
+)
+def test_contradictions(streaming: bool, options: dict[str, str], message: str) -> None:  # noqa: FBT001 - a case
+    with pytest.raises(ConfigError, match=message):
+        sink_options({**GOOD, **options}, streaming=streaming)

@@ -1,0 +1,128 @@
+"""Arrow columns become records, and columns that cannot be written are told with the way out."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from headrace.clients.producer.many import Row
+from headrace.errors import ConfigError, HeadraceError
+from headrace.spark.options.sink import sink_options
+from headrace.spark.sink.columns import check_columns, rows_by_topic
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+MOMENT = pa.timestamp("us", tz="UTC")
+
+
+def records(batch: pa.RecordBatch, topic: str | None = "t") -> dict[str, list[Row]]:
+    return {rows.topic: list(rows.records) for rows in rows_by_topic(batch, topic, 77)}
+
+
+def batch(**columns: pa.Array) -> pa.RecordBatch:
+    return pa.record_batch(list(columns.values()), names=list(columns))
+
+
+def check(columns: dict[str, str], **options: str) -> None:
+    given = {"kafka.bootstrap.servers": "h:1", **options}
+    check_columns(columns, sink_options(given, streaming=False))
+
+
+def test_each_column_has_its_place() -> None:
+    at = dt.datetime(2013, 1, 1, 10, 0, 0, 123_999, dt.UTC)
+    rows = batch(
+        key=pa.array(["k", None]),
+        value=pa.array([b"v", None], pa.binary()),
+        partition=pa.array([2, None], pa.int32()),
+        timestamp=pa.array([at, None], MOMENT),
+        headers=pa.array(
+            [[{"key": "h", "value": b"1"}, {"key": "n", "value": None}], None], HEADERS
+        ),
+    )
+
+    assert records(rows) == {
+        "t": [
+            (b"k", b"v", [("h", b"1"), ("n", None)], 1_357_034_400_123, 2),
+            (None, None, (), 77, None),
+        ]
+    }
+    (found,) = rows_by_topic(rows, "t", 77)
+    assert found.partitions == {2}
+
+
+def test_a_value_alone_and_times_before_1970() -> None:
+    before = dt.datetime(1969, 12, 31, 23, 59, 59, 999_500, dt.UTC)
+    assert records(batch(value=pa.array(["é"]))) == {"t": [(None, "é".encode(), (), 77, None)]}
+    early = batch(value=pa.array([b""]), timestamp=pa.array([before], MOMENT))
+    assert records(early) == {"t": [(None, b"", (), -1, None)]}
+
+
+def test_a_slice_has_its_own_rows() -> None:
+    whole = batch(
+        value=pa.array([b"0", b"1", b"2"]),
+        headers=pa.array(
+            [[{"key": None, "value": b""}], [{"key": "h", "value": b"x"}], []], HEADERS
+        ),
+    )
+    assert records(whole.slice(1)) == {
+        "t": [(None, b"1", [("h", b"x")], 77, None), (None, b"2", (), 77, None)]
+    }
+
+
+def test_topics_of_rows_keep_each_ones_order() -> None:
+    rows = batch(value=pa.array([b"0", b"1", b"2", b"3"]), topic=pa.array(["a", "b", "a", "b"]))
+
+    values = {topic: [row[1] for row in found] for topic, found in records(rows, None).items()}
+
+    assert values == {"a": [b"0", b"2"], "b": [b"1", b"3"]}
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"topic": pa.array(["a", None])}, "a row has no topic: set the option topic"),
+        (
+            {
+                "topic": pa.array(["a", "a"]),
+                "headers": pa.array([[{"key": None, "value": b""}], []], HEADERS),
+            },
+            "a header has no key",
+        ),
+    ],
+)
+def test_rows_that_are_no_records(columns: dict[str, Any], message: str) -> None:
+    with pytest.raises(HeadraceError, match=message):
+        records(batch(value=pa.array([b"v", b"w"]), **columns), None)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (
+            {"value": "bigint"},
+            r"must be binary or string, not bigint: select CAST\(value AS STRING\)",
+        ),
+        (
+            {"key": "string"},
+            r"a column value is needed, got key: .* to_json\(struct\(\*\)\) AS value",
+        ),
+        ({}, "a column value is needed, got none"),
+        ({"value": "string", "Key": "string"}, "unknown column Key: did you mean key"),
+        ({"value": "string", "carrier": "string"}, "unknown column carrier: drop it"),
+        ({"value": "string", "offset": "bigint"}, "column offset cannot be written: drop it"),
+        ({"value": "string", "partition": "bigint"}, r"select CAST\(partition AS INT\)"),
+        ({"value": "string", "headers": "map<string,string>"}, "column headers must be array"),
+    ],
+)
+def test_columns_that_cannot_be_written(columns: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check(columns, topic="t")
+
+
+def test_a_topic_is_an_option_or_a_column() -> None:
+    check({"value": "binary", "topic": "string"})
+    check({"value": "binary"}, topic="t")
+    with pytest.raises(ConfigError, match="set the option topic"):
+        check({"value": "binary"})

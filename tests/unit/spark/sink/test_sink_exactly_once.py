@@ -1,0 +1,164 @@
+"""What an exactly-once write is told when it cannot be sure; that it is right when it is told nothing: test_sink_once.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import headrace
+from headrace.clients.producer.many import Rows
+from headrace.errors import HeadraceError
+from headrace.spark.options.reader import ClientOptions
+from headrace.spark.options.sink import MARKER_TOPIC, Once, SinkOptions
+from headrace.spark.sink import cluster as clusters
+from headrace.spark.sink.cluster import Cluster, check_cluster, open_cluster
+from headrace.spark.sink.exactly_once import (
+    PartitionWrite,
+    abort_batch,
+    commit_batch,
+    write_partition,
+)
+from headrace.testing import Broker
+
+OPTIONS = SinkOptions(
+    ClientOptions("unused:1", (("linger.ms", "0"),)), topic="t", exactly_once=True
+)
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker() as broker:
+        broker.create_topic("t")
+        broker.create_topic(MARKER_TOPIC)
+        yield broker
+
+
+@pytest.fixture
+def cluster(broker: Broker) -> Iterator[Cluster]:
+    cluster = open_cluster(OPTIONS, broker)
+    yield cluster
+    cluster.client.close()
+
+
+def write(cluster: Cluster, version: int, *rows: int, partition: int = 0) -> PartitionWrite:
+    given = iter(
+        [(1, lambda row=row: [Rows("t", [(None, b"%d" % row, (), 0, None)])]) for row in rows]
+    )
+    return write_partition(cluster, Once("q", version), partition, given)
+
+
+def commit(cluster: Cluster, *writes: PartitionWrite, fail_on_lost_marker: bool = True) -> None:
+    commit_batch(cluster, writes, streaming=True, fail_on_lost_marker=fail_on_lost_marker)
+
+
+def values(broker: Broker) -> list[bytes | None]:
+    with headrace.Consumer(
+        broker, isolation_level="read_committed", auto_offset_reset="earliest"
+    ) as consumer:
+        place = headrace.TopicPartition("t", 0)
+        consumer.assign([place])
+        found = []
+        while (consumer.position(place) or 0) < consumer.end_offsets([place])[place]:
+            found += [record.value for record in consumer.poll(0.01)]
+        return found
+
+
+def test_a_batch_is_there_when_it_is_committed_and_not_before(
+    broker: Broker, cluster: Cluster
+) -> None:
+    first, empty = write(cluster, 0, 1, 2), write(cluster, 0, partition=1)
+    assert values(broker) == []
+    commit(cluster, first, empty)
+    assert values(broker) == [b"1", b"2"]
+
+    again = write(cluster, 0, 1, 2)
+    commit(cluster, again, empty)
+
+    assert (again.repeated, again.records, empty.transaction) == (True, 0, None)
+    assert values(broker) == [b"1", b"2"]
+
+
+def test_an_aborted_batch_was_never_there_and_holds_nobody_up(
+    broker: Broker, cluster: Cluster
+) -> None:
+    abort_batch(cluster, [write(cluster, 0, 1)])
+    broker.publish("t", b"other")
+    assert values(broker) == [b"other"]
+
+
+def test_a_task_whose_rows_cannot_be_written_aborts(broker: Broker, cluster: Cluster) -> None:
+    large = iter([(1, lambda: [Rows("t", [(None, b"x" * (2 << 20), (), 0, None)])])])
+    with pytest.raises(HeadraceError, match=r"max\.request\.size"):
+        write_partition(cluster, Once("q", 0), 0, large)
+    broker.publish("t", b"other")
+    assert values(broker) == [b"other"]
+
+
+def test_a_batch_that_took_longer_than_its_transactions_is_to_be_repeated(
+    broker: Broker, cluster: Cluster
+) -> None:
+    late = write(cluster, 0, 1)
+    broker.advance(901_000)
+
+    with pytest.raises(
+        HeadraceError, match=r"longer than kafka\.transaction\.timeout\.ms, raise that"
+    ):
+        commit(cluster, late)
+    commit(cluster, write(cluster, 0, 1))
+
+    assert values(broker) == [b"1"]
+
+
+def test_markers_that_are_gone_are_not_taken_for_a_beginning(
+    broker: Broker, cluster: Cluster
+) -> None:
+    lost = write(cluster, 5, 1)
+    with pytest.raises(
+        HeadraceError, match=r"(?s)nothing is known any more .* failOnLostMarker=false"
+    ):
+        commit(cluster, lost)
+    assert values(broker) == []
+
+    commit(cluster, lost, fail_on_lost_marker=False)
+
+    assert values(broker) == [b"1"]
+    commit(cluster, write(cluster, 6, 2))
+
+
+def test_a_checkpoint_that_was_set_back_is_not_taken_for_done(cluster: Cluster) -> None:
+    for version in range(3):
+        commit(cluster, write(cluster, version, version))
+    with pytest.raises(HeadraceError, match="batch 1 of q is to be written after batch 2 was"):
+        write(cluster, 1, 1)
+    other = write(cluster, 1, 1, partition=7)
+    with pytest.raises(HeadraceError, match="batch 1 of q is to be written after batch 2 was"):
+        commit(cluster, other)
+
+
+def test_other_rows_or_another_division_are_refused(broker: Broker, cluster: Cluster) -> None:
+    commit(cluster, write(cluster, 0, 1, 2))
+
+    with pytest.raises(
+        HeadraceError, match=r"as 1 partitions, and now .* has 1 rows in partition 0 instead of 2"
+    ):
+        write(cluster, 0, 1)
+    with pytest.raises(
+        HeadraceError, match="as 1 partitions, and now that it is repeated it has 2"
+    ):
+        commit(cluster, write(cluster, 0, 1, 2), write(cluster, 0, 3, partition=1))
+    assert values(broker) == [b"1", b"2"]
+
+
+def test_what_a_write_needs_is_made_or_asked_for_before_it_begins(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.delete_topic(MARKER_TOPIC)
+    opened = open_cluster(OPTIONS, broker)
+    monkeypatch.setattr(clusters, "open_cluster", lambda _: opened)
+    monkeypatch.setattr(clusters, "_checked", set())
+
+    check_cluster(OPTIONS)
+
+    assert MARKER_TOPIC in broker.topics()
+    opened.client.close()

@@ -1,0 +1,139 @@
+"""Rows that nobody asks the fate of one by one, and transactions that somebody else ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import headrace
+from headrace.clients.blocking import BlockingClient
+from headrace.clients.producer.many import Row, Rows
+from headrace.errors import ApiError, FatalTransactionError, HeadraceError, TransactionStateError
+from headrace.protocol.api_keys import ApiKey
+from headrace.spark.sink.producer import OpenTransaction, RowProducer, end_transactions
+from headrace.testing import Broker
+from headrace.testing.faults import error
+
+
+@pytest.fixture(params=["classic", "newest"])
+def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    with Broker() as broker:
+        if request.param == "classic":
+            broker.faults.max_versions("3.9")
+        broker.create_topic("t", partitions=3)
+        yield broker
+
+
+def producer(broker: Broker, **options: Any) -> RowProducer:
+    return RowProducer(broker, **{"linger_ms": 0, "serde": "bytes", **options})
+
+
+def row(value: bytes, key: bytes | None = None, partition: int | None = None) -> Row:
+    return (key, value, (("h", b"x"),), 7, partition)
+
+
+def values(broker: Broker, partition: int) -> list[bytes | None]:
+    return [record.value for record in broker.read("t", partition, 0, 10_000)]
+
+
+def test_rows_go_where_send_puts_them(broker: Broker) -> None:
+    keys = [b"key-%d" % number for number in range(50)]
+    with producer(broker, batch_size=200) as rows:
+        rows.send_rows(
+            Rows("t", [row(key, key) for key in keys] + [row(b"there", partition=2)], {2})
+        )
+        rows.flush()
+        assert (rows.delivered, rows.failed) == (51, 0)
+    broker.create_topic("other", partitions=3)
+    with headrace.Producer(broker) as single:
+        places = {key: single.send("other", key, key=key).result().partition for key in keys}
+
+    for partition in range(3):
+        expected = [key for key in keys if places[key] == partition]
+        assert values(broker, partition) == expected + [b"there"] * (partition == 2)
+
+
+def test_rows_without_a_key_share_batches_and_wait_for_room(broker: Broker) -> None:
+    with producer(broker, batch_size=1000, buffer_memory=2000) as rows:
+        rows.send_rows(Rows("t", (row(b"x" * 100) for _ in range(500))))
+        rows.flush()
+        assert rows.delivered == 500
+
+
+@pytest.mark.parametrize("partition", [-1, 3])
+def test_a_partition_that_is_not_there_is_told_before_anything_is_sent(
+    broker: Broker, partition: int
+) -> None:
+    with producer(broker) as rows:
+        rows.send_rows(Rows("t", [row(b"a")]))
+        with pytest.raises(ApiError, match=f"none numbered {partition}"):
+            rows.send_rows(Rows("t", [row(b"b", partition=partition)], {partition}))
+
+
+def test_rows_that_do_not_arrive_are_told_by_the_flush(broker: Broker) -> None:
+    broker.faults.on(ApiKey.PRODUCE, error("INVALID_RECORD"))
+    with producer(broker, retries=0) as rows:
+        rows.send_rows(Rows("t", [row(b"a"), row(b"b")]))
+        with pytest.raises(ApiError, match="INVALID_RECORD"):
+            rows.flush()
+        assert rows.failed == 2
+
+
+def opened(broker: Broker, value: bytes = b"v") -> OpenTransaction:
+    with producer(broker, transactional_id="tx") as rows:
+        rows.begin_transaction()
+        rows.send_rows(Rows("t", [row(value, partition=0)], {0}))
+        return rows.hand_over()
+
+
+def committed(broker: Broker) -> list[bytes | None]:
+    place = headrace.TopicPartition("t", 0)
+    with headrace.Consumer(
+        broker, isolation_level="read_committed", auto_offset_reset="earliest"
+    ) as consumer:
+        consumer.assign([place])
+        found = []
+        while (consumer.position(place) or 0) < consumer.end_offsets([place])[place]:
+            found += [record.value for record in consumer.poll(0.01)]
+        return found
+
+
+def test_a_transaction_is_ended_by_who_has_it_and_as_often_as_that_asks(broker: Broker) -> None:
+    with BlockingClient(broker) as client:
+        assert end_transactions(client, [opened(broker, b"no")], committed=False) == {}
+        transaction = opened(broker)
+        assert committed(broker) == []
+        for _ in range(2):
+            assert end_transactions(client, [transaction], committed=True) == {}
+        assert committed(broker) == [b"v"]
+        assert list(end_transactions(client, [transaction], committed=False)) == [transaction]
+    assert committed(broker) == [b"v"]
+
+
+def test_whoever_takes_over_the_id_has_aborted_it(broker: Broker) -> None:
+    transaction = opened(broker)
+    with producer(broker, transactional_id="tx") as heir, BlockingClient(broker) as client:
+        heir.init_transactions()
+        failures = end_transactions(client, [transaction], committed=True)
+
+    assert isinstance(failures[transaction], HeadraceError)
+    assert committed(broker) == []
+
+
+def test_who_has_handed_over_does_nothing_more(broker: Broker) -> None:
+    with producer(broker, transactional_id="tx") as rows:
+        with pytest.raises(TransactionStateError, match="no transaction to hand over"):
+            rows.hand_over()
+        rows.begin_transaction()
+        rows.send_rows(Rows("t", [row(b"v")]))
+        rows.hand_over()
+        for call in (
+            rows.begin_transaction,
+            rows.abort_transaction,
+            rows.commit_transaction,
+            rows.hand_over,
+        ):
+            with pytest.raises(FatalTransactionError, match="was handed over: use a new producer"):
+                call()
