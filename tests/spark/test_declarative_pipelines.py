@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+import headrace
 from headrace.clients.blocking import BlockingClient
 from headrace.spark.session import JVM_OPTIONS
-from tests.spark.conftest import Reader, Topics, produce_values
+from tests.fixtures.targets import Target
+from tests.spark.conftest import Topics, produce_values
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "pipelines.md"
 TIMEOUT_S = 600
@@ -35,15 +37,14 @@ spark.sql.warehouse.dir warehouse
 )
 @pytest.mark.timeout(TIMEOUT_S + 60)
 def test_spark_pipelines_runs_the_definitions_of_the_page(
-    read: Reader, topics: Topics, client: BlockingClient, tmp_path: Path
+    server: Target, topics: Topics, client: BlockingClient, tmp_path: Path
 ) -> None:
     source, sink = topics.create(partitions=2), topics.create()
     produce_values(client, source, 0, range(10))
     produce_values(client, source, 1, range(10, 20))
     program = PAGE.read_text().partition("flights.py\n")[2].partition("$ spark-pipelines")[0]
-    program = program.replace("127.0.0.1:9092", read.bootstrap)
+    program = program.replace("127.0.0.1:9092", server.bootstrap)
     program = program.replace('"texts"', f'"{sink}"').replace('"flights"', f'"{source}"', 1)
-    program = program.replace('table("flights")', 'table("flights")')
     (tmp_path / "transformations").mkdir()
     (tmp_path / "transformations" / "flights.py").write_text(program)
     (tmp_path / "pipeline.yml").write_text(SPEC.format(directory=tmp_path))
@@ -67,5 +68,10 @@ def test_spark_pipelines_runs_the_definitions_of_the_page(
     )
 
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
-    rows = read.batch(sink, kafka__isolation__level="read_committed").collect()
-    assert sorted(int(row["value"]) for row in rows) == list(range(20))
+    with headrace.Consumer(server.bootstrap, isolation_level="read_committed") as consumer:
+        consumer.assign([headrace.TopicPartition(sink, 0)])
+        consumer.seek_to_beginning()
+        values: list[int] = []
+        while records := consumer.poll(1.0):
+            values += [int(record.value) for record in records]
+    assert sorted(values) == list(range(20))

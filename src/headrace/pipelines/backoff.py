@@ -52,6 +52,10 @@ class Backoff:
         return float(min(self.first_s * 2 ** (failures - 1), self.longest_s))
 
 
+_GONE: Final = re.compile(
+    r"(?:Py4JError|Py4JNetworkError|ConnectionRefusedError|ConnectionResetError|BrokenPipeError): "
+)
+"""What the driver sees of a JVM that was killed."""
 _CAUSES: Final = re.compile(
     r"^(?:[a-z_]+\.)*(?P<kind>[A-Z]\w*(?:Error|Exception)): (?P<text>.+)$", re.MULTILINE
 )
@@ -62,6 +66,8 @@ def summary(failure: str) -> str:
 
     Spark wraps the exception of Python code in several pages; the last line of the innermost traceback is wanted.
     """
+    if _GONE.match(failure):
+        return "Spark's JVM has ended; its log may say why"
     python = failure.rfind("Traceback (most recent call last)")
     if python >= 0 and (found := _CAUSES.search(failure, python)):
         kind, text = found["kind"], found["text"].strip()

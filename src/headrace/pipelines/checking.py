@@ -161,8 +161,6 @@ def _topic_source(topic: Topic, group: str, connection: Connection) -> Iterator[
     if unknown:
         yield f"include must name some of {', '.join(TOPIC_COLUMNS)}, not {', '.join(unknown)}"
         return
-    if topic.include and topic.schema is None:
-        yield "include is for topics with a schema; without one the frame has all of a record's columns"
     if topic.schema is None and topic.format in DECODED:
         yield f'format {topic.format} needs schema=; format="binary" gives records as they are'
         return

@@ -34,6 +34,7 @@ def source_options_of(topic: Topic, group: str, connection: Connection) -> dict[
     if decodes(topic):
         assert topic.schema is not None
         options |= {"format": topic.format, "schema": topic.schema, "onError": topic.on_error}
+    if topic.include or decodes(topic):
         options["columns"] = ",".join(dict.fromkeys([*topic.include, "value"]))
     return connection.options({**options, **given})
 

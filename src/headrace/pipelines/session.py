@@ -21,8 +21,8 @@ from headrace.spark.session import open_session, stop_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
-"""They write every error as pages of JSON to standard error, besides raising it."""
+LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger", "py4j")
+"""They write pages about every error to standard error, besides raising it."""
 DEFAULT_MASTER: Final = "local[*]"
 SETTINGS: Final[Mapping[str, str]] = {
     "spark.ui.showConsoleProgress": "false",

@@ -57,4 +57,5 @@ def test_the_innermost_reason_is_shown() -> None:
         summary("x\nTraceback (most recent call last):\n  f\nValueError: bad\n")
         == "ValueError: bad"
     )
+    assert "JVM has ended" in summary("Py4JError: An error occurred while calling o159.isActive")
     assert summary("") == "it failed and does not say why"

@@ -90,7 +90,6 @@ def test_all_that_is_wrong_is_listed_with_file_and_line(tmp_path: Path) -> None:
             {"source": topic("o", schema="a INT", include=("time",))},
             "include must name some of key",
         ),
-        ({"source": topic("o", format="binary", include=("key",))}, "include is for topics with"),
         ({"source": topic("o", schema="a INT", on_error="skip")}, "option onError must be fail"),
         ({"source": topic("o", schema="a INT", starting="soon")}, "option startingOffsets must be"),
         (
@@ -185,6 +184,9 @@ def test_options_of_a_topic_by_its_role() -> None:
     assert (written["topic"], written["markerTopic"]) == ("orders", "m")
     assert "maxOffsetsPerTrigger" not in written
     assert batch_sink_options_of(both, CONNECTION, "app", 7)["txnVersion"] == "7"
+    text = topic("orders", format="text", include=("key",))
+    assert source_options_of(text, "one", CONNECTION)["columns"] == "key,value"
+    assert "columns" not in source_options_of(topic("o", format="text"), "one", CONNECTION)
     weak = topic("orders", options={"delivery": "at_least_once"})
     assert "txnAppId" not in batch_sink_options_of(weak, CONNECTION, "app", 7)
 
