@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,9 +31,10 @@ def test_the_users_limit_holds_and_a_partition_that_was_left_out_has_nothing(
         "kafka.isolation.level": "read_committed",
     }
     client = ClusterClient(source_options(given, streaming=False).client)
-    monkeypatch.setattr(client, "_client", SimpleNamespace(fetch=fetch))
+    monkeypatch.setattr(client._client, "fetch", fetch)
 
     found = client.fetch({A0: FetchPosition(3, max_bytes=99), A1: FetchPosition(4, max_bytes=1001)})
+    client.close()
 
     assert found == {A0: FetchedPartition(), A1: FetchedPartition(b"x")}
     ((positions, rest),) = asked
