@@ -15,9 +15,11 @@ import pyarrow as pa
 from headrace.errors import CorruptRecordError
 from headrace.records.accel import Kernels, kernels
 from headrace.records.batch import (
+    CONTROL_FLAG,
     HEADER_SIZE,
     MAGIC,
     MIN_RECORD_SIZE,
+    TRANSACTIONAL_FLAG,
     BatchHeader,
     batch_crc,
     iterate_headers,
@@ -94,19 +96,20 @@ class RangeDecoder:
         for byte, header in iterate_headers(records):
             if self.position >= self.end:
                 return
+            last_offset, attributes = header.last_offset, header.attributes
             if header.magic != MAGIC or batch_crc(records, byte, header.size) != header.crc:
                 raise CorruptRecordError(
                     f"the batch at offset {header.base_offset} has a wrong CRC or format"
                 )
-            while aborted and aborted[0][1] <= header.last_offset:
+            while aborted and aborted[0][1] <= last_offset:
                 self._aborting.add(aborted.pop(0)[0])
-            if header.last_offset < self.position:
+            if last_offset < self.position:
                 continue
-            if header.is_control:
+            if attributes & CONTROL_FLAG:
                 self._end_transaction(records, byte, header)
-            elif not (header.is_transactional and header.producer_id in self._aborting):
+            elif not (attributes & TRANSACTIONAL_FLAG and header.producer_id in self._aborting):
                 yield from self._decode(_section(records, byte, header), header)
-            self.position = max(self.position, min(header.next_offset, self.end))
+            self.position = min(last_offset + 1, self.end)
 
     def finish(self) -> Iterator[Any]:
         """Yield what is left."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headrace.errors import CorruptRecordError
 from headrace.records.accel import ColumnWriter
-from headrace.records.batch import BatchHeader, TimestampType
+from headrace.records.batch import LOG_APPEND_TIME_FLAG, BatchHeader, TimestampType
 from headrace.records.varint import MAX_VARLONG_SIZE, decode_varint
 from headrace.spark.source.schema import HEADER_TYPE, HEADERS_TYPE
 from headrace.types import Buffer
@@ -206,15 +206,17 @@ class CompiledColumns:
         self, section: Buffer, place: int, count: int, header: BatchHeader, wanted: range
     ) -> tuple[int, int, int]:
         """See `PythonColumns.walk`; what it raises for is returned as DAMAGED, with the place where it was found."""
-        timestamp_type = header.timestamp_type
+        log_append_time = (
+            header.attributes & LOG_APPEND_TIME_FLAG
+        )  # an enum takes longer than a record
         return self._writer.walk(
             section,
             place,
             count,
             header.base_offset,
             header.base_timestamp,
-            header.max_timestamp if timestamp_type else None,
-            timestamp_type,
+            header.max_timestamp if log_append_time else None,
+            bool(log_append_time),
             wanted.start,
             wanted.stop,
         )
