@@ -139,14 +139,13 @@ class Story:
                     kill[victim]()
                     self.counts[victim] += 1
                 self._wait_for_rows()
-            finally:
                 feeder.stop()
-                try:
-                    self._settle(feeder.sent)
-                    self._stop_driver()
-                finally:
-                    self._end_all()
-            self._judge(feeder.sent)
+                self._settle(feeder.sent)
+                self._stop_driver()
+                self._judge(feeder.sent)
+            finally:
+                self._end_all()
+                feeder.stop()
 
     # What happens
 

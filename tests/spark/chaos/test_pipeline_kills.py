@@ -15,7 +15,7 @@ from headrace.pipelines import pipeline, topic
 
 
 @pipeline(
-    source=topic("input", format="text", include=("timestamp",)),
+    source=topic("input", format="text"),
     sink=topic("{OUTPUT}", format="text"),
     trigger="200 milliseconds",
 )
