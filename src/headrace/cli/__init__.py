@@ -28,6 +28,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "headrace.cli.pipeline:pipeline",
         "Plan, run, watch and stop pipelines on Spark.",
     ),
+    "spark": (
+        "headrace.cli.spark:spark",
+        "Print options and Maven coordinates for the PySpark installed here.",
+    ),
+    "doctor": (
+        "headrace.cli.doctor:doctor",
+        "Find out what is missing for Spark, and how to mend it.",
+    ),
     "dlq": ("headrace.cli.dlq:dlq", "Look at dead letters, send them back, delete them."),
     "archive": (
         "headrace.cli.archive:archive",

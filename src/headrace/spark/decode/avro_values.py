@@ -129,8 +129,8 @@ class _Types:
             if all(isinstance(each, str) for each in others) and set(others) == wider:
                 return Leaf(_PLAIN["long" if "long" in wider else "double"])
         raise ConfigError(
-            f"option schema has a union of {', '.join(map(_shown, others)) or 'nothing'}: columns can be a type or null, "
-            "int or long, float or double"
+            f"option schema has a union of {', '.join(map(_shown, others)) or 'nothing'}: a column has one type "
+            "or null, or is int or long, or float or double"
         )
 
 

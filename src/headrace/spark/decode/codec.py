@@ -105,7 +105,10 @@ def _check_type(kind: Any) -> None:
 
 
 def _unframed(options: DecodeOptions) -> Callable[[bytes], bytes]:
-    """Return what takes Confluent's prefix away: a zero byte, the schema's id in four; of Protobuf the message's place, too."""
+    """Return what takes Confluent's prefix away: a zero byte, and the schema's id in four.
+
+    Of Protobuf it also says which of a file's messages this is.
+    """
     wanted = options.framing.partition(":")[2]
     schema_id = int(wanted).to_bytes(4, "big") if wanted else None
     after = _after_indexes if options.format == "protobuf" else _all
@@ -126,7 +129,7 @@ def _all(value: bytes) -> bytes:
 
 
 def _after_indexes(value: bytes) -> bytes:
-    """Pass over which of its file's messages this is: a count and as many numbers, zigzag varints; just 0 for the first."""
+    """Pass over the place of a message in its file: a count and as many numbers, zigzag varints; 0 is the first."""
     position, left = 0, 1
     counting = True
     while left:

@@ -69,7 +69,7 @@ def _of(kind: Any) -> tuple[Any, Column]:
                 "option schema has a map whose keys are neither strings nor whole numbers nor dates"
             )
         item, items = _of(kind.item_type)
-        return dict[key, item] | None, Map(Leaf(kind.key_type), items)  # type: ignore[valid-type]  # made here, not written
+        return dict[key, item] | None, Map(Leaf(kind.key_type), items)  # type: ignore[valid-type]  # made here
     if pa.types.is_list(kind):
         element, elements = _of(kind.value_type)
         return list[element] | None, Array(elements)  # type: ignore[valid-type]  # as above

@@ -1,4 +1,4 @@
-"""Records whose values do not decode, on their way to a topic of dead letters, with the headers that workers give theirs."""
+"""Records whose values do not decode, on their way to a topic of dead letters, with the headers that workers use."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The last step of a read: the column of values becomes typed, and what does not decode goes where it was told to.
 
-A task sends dead letters before it hands on the rows between which they were, and waits until they are written. When a
-task is run again, as it is after a failure or by speculation, they are sent again: the topic has each at least once, under
-the same headers (topic, partition, offset), by which a reader tells that it has seen one.
+A task sends dead letters before it hands on the rows between which they were, and waits until they are written. A task
+that is run again, after a failure or by speculation, sends them again: the topic has each at least once, under the same
+headers (topic, partition, offset), by which a reader tells that it has seen one.
 """
 
 from __future__ import annotations
@@ -97,6 +97,7 @@ def _failure(batch: Any, errors: Mapping[int, str], kind: str) -> DecodeError:
     row = min(errors)
     topic, partition, offset = (batch.column(name)[row].as_py() for name in PLACE)
     return DecodeError(
-        f"the value at offset {offset} of {topic}-{partition} does not decode as {kind}: {errors[row]}. With the option "
-        "onError=null such rows have no value and say why in the column _error; with onError=dlq:TOPIC they go there"
+        f"the value at offset {offset} of {topic}-{partition} does not decode as {kind}: {errors[row]}. With the "
+        "option onError=null such rows have no value and say why in the column _error; with onError=dlq:TOPIC they go "
+        "there"
     )

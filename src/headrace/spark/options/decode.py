@@ -53,11 +53,12 @@ def decode_options(reader: OptionReader) -> DecodeOptions | None:
             f"option onError sends what does not decode to {dlq_topic}, which is read itself: name another topic"
         )
     framing = _framing(reader.text("framing") or "plain")
-    return _checked(DecodeOptions(given, schema, on_error, dlq_topic, framing))  # type: ignore[arg-type]  # one of _FORMATS
+    wanted = DecodeOptions(given, schema, on_error, dlq_topic, framing)  # type: ignore[arg-type]  # one of _FORMATS
+    return _checked(wanted)
 
 
 def _checked(options: DecodeOptions) -> DecodeOptions:
-    """Refuse a schema that cannot be used here and not in a task; put in a descriptor for its file, which tasks may not see."""
+    """Refuse a schema that cannot be used before a task does; put the descriptor in place of its file."""
     from headrace.spark.decode.codec import codec_of  # noqa: PLC0415 - imports Arrow
 
     if options.format == "protobuf":

@@ -1,0 +1,83 @@
+"""`headrace doctor`: is all there that is needed, and how to mend what is not."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from click.core import ParameterSource
+
+from headrace.cli._options import client_options, open_client
+from headrace.cli._output import NOTHING_LISTENS, print_json, print_table, say
+
+if TYPE_CHECKING:
+    from headrace.spark.doctor import Finding
+
+_WRONG_WAY: Final = "look at the address, and at security.protocol and sasl.* in --config-file"
+
+
+@click.group()
+def doctor() -> None:
+    """Find out what is missing, and how to mend it."""
+
+
+@doctor.command("spark")
+@click.option("--session", is_flag=True, help="Start Spark, too, and let it find the format.")
+@click.option("--topic", help="With --session: a topic that Spark is to read.")
+@client_options
+def spark(
+    bootstrap: str, properties: dict[str, Any], *, as_json: bool, session: bool, topic: str | None
+) -> None:
+    """Check Java, PySpark, what belongs to it, and with --bootstrap the way to a broker.
+
+    Exit code 1 if something is wrong; what only some need, such as the jar of Spark's own connector, is absent and not
+    wrong.
+    """
+    if topic is not None and not session:
+        raise click.UsageError("--topic goes with --session")
+    from headrace.spark import doctor as checks  # noqa: PLC0415 - not for `--help`
+
+    findings = list(checks.installation())
+    source = click.get_current_context().get_parameter_source("bootstrap")
+    asked = source is not ParameterSource.DEFAULT or "bootstrap.servers" in properties
+    if asked:
+        where = properties.get("bootstrap.servers", bootstrap)
+        findings.append(checks.examined("broker", functools.partial(_broker, where, properties)))
+    else:
+        findings.append(checks.Finding("broker", "absent", "not asked: --bootstrap HOST:PORT"))
+    if session and not any(each.state == "fault" for each in findings):
+        start = functools.partial(checks.session, bootstrap if asked else None, topic)
+        findings.append(checks.examined("session", start))
+    _print(findings, as_json=as_json)
+    if any(each.state == "fault" for each in findings):
+        raise SystemExit(1)
+
+
+def _broker(where: str, properties: dict[str, Any]) -> str:
+    from headrace.cli._client_settings import general  # noqa: PLC0415 - not for `--help`
+    from headrace.errors import HeadraceError  # noqa: PLC0415 - as above
+    from headrace.spark.doctor import FaultError  # noqa: PLC0415 - as above
+
+    try:
+        with open_client(where, general(properties)) as client:
+            metadata = client.metadata(None)
+    except HeadraceError as error:
+        refused = "cannot connect" in str(error)
+        raise FaultError(str(error), NOTHING_LISTENS if refused else _WRONG_WAY) from None
+    topics = sum(not each.is_internal for each in metadata.topics.values())
+    addresses = ", ".join(f"{each.host}:{each.port}" for each in metadata.brokers.values())
+    return f"{addresses}, {topics} topics"
+
+
+def _print(findings: list[Finding], *, as_json: bool) -> None:
+    if as_json:
+        print_json([asdict(each) for each in findings])
+        return
+    print_table(
+        ("CHECK", "STATE", "FOUND"), [(each.check, each.state, each.found) for each in findings]
+    )
+    for each in findings:
+        if each.state == "fault":
+            say(f"{each.check}: {each.found}. To mend it: {each.remedy or 'see above'}")

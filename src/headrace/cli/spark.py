@@ -1,0 +1,118 @@
+"""`headrace spark`: what to give to Spark so that it reads and writes topics."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+
+from headrace.cli._options import DEFAULT_BOOTSTRAP
+from headrace.cli._output import guarded, print_json
+
+SETTINGS: Final = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.python.unix.domain.socket.enabled": "true",
+}
+"""Of a session, worth setting: measured with the source."""
+_ATTEMPTS: Final = "local[2,4]"
+
+
+@click.command("spark")
+@click.option(
+    "-b",
+    "--bootstrap",
+    envvar="HEADRACE_BOOTSTRAP",
+    default=DEFAULT_BOOTSTRAP,
+    show_default=True,
+    show_envvar=True,
+    metavar="HOST:PORT,...",
+    help="The brokers that Spark is to use; nothing is asked of them.",
+)
+@click.option("--topic", default="TOPIC", show_default=True, help="A topic for the examples.")
+@click.option(
+    "--format",
+    "output_format",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="Output for people or for programs.",
+)
+@guarded
+def spark(*, bootstrap: str, topic: str, output_format: str) -> None:
+    """Print options, settings and Maven coordinates for the PySpark that is installed here.
+
+    `headrace doctor spark` finds out whether it all works.
+    """
+    facts = _facts(bootstrap, topic)
+    if output_format == "json":
+        print_json(facts)
+    else:
+        click.echo(_text(facts))
+
+
+def _facts(bootstrap: str, topic: str) -> dict[str, Any]:
+    from headrace.spark.versions import (  # noqa: PLC0415 - not for `--help`
+        connector_coordinates,
+        scala_version,
+        spark_version,
+    )
+
+    cluster = {"kafka.bootstrap.servers": bootstrap}
+    return {
+        "pyspark": spark_version(),
+        "scala": scala_version(),
+        "headrace": {
+            "format": "headrace",
+            "packages": [],
+            "settings": SETTINGS,
+            "read_options": {**cluster, "subscribe": topic},
+            "write_options": {**cluster, "topic": topic},
+        },
+        "connector": {
+            "format": "kafka",
+            "packages": [connector_coordinates()],
+            "settings": {"spark.jars.packages": connector_coordinates()},
+            "read_options": {
+                **cluster,
+                "subscribe": topic,
+                "kafka.isolation.level": "read_committed",
+            },
+            "write_options": {**cluster, "topic": topic},
+        },
+    }
+
+
+def _text(facts: dict[str, Any]) -> str:
+    own, connector = facts["headrace"], facts["connector"]
+    return "\n".join(
+        [
+            f"# PySpark {facts['pyspark']}, Scala {facts['scala']}.",
+            "",
+            '# format("headrace"): found by Spark itself, no jar. Settings of the session that are worth their lines:',
+            *(f"{name}={value}" for name, value in own["settings"].items()),
+            f'# and local[N,4], as in .master("{_ATTEMPTS}"): a plain local[N] repeats no task.',
+            "",
+            _reading("headrace", own["read_options"]),
+            _writing("headrace", own["write_options"]),
+            "",
+            "# format(\"kafka\"): Spark's own connector, a jar of exactly Spark's version, and what it needs, from Maven.",
+            f"spark-submit --packages {connector['packages'][0]} PROGRAM",
+            *(f"{name}={value}" for name, value in connector["settings"].items()),
+            "",
+            _reading("kafka", connector["read_options"]),
+            _writing("kafka", connector["write_options"]),
+        ]
+    )
+
+
+def _reading(name: str, options: dict[str, str]) -> str:
+    return f'spark.readStream.format("{name}"){_options(options)}.load()'
+
+
+def _writing(name: str, options: dict[str, str]) -> str:
+    given = {**options, "checkpointLocation": "DIRECTORY"}
+    return f'frame.writeStream.format("{name}"){_options(given)}.start()'
+
+
+def _options(options: dict[str, str]) -> str:
+    return "".join(f'.option("{name}", "{value}")' for name, value in options.items())

@@ -1,0 +1,238 @@
+"""What Spark needs here, part by part: what was found, and how to mend what is wrong."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pkgutil import iter_modules
+from typing import Any, Final, Literal
+
+from headrace.errors import ConfigError, HeadraceError
+from headrace.spark.java import MINIMUM, check_java
+from headrace.spark.versions import (
+    CONNECTOR,
+    FIRST_UNKNOWN_PYSPARK,
+    INSTALL,
+    MINIMUM_PYARROW,
+    MINIMUM_PYSPARK,
+    connector_coordinates,
+    installed,
+    jars,
+    numbers,
+    spark_home,
+    spark_version,
+)
+
+FORMAT: Final = "headrace"
+EXTRAS: Final = {
+    "avro": ("fastavro",),
+    "protobuf": ("protobuf",),
+    "archive": ("deltalake", "pyiceberg"),
+}
+_PREFIX: Final = "pyspark_"
+_PYTHON_TIMEOUT_S: Final = 60
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One part."""
+
+    check: str
+    state: Literal["ok", "fault", "absent"]
+    """Absent is what not everybody needs."""
+    found: str
+    remedy: str | None = None
+
+
+class FaultError(Exception):
+    """What was found, and how to mend it."""
+
+    def __init__(self, found: str, remedy: str) -> None:
+        super().__init__(found)
+        self.remedy = remedy
+
+
+def installation() -> Iterator[Finding]:
+    """Look at what is installed; nothing is started but Java and Python, to ask for their versions."""
+    for name, check in _CHECKS.items():
+        yield examined(name, check)
+    yield connector()
+    for extra, distributions in EXTRAS.items():
+        versions = [f"{each} {installed(each)}" for each in distributions if installed(each)]
+        absent = [each for each in distributions if not installed(each)]
+        yield Finding(
+            f"extra {extra}",
+            "absent" if absent else "ok",
+            ", ".join(versions + [f"no {each}" for each in absent]),
+            f"pip install 'headrace[{extra}]'" if absent else None,
+        )
+
+
+def examined(name: str, check: Callable[[], str]) -> Finding:
+    """Make a finding of what a check returns or raises."""
+    try:
+        return Finding(name, "ok", check())
+    except FaultError as fault:
+        return Finding(name, "fault", str(fault), fault.remedy)
+    except HeadraceError as error:  # says what is wrong and what to do, in this order
+        text, _, remedy = str(error).partition(". ")
+        return Finding(name, "fault", text, remedy or None)
+
+
+def java() -> str:
+    """Check that Spark finds a Java that is new enough."""
+    return f"Java {check_java()}, {MINIMUM} or newer is needed"
+
+
+def pyspark() -> str:
+    """Check PySpark's version."""
+    try:
+        version = spark_version()
+    except ConfigError:
+        raise FaultError("PySpark is not installed", INSTALL) from None
+    wanted = f"{'.'.join(map(str, MINIMUM_PYSPARK))} or newer, below {FIRST_UNKNOWN_PYSPARK[0]}"
+    if not MINIMUM_PYSPARK <= numbers(version) < FIRST_UNKNOWN_PYSPARK:
+        raise FaultError(f"PySpark {version}, and {wanted}, is needed", f"{INSTALL} --upgrade")
+    return f"PySpark {version}"
+
+
+def pyarrow() -> str:
+    """Check pyarrow's version."""
+    version = installed("pyarrow")
+    if version is None or numbers(version) < MINIMUM_PYARROW:
+        found = "is not installed" if version is None else version
+        raise FaultError(
+            f"pyarrow {found}, {MINIMUM_PYARROW[0]} or newer is needed", f"{INSTALL} --upgrade"
+        )
+    return f"pyarrow {version}"
+
+
+def home() -> str:
+    """Check that the Spark that would be started is PySpark's own, or of the same version."""
+    given = os.environ.get("SPARK_HOME")
+    if not given:
+        return "PySpark's own"
+    version = next(iter(jars(spark_home(), "spark-core").values()), None)
+    if version is None:
+        raise FaultError(f"SPARK_HOME is {given}, where no Spark is", "unset SPARK_HOME")
+    if version != spark_version():
+        raise FaultError(
+            f"SPARK_HOME is {given}, Spark {version}, and PySpark is {spark_version()}",
+            f"unset SPARK_HOME, or pip install pyspark=={version}",
+        )
+    return f"{given}, Spark {version}"
+
+
+def workers() -> str:
+    """Check that the Python of Spark's workers has the package, and is the same minor version as this one."""
+    given = os.environ.get("PYSPARK_PYTHON")
+    if not given:
+        return sys.executable
+    command = shutil.which(given)
+    remedy = f"set PYSPARK_PYTHON to {sys.executable}, or install headrace[spark] there"
+    if command is None:
+        raise FaultError(f"PYSPARK_PYTHON is {given}, which is not there", remedy)
+    program = "import sys, headrace, pyspark, pyarrow; print('%d.%d' % sys.version_info[:2])"
+    try:
+        done = subprocess.run(  # noqa: S603 - the user's own Python
+            [command, "-c", program],
+            capture_output=True,
+            text=True,
+            timeout=_PYTHON_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise FaultError(
+            f"PYSPARK_PYTHON is {given}, which does not run: {error}", remedy
+        ) from None
+    if done.returncode:
+        why = (done.stderr.strip().splitlines() or ["it fails"])[-1]
+        raise FaultError(f"PYSPARK_PYTHON is {given}: {why}", remedy)
+    own = "{}.{}".format(*sys.version_info[:2])
+    if done.stdout.strip() != own:
+        raise FaultError(
+            f"PYSPARK_PYTHON is {given}, Python {done.stdout.strip()}; this is {own}", remedy
+        )
+    return command
+
+
+def discovery() -> str:
+    """Check that Spark's search for sources would find the format: it imports all modules named `pyspark_...`."""
+    names: dict[str, str] = {}
+    for module in [each.name for each in iter_modules() if each.name.startswith(_PREFIX)]:
+        try:
+            source: Any = getattr(importlib.import_module(module), "DefaultSource", None)
+        except Exception as error:
+            raise FaultError(
+                f"module {module} cannot be imported ({error!r}), and then Spark finds no source in Python at all",
+                f"mend or uninstall what brings {module}",
+            ) from error
+        if source is not None:
+            names[source.name()] = module
+    if FORMAT not in names:
+        raise FaultError(
+            f'format("{FORMAT}") is not among those that Spark would find: {", ".join(names) or "none"}',
+            f"{INSTALL} into this environment, {sys.prefix}",
+        )
+    return f'format("{FORMAT}") in module {names[FORMAT]}'
+
+
+_CHECKS: Final[dict[str, Callable[[], str]]] = {
+    "Java": java,
+    "PySpark": pyspark,
+    "pyarrow": pyarrow,
+    "Spark": home,
+    "workers' Python": workers,
+    "format": discovery,
+}
+
+
+def connector() -> Finding:
+    """Look for Spark's own connector among Spark's jars; it is not needed, and has to be of Spark's version."""
+    name = "Kafka connector"
+    try:
+        spark, wanted = spark_version(), connector_coordinates()
+    except ConfigError:
+        return Finding(name, "absent", "no PySpark", INSTALL)
+    found = jars(spark_home(), CONNECTOR)
+    if not found:
+        text = 'not among Spark\'s jars; only format("kafka") needs it'
+        return Finding(name, "absent", text, f"spark-submit --packages {wanted}")
+    for jar, version in found.items():
+        if version != spark:
+            remedy = f"remove the jar, and use --packages {wanted}"
+            return Finding(name, "fault", f"{jar} is {version}, and Spark {spark}", remedy)
+    return Finding(name, "ok", ", ".join(f"{jar} {version}" for jar, version in found.items()))
+
+
+def session(bootstrap: str | None, topic: str | None) -> str:
+    """Start a session and have it find the format; with a topic, read it.
+
+    Raises:
+        FaultError: One of this fails.
+    """
+    from headrace.spark.session import local_session, stop_session  # noqa: PLC0415 - starts Spark
+
+    spark = local_session("headrace doctor", {"spark.log.level": "OFF"})
+    try:
+        reader = spark.read.format(FORMAT).option(
+            "kafka.bootstrap.servers", bootstrap or "127.0.0.1:1"
+        )
+        frame = reader.option("subscribe", topic or "none").load()
+        columns = ", ".join(frame.columns)
+        if topic is None:
+            return f"Spark finds the format: {columns}"
+        return f"Spark read {frame.count()} records of {topic}"
+    except Exception as error:
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        told = [line for line in lines if line.startswith("headrace.")]
+        raise FaultError(
+            [*lines, *told][-1 if told else 0], "what is wrong is said there"
+        ) from error
+    finally:
+        stop_session(spark)

@@ -1,0 +1,156 @@
+"""Each fault of a Spark installation is found, and its remedy told."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import ConfigError
+from headrace.spark import doctor, versions
+from headrace.spark.doctor import Finding, examined
+
+VERSIONS = {"pyspark": "4.3.0", "pyarrow": "26.0.1"}
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Versions that fit, and an environment that sets nothing."""
+    found = dict(VERSIONS)
+    for module in (doctor, versions):
+        monkeypatch.setattr(module, "installed", found.get)
+    monkeypatch.setattr(doctor, "check_java", lambda: 21)
+    for name in ("SPARK_HOME", "PYSPARK_PYTHON", "JAVA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    return found
+
+
+def found_by(name: str) -> Finding:
+    return next(each for each in doctor.installation() if each.check == name)
+
+
+def spark_at(home: Path, *jars: str) -> Path:
+    (home / "jars").mkdir()
+    for jar in jars:
+        (home / "jars" / jar).touch()
+    return home
+
+
+def test_nothing_is_wrong_here(plain: dict[str, str]) -> None:
+    findings = list(doctor.installation())
+    assert not [each for each in findings if each.state == "fault"]
+    assert [each.check for each in findings if each.state == "absent"] == [
+        "Kafka connector",
+        "extra avro",
+        "extra protobuf",
+        "extra archive",
+    ]
+    assert all(each.remedy for each in findings if each.state == "absent")
+
+
+def test_java_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent() -> int:
+        raise ConfigError("Java is not installed. Install one.")
+
+    monkeypatch.setattr(doctor, "check_java", absent)
+    assert found_by("Java") == Finding("Java", "fault", "Java is not installed", "Install one.")
+
+
+@pytest.mark.parametrize(
+    ("part", "version", "said"),
+    [
+        ("pyspark", None, "PySpark is not installed"),
+        ("pyspark", "4.1.2", "PySpark 4.1.2, and 4.2 or newer, below 5, is needed"),
+        ("pyspark", "5.0.0", "PySpark 5.0.0, and"),
+        ("pyarrow", None, "pyarrow is not installed"),
+        ("pyarrow", "17.0.0", "pyarrow 17.0.0, 18 or newer"),
+    ],
+)
+def test_versions_that_do_not_fit(
+    plain: dict[str, str], part: str, version: str | None, said: str
+) -> None:
+    plain.pop(part)
+    if version is not None:
+        plain[part] = version
+    finding = found_by({"pyspark": "PySpark"}.get(part, part))
+    assert finding.state == "fault"
+    assert finding.found.startswith(said)
+    assert "headrace[spark]" in (finding.remedy or "")
+
+
+@pytest.mark.parametrize(
+    ("jars", "said"),
+    [
+        ((), "where no Spark is"),
+        (("spark-core_2.13-4.2.0.jar",), "Spark 4.2.0, and PySpark is 4.3.0"),
+        (("spark-core_2.13-4.3.0.jar",), None),
+    ],
+)
+def test_another_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jars: tuple[str, ...], said: str | None
+) -> None:
+    monkeypatch.setenv("SPARK_HOME", str(spark_at(tmp_path, *jars)))
+    finding = found_by("Spark")
+    assert (finding.state == "fault") == (said is not None)
+    assert (said or "Spark 4.3.0") in finding.found
+
+
+def test_workers_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bare = tmp_path / "python"
+    bare.write_text("#!/bin/sh\necho 'No module named headrace' >&2\nexit 1\n")
+    bare.chmod(0o755)
+    for given, said in ((str(bare), "No module named headrace"), ("/no/python", "is not there")):
+        monkeypatch.setenv("PYSPARK_PYTHON", given)
+        finding = found_by("workers' Python")
+        assert finding.state == "fault"
+        assert said in finding.found
+        assert sys.executable in (finding.remedy or "")
+
+
+def test_workers_of_another_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = tmp_path / "python"
+    other.write_text("#!/bin/sh\necho 3.99\n")
+    other.chmod(0o755)
+    monkeypatch.setenv("PYSPARK_PYTHON", str(other))
+    assert "Python 3.99; this is" in found_by("workers' Python").found
+
+
+def test_a_module_that_breaks_the_search_for_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyspark_broken.py").write_text("raise ValueError('no')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    finding = found_by("format")
+    assert finding.state == "fault"
+    assert "pyspark_broken cannot be imported (ValueError('no'))" in finding.found
+
+
+def test_a_format_that_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "iter_modules", lambda: iter(()))
+    assert "is not among those" in found_by("format").found
+
+
+@pytest.mark.parametrize(
+    ("version", "state"), [("4.3.0", "ok"), ("4.2.0", "fault"), (None, "absent")]
+)
+def test_the_connector_has_the_version_of_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str | None, state: str
+) -> None:
+    jars = ["spark-core_2.13-4.3.0.jar", "scala-library-2.13.18.jar"]
+    if version:
+        jars.append(f"spark-sql-kafka-0-10_2.13-{version}.jar")
+    monkeypatch.setenv("SPARK_HOME", str(spark_at(tmp_path, *jars)))
+    finding = doctor.connector()
+    assert finding.state == state
+    assert (finding.remedy is None) == (state == "ok")
+    wanted = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.3.0"
+    assert versions.connector_coordinates() == wanted
+    assert state == "ok" or wanted in (finding.remedy or "")
+
+
+def test_a_fault_says_what_and_how() -> None:
+    def check() -> str:
+        raise doctor.FaultError("it is wrong", "mend it")
+
+    assert examined("x", check) == Finding("x", "fault", "it is wrong", "mend it")
