@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import deltalake
+import pyarrow as pa
 import pytest
 
-import headrace
+import headrace.pipelines
 from headrace.clients.blocking import BlockingClient, ResourceType
+from headrace.pipelines import frames
 from headrace.pipelines.checking import check
 from headrace.pipelines.loading import load_file
 from headrace.pipelines.plan import Connection
@@ -160,6 +163,20 @@ def test_flights_get_the_names_of_a_table(
         ("XX", None, "2026-01-01")
     }
     assert all(row["name"] == "United" for row in rows if row["carrier"] == "UA")
+
+
+def test_a_delta_table_is_what_its_log_says(examples: Examples, tmp_path: Path) -> None:
+    path, spark = str(tmp_path / "delta"), examples.read.spark
+    (plan,) = examples.prepare("sessions")
+    table = pa.table({"carrier": ["UA", "EV"], "count": [1, 2]})
+    deltalake.write_deltalake(path, table.slice(0, 0))
+    source = headrace.pipelines.table(path, format="delta")
+    assert frames.read(spark, source, plan).collect() == []
+
+    deltalake.write_deltalake(path, table, mode="append")
+    deltalake.write_deltalake(path, table, mode="overwrite")
+    frame = frames.read(spark, source, plan)
+    assert sorted(tuple(row) for row in frame.collect()) == [("EV", 2), ("UA", 1)]
 
 
 def test_clicks_become_visits(examples: Examples) -> None:

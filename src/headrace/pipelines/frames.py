@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import ConfigError
@@ -71,8 +72,6 @@ def _read_topic(spark: SparkSession, topic: Topic, plan: Plan) -> DataFrame:
     options = source_options_of(topic, plan.name, plan.connection)
     frame = spark.readStream.format(NAME).options(**options).load()
     if decodes(topic):
-        if dict(frame.dtypes)["value"] == "binary":  # the source does not decode yet
-            frame = _decoded(frame, topic)
         errors = [name for name in frame.columns if name == ERROR]
         return frame.select(*topic.include, "value.*", *errors)
     if topic.format == "text":
@@ -80,19 +79,17 @@ def _read_topic(spark: SparkSession, topic: Topic, plan: Plan) -> DataFrame:
     return frame
 
 
-def _decoded(frame: DataFrame, topic: Topic) -> DataFrame:
-    from pyspark.sql import functions as f  # noqa: PLC0415 - an extra, and slow to import
-
-    mode = {"mode": "FAILFAST" if topic.on_error == "fail" else "PERMISSIVE"}
-    value = f.from_json(f.col("value").cast("string"), topic.schema or "", mode)
-    return frame.withColumn("value", value)
-
-
 def _read_delta(spark: SparkSession, path: str) -> DataFrame:
     """Return the files of a Delta table; Spark alone would take those for rows that are not in the table any more."""
     from deltalake import DeltaTable  # noqa: PLC0415 - an extra
+    from pyspark.sql.types import StructType  # noqa: PLC0415 - an extra, and slow to import
 
-    return spark.read.option("basePath", path).parquet(*DeltaTable(path).file_uris())
+    found = DeltaTable(path)
+    schema = StructType.fromJson(json.loads(found.schema().to_json()))
+    files = found.file_uris()
+    if not files:
+        return spark.createDataFrame([], schema)
+    return spark.read.schema(schema).option("basePath", path).parquet(*files)
 
 
 def start(spark: SparkSession, plan: Plan) -> Any:

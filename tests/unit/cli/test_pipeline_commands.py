@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headrace.cli import main
-from headrace.cli._pipeline_output import QuietLines, progress_line, row
+from headrace.cli._pipeline_output import QuietLines, Screen, progress_line, row
 from headrace.cli.pipeline import _child_arguments, run
 from headrace.pipelines.progress import Progress
 from headrace.pipelines.state import StateDirectory, Status
@@ -157,6 +157,18 @@ def test_lines_for_logs() -> None:
     unknown = {**PROGRESS, "lag_records": None, "lag_seconds": None}
     assert "lag -, state" in progress_line("delays", unknown)
     assert row(replace(RUNNING, progress=None))[:3] == ("delays", "running", None)
+
+
+def test_a_table_that_is_drawn_again(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = Screen()
+    shown.changed(RUNNING)
+    shown.tick([RUNNING])
+    shown.tick([RUNNING])  # within the same second
+    shown.changed(replace(RUNNING, state="stopped"))
+    text = capsys.readouterr().err
+
+    assert text.count("PIPELINE") == 1
+    assert text.endswith("\x1b[2F\x1b[Jdelays: stopped\n"), "the table of two lines is wiped"
 
 
 def test_what_is_shown_is_what_a_batch_has() -> None:
