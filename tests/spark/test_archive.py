@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,7 +25,10 @@ from headrace.spark.archive.planning import BatchLimits
 from headrace.spark.archive.running import ArchiveSettings, archiver, run
 from headrace.spark.archive.table import find_table
 from headrace.types import TopicPartition
+from tests.docs.console import run_shell, steps, users_environment
 from tests.spark.conftest import Reader, Topics, produce_values, run_available, sunk
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "archive.md"
 
 
 def settings(read: Reader, topic: str, table: Path, **given: Any) -> ArchiveSettings:
@@ -129,3 +133,41 @@ def test_the_command_archives_exactly_once_although_it_is_killed(
     assert sorted((row["partition"], row["offset"]) for row in rows) == [
         (partition, offset) for partition in range(2) for offset in range(30)
     ]
+
+
+def masked(text: str, directory: Path) -> list[str]:
+    """Lines without what differs from run to run."""
+    text = text.replace(f"{directory}/", "")
+    text = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "ID", text)
+    text = re.sub(r"-[0-9a-f]{16}\.parquet", "-ATTEMPT.parquet", text)
+    text = re.sub(r"[\d.]+ (B|KiB)\b", "SIZE", text)
+    return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+
+
+def test_the_page_shows_what_happens(
+    read: Reader,
+    client: BlockingClient,
+    topics: Topics,
+    tmp_path: Path,
+) -> None:
+    topic = topics.create(partitions=2)
+    environment = {**users_environment(), "HEADRACE_BOOTSTRAP": read.bootstrap}
+    names: dict[str, Any] = {"spark": read.spark, "bootstrap": read.bootstrap}
+    names["directory"] = str(tmp_path)
+    produce_values(client, topic, 0, range(20))
+    produce_values(client, topic, 1, range(10))
+    for step in steps(PAGE.read_text().replace("flights", topic)):
+        if step.kind == "python":
+            exec(compile(step.text, str(PAGE), "exec"), names)
+            continue
+        if "compact" in step.text:
+            produce_values(client, topic, 0, range(2))
+            produce_values(client, topic, 1, range(2))
+            archive(read, topic, tmp_path / "lake" / topic)
+        done = run_shell(step.text, tmp_path, environment)
+        assert done.returncode == 0, done.stderr
+        printed = masked(done.stdout + done.stderr, tmp_path)
+        for line in masked("\n".join(step.shown), tmp_path):
+            assert line in printed
+    assert names["records"].count() == 30
+    assert names["history"].count() == 34

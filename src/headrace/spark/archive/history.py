@@ -25,10 +25,10 @@ from headrace.spark.archive.table import ArchiveTable, open_table
 from headrace.spark.cluster import SourceClient
 from headrace.spark.decode.step import decoded
 from headrace.spark.options.history import HistoryOptions
-from headrace.spark.options.source import EARLIEST, TOPIC_COLUMNS, SourceOptions
+from headrace.spark.options.source import EARLIEST, SourceOptions
 from headrace.spark.source.offsets import LogEnd, OffsetRange, TopicDescription
-from headrace.spark.source.reading import read_task
-from headrace.spark.source.schema import arrow_schema, raw_schema
+from headrace.spark.source.reading import read_ranges
+from headrace.spark.source.schema import arrow_schema, raw_schema, topic_schema
 from headrace.spark.source.tasks import ReadTask
 from headrace.types import TopicPartition
 
@@ -46,11 +46,10 @@ class History:
             ConfigError: There is none, or it holds no plain records.
         """
         self._table: ArchiveTable = open_table(options.format, options.table)
-        missing = [name for name in TOPIC_COLUMNS if name not in self._table.schema().names]
-        if missing:
+        if not self._table.schema().equals(topic_schema(include_headers=True)):
             raise ConfigError(
-                f"option archive: {options.table} holds decoded values, without {', '.join(missing)}: only an archive "
-                "of plain records can be read as history"
+                f"option archive: {options.table} holds decoded values: only an archive of plain records can be read "
+                "as history"
             )
         self.refresh()
 
@@ -178,6 +177,13 @@ def read_history(
     client: SourceClient, history: History, task: ReadTask, options: SourceOptions
 ) -> Iterator[Any]:
     """Yield the records of a task: of each range first what the archive has, as far as it goes."""
+    records = _records(client, history, task, options)
+    return decoded(records, options, arrow_schema(options))
+
+
+def _records(
+    client: SourceClient, history: History, task: ReadTask, options: SourceOptions
+) -> Iterator[Any]:
     names = sorted({wanted.topic_partition.topic for wanted in task.ranges})
     ids = {name: each.topic_id for name, each in client.topology(names).items()}
     hot: list[OffsetRange] = []  # read together, as long as nothing archived lies between
@@ -192,11 +198,10 @@ def read_history(
                 position = end
                 continue
             if hot:
-                yield from read_task(client, ReadTask(hot), options)
+                yield from read_ranges(client, hot, options)
                 hot = []
             try:
-                rows = _rows(history.root / file.path, position, end, options)
-                yield from decoded(rows, options, arrow_schema(options))
+                yield from _rows(history.root / file.path, position, end, options)
                 position = end
             except FileNotFoundError:  # replaced by a larger one, and deleted since
                 vanished += 1
@@ -204,7 +209,7 @@ def read_history(
                     raise
                 history.refresh()
     if hot:
-        yield from read_task(client, ReadTask(hot), options)
+        yield from read_ranges(client, hot, options)
 
 
 def _piece(

@@ -258,6 +258,8 @@ def _plain(kind: Any) -> Any:
         return pa.struct([(each.name, _plain(each.type)) for each in kind])
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(pa.field(kind.value_field.name, _plain(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
     return _PLAIN.get(kind, kind)
 
 

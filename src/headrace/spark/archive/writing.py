@@ -24,8 +24,9 @@ from headrace.spark.archive.files import (
 ROW_GROUP_ROWS: Final = 100_000
 ROW_GROUP_BYTES: Final = 32 << 20
 """A row group is what a reader of old offsets reads at least, and what a task holds in memory."""
-_REPEATED: Final = ("topic", "partition", "timestampType", "key")
+_REPEATED: Final = ("key", "topic", "partition", "timestampType")
 _ASCENDING: Final = ("offset", "timestamp")
+_SEARCHED: Final = ("topic", "partition", "offset", "timestamp")
 
 
 @dataclass(frozen=True)
@@ -151,13 +152,22 @@ class _OpenFile:
 
 
 def _layout(schema: Any) -> dict[str, Any]:
-    names = schema.names
+    """Plain values seldom repeat, while fields of decoded ones do."""
+    typed = [f"value.{leaf}" for leaf in _leaves(schema.field("value").type)]
     return {
         "compression": "zstd",
-        "use_dictionary": [name for name in _REPEATED if name in names],
-        "column_encoding": {name: "DELTA_BINARY_PACKED" for name in _ASCENDING if name in names},
-        "write_statistics": [name for name in (*_REPEATED[:3], *_ASCENDING) if name in names],
+        "use_dictionary": [*_REPEATED, *typed],
+        "column_encoding": dict.fromkeys(_ASCENDING, "DELTA_BINARY_PACKED"),
+        "write_statistics": list(_SEARCHED),
     }
+
+
+def _leaves(kind: Any) -> Iterator[str]:
+    for field in kind if pa.types.is_struct(kind) else ():
+        if pa.types.is_struct(field.type):
+            yield from (f"{field.name}.{leaf}" for leaf in _leaves(field.type))
+        elif not pa.types.is_nested(field.type):
+            yield field.name
 
 
 def sync_recent(directory: Path, since_s: float) -> None:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from headrace.errors import ConfigError, HeadraceError, TransportError
 from headrace.spark.archive import running
-from headrace.spark.archive.manifest import write_task
+from headrace.spark.archive.files import Source
+from headrace.spark.archive.manifest import archive_schema, write_task
 from headrace.spark.archive.running import ArchiveSettings, run
-from headrace.spark.archive.table import ConflictError
-from headrace.spark.archive.writing import FileTarget
+from headrace.spark.archive.table import BatchCommit, ConflictError, create_table
+from headrace.spark.archive.writing import FileTarget, write_range
+from headrace.spark.decode.step import decoded
+from headrace.spark.source.schema import raw_schema
 from headrace.types import TopicPartition
-from tests.unit.spark.archive.worlds import SCHEMA, World
+from tests.unit.spark.archive.worlds import SCHEMA, World, rows
 
 
 class Stopped(threading.Event):
@@ -94,8 +100,6 @@ def test_a_task_reads_what_the_brokers_have_and_writes_it(tmp_path: Path) -> Non
     assert dict(source.client.properties)["isolation.level"] == "read_committed"
     partition = world.archiver().table  # makes the directory
     target = FileTarget(partition.root, SCHEMA)
-    from headrace.spark.archive.files import Source  # noqa: PLC0415 - of this test
-
     flights = Source("flights", "id", 0)
     files = list(write_task(world.cluster, source, target, [(flights, 2, 5), (flights, 5, 10)]))
     assert [(each.file.start, each.file.end, each.file.records) for each in files] == [
@@ -103,6 +107,34 @@ def test_a_task_reads_what_the_brokers_have_and_writes_it(tmp_path: Path) -> Non
         (5, 10, 5),
     ]
     assert flights.topic_partition == TopicPartition("flights", 0)
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_decoded_values_are_a_column_of_structs(kind: str, tmp_path: Path) -> None:
+    schema = (
+        "carrier string, delay double, legs array<struct<to string, at timestamp>>, "
+        "tags map<string, int>, paid decimal(10,2), day date, place struct<lat double, notes string>"
+    )
+    given = settings(World(tmp_path), kind=kind)
+    options = {**given.options, "format": "json", "schema": schema, "onError": "null"}
+    source = dataclasses.replace(given, options=options).source()
+    value = (
+        b'{"carrier": "UA", "delay": 1.5, "legs": [{"to": "ORD", "at": "2013-01-01T10:00:00Z"}],'
+        b' "tags": {"a": 1}, "paid": 12.5, "day": "2013-01-01", "place": {"lat": 1.0}}'
+    )
+    columns = archive_schema(source)
+    table = create_table(kind, tmp_path / "table", None, columns)
+    flights = Source("flights", "id", 0)
+    raw = rows(flights, [0, 1])
+    raw = raw.set_column(1, "value", pa.array([value, b"no JSON"], pa.binary()))
+    batches = decoded([raw.select(raw_schema(source).names)], source, columns)
+    files = tuple(write_range(FileTarget(table.root, columns), flights, 0, 2, batches))
+    table.append(BatchCommit(1, files, {flights: 2}))
+    create_table(kind, tmp_path / "table", None, columns)  # the same columns, read back
+    first, second = pq.read_table(table.root / files[0].file.path).to_pylist()
+    assert (first["value"]["carrier"], first["value"]["place"]["lat"]) == ("UA", 1.0)
+    assert second["value"] is None
+    assert second["_error"]
 
 
 def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:

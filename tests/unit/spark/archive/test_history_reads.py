@@ -101,6 +101,19 @@ def test_rows_from_files_are_those_that_brokers_would_give(delta_world: World) -
     assert list(rows[0]) == ["value", "offset", "key"]
 
 
+def test_values_from_files_are_decoded_as_those_from_brokers(delta_world: World) -> None:
+    chosen = options(
+        delta_world, format="json", schema="carrier string", onError="null", columns="offset,value"
+    )
+    ranges = batch_ranges(HistoryClient(delta_world.cluster, history(delta_world)), chosen)
+    task = ReadTask(ranges)
+    found = list(read_history(delta_world.cluster, history(delta_world), task, chosen))
+    assert all(batch.schema.equals(arrow_schema(chosen)) for batch in found)
+    rows = [row for batch in found for row in batch.to_pylist()]
+    assert [row["offset"] for row in rows] == list(range(18))
+    assert all(row["value"] is None and row["_error"] for row in rows)  # none is JSON
+
+
 @pytest.mark.parametrize(("start", "end"), [(3, 7), (5, 10), (11, 14), (0, 1), (12, 18)])
 def test_ranges_that_begin_and_end_anywhere(delta_world: World, start: int, end: int) -> None:
     keep_from(delta_world, 12)
@@ -194,7 +207,7 @@ def test_archives_that_cannot_be_history_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no archive of format delta"):
         History(HistoryOptions(str(tmp_path / "none")))
     create_table("delta", tmp_path / "decoded", None, SCHEMA.remove(1))
-    with pytest.raises(ConfigError, match="decoded values, without value"):
+    with pytest.raises(ConfigError, match="holds decoded values"):
         History(HistoryOptions(str(tmp_path / "decoded")))
 
 
