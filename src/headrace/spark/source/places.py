@@ -32,7 +32,8 @@ def select(selection: Selection, topology: Topology) -> list[TopicPartition]:
         return [each for each in existing if re.fullmatch(selection.pattern, each.topic)]
     if selection.topics:
         return [each for each in existing if each.topic in selection.topics]
-    return [each for each in existing if each in selection.partitions]
+    assigned = set(selection.partitions)
+    return [each for each in existing if each in assigned]
 
 
 def check_exists(

@@ -184,11 +184,12 @@ class StreamPlanner:
         if self._options.history is not None:  # what brokers removed is in the archive
             unread = []
         for each, earliest in self._client.offsets([*new, *unread], EARLIEST).items():
-            if begin.get(each, earliest) < earliest:
+            at = begin.get(each, 0)  # what is new is read from its beginning
+            if at < earliest:
                 self._lost(
-                    f"offsets {begin[each]} to {earliest - 1} of {each} were removed before they were read"
+                    f"offsets {at} to {earliest - 1} of {each} were removed before they were read"
                 )
-            begin[each] = earliest if each in new else max(begin[each], earliest)
+            begin[each] = max(at, earliest)
         return begin
 
     def _ends(

@@ -298,7 +298,9 @@ def test_a_log_that_was_cut_off_and_grew_again_is_noticed_by_its_epoch(
     assert len(cluster.asked_epochs) == 1, "asked once for each new epoch"
 
     cluster.epochs[A0] = [0, 6]  # a new leader without the last four records; others lie there
-    with pytest.raises(DataLossError, match=r"a-0 was cut off at offset 6 after .* up to offset 10"):
+    with pytest.raises(
+        DataLossError, match=r"a-0 was cut off at offset 6 after .* up to offset 10"
+    ):
         StreamPlanner(cluster, options()).latest(place)
     lenient = StreamPlanner(cluster, options(fail_on_data_loss=False))
     after, batch = run(lenient, place)
@@ -317,6 +319,15 @@ def test_records_removed_before_they_were_read_are_noticed_before_a_task_runs(
     lenient = StreamPlanner(cluster, options(fail_on_data_loss=False, max_offsets_per_trigger=3))
     end = lenient.latest(start)
     assert end.positions[A0] == 9, "the limit counts what there is"
+
+
+def test_a_new_partition_of_which_records_were_removed_is_told(cluster: FakeCluster) -> None:
+    planner = StreamPlanner(cluster, options())
+    place, _ = run(planner, planner.initial())
+    cluster.logs[TopicPartition("a", 2)] = (4, 9)
+
+    with pytest.raises(DataLossError, match="offsets 0 to 3 of a-2 were removed before"):
+        planner.latest(place)
 
 
 def test_topics_that_the_options_name_no_more_are_told(cluster: FakeCluster) -> None:
