@@ -23,6 +23,7 @@ def test_the_programs_of_the_document_run(
     topics.create(name="flights", partitions=2)
     topics.create(name="numbers", partitions=2)
     topics.create(name="carriers")
+    topics.create(name="totals")
     records = [(carrier, b"{}", (), 0) for carrier in (b"UA", b"EV", b"UA")]
     client.produce(TopicPartition("flights", 1), build_batch(records))
 
@@ -35,7 +36,7 @@ def test_the_programs_of_the_document_run(
     for program in programs:
         exec(compile(program, str(DOCUMENT), "exec"), names)
 
-    assert len(programs) == 4
+    assert len(programs) == 5
     parquet = read.spark.read.parquet(str(tmp_path / "carriers"))
     assert sorted(row["carrier"] for row in parquet.collect()) == ["EV", "UA", "UA"]
     assert read.batch("numbers").count() == 1000
@@ -45,6 +46,8 @@ def test_the_programs_of_the_document_run(
         '{"carrier":"UA"}',
         '{"carrier":"UA"}',
     ]
+    totals = read.batch("totals").selectExpr("CAST(key AS STRING)", "CAST(value AS STRING)")
+    assert sorted(tuple(row) for row in totals.collect()) == [("EV", "1"), ("UA", "2")]
 
 
 def test_every_option_of_the_source_is_documented() -> None:

@@ -13,14 +13,15 @@ A task (`write_partition`):
    is still open, to the driver.
 
 The driver (`commit_batch`), when Spark has accepted one attempt of each task:
-1. takes over the id `NAME`, and reads the batch's claim, an offset of the group `NAME`;
-2. if another number of partitions has claimed this batch, or a later batch has, it refuses;
-3. claims the batch: batch + 1, and the number of partitions, in a transaction of `NAME`;
-4. commits the tasks' transactions.
+1. takes over the id `NAME`, and reads the claim, an offset of the group `NAME`;
+2. claims the batch: batch + 1, and how it is divided, in a transaction of `NAME`. If the batch is claimed already it has to be
+   divided as the claim says, or be committed as a whole; a later batch is refused;
+3. commits the tasks' transactions.
 
-A batch's claim is written once, for it is read and written under the id `NAME`; and nothing of a batch is committed before.
-So all that is ever committed of a batch is divided alike, and then each part has one id, under which one attempt wins.
-Whatever fails in between, the batch is tried again: parts that are committed have their marker, the others have nothing.
+A claim is read and written under the id `NAME`, and nothing of a batch is committed before. It is given up only when the id of
+each of its partitions was taken over and none has its marker. So all that is ever committed of a batch is divided alike,
+and then each part has one id, under which one attempt wins. Whatever fails in between, the batch is tried again: parts that
+are committed have their marker, the others have nothing.
 """
 
 from __future__ import annotations
@@ -47,10 +48,41 @@ class PartitionWrite:
     once: Once
     partition: int
     records: int
+    """How many rows it was given."""
     transaction: OpenTransaction | None = None
-    """With the rows; None if there are none, or they were written by an earlier attempt at the batch."""
-    repeated: bool = False
-    """Whether they were written by an earlier attempt at the batch."""
+    """With the rows; None if there are none, or an earlier attempt at the batch has written them."""
+    earlier_records: int | None = None
+    """How many rows that one has written."""
+
+    @property
+    def repeated(self) -> bool:
+        """Whether an earlier attempt at the batch has written its partition."""
+        return self.earlier_records is not None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """How a batch is divided."""
+
+    partitions: int
+    written: int
+    """Of these, how many have rows."""
+    records: int
+
+    @classmethod
+    def of(cls, writes: Sequence[PartitionWrite]) -> Claim:
+        """Return what a batch's tasks make."""
+        counts = [each.records for each in writes]
+        return cls(len(counts), sum(1 for count in counts if count), sum(counts))
+
+    @classmethod
+    def parse(cls, text: str) -> Claim:
+        """Return what was committed as an offset's metadata."""
+        partitions, written, records = map(int, text.split())
+        return cls(partitions, written, records)
+
+    def __str__(self) -> str:
+        return f"{self.partitions} {self.written} {self.records}"
 
 
 RowBatches = Iterator[tuple[int, Callable[[], Iterable[Rows]]]]
@@ -86,8 +118,7 @@ def _write_rows(
             if marker.offset > once.version + 1:
                 raise _too_old(once, marker.offset - 1)
             rows = first[0] + sum(count for count, _ in rest)
-            _check_rows(cluster, once, partition, marker, rows)
-            return PartitionWrite(once, partition, 0, repeated=True)
+            return PartitionWrite(once, partition, rows, earlier_records=int(marker.metadata))
         producer.begin_transaction()
         written = _send(producer, *first)
         for count, records in rest:
@@ -100,17 +131,6 @@ def _send(producer: RowProducer, count: int, records: Callable[[], Iterable[Rows
     for rows in records():
         producer.send_rows(rows)
     return count
-
-
-def _check_rows(
-    cluster: Cluster, once: Once, partition: int, marker: OffsetAndMetadata, rows: int
-) -> None:
-    """Refuse rows that are not those that were written, as far as their number tells."""
-    if marker.metadata not in {"", str(rows)}:
-        claim = cluster.marker(once.name)
-        count = "" if claim is None else claim.metadata
-        now = f"has {rows} rows in partition {partition} instead of {marker.metadata}"
-        raise _changed(once, count, now)
 
 
 def commit_batch(
@@ -135,15 +155,18 @@ def commit_batch(
     with cluster.new_producer(once.name) as producer:
         producer.init_transactions()
         claim = cluster.marker(once.name)
-        if claim is not None:
-            _check_claim(once, claim, writes)
-        elif fail_on_lost_marker:
+        if claim is None and fail_on_lost_marker:
             _check_beginning(once, writes, streaming=streaming)
-        if claim is None or claim.offset <= once.version:
-            producer.begin_transaction()
-            mine = OffsetAndMetadata(once.version + 1, str(len(writes)))
-            cluster.mark(producer, once.name, mine)
-            producer.commit_transaction()
+        if claim is not None and claim.offset > once.version:
+            if claim.offset > once.version + 1:
+                raise _too_old(once, claim.offset - 1)
+            divided = Claim.parse(claim.metadata)
+            if not _is_divided_as(divided, writes):
+                _settle(cluster, producer, divided, writes)
+                return
+        else:
+            mine = OffsetAndMetadata(once.version + 1, str(Claim.of(writes)))
+            _claim(cluster, producer, once, mine)
     failures = cluster.end(_open(writes), committed=True)
     for transaction, error in failures.items():
         raise TransactionError(
@@ -164,25 +187,52 @@ def _check_beginning(once: Once, writes: Sequence[PartitionWrite], *, streaming:
         )
 
 
-def _check_claim(once: Once, claim: OffsetAndMetadata, writes: Sequence[PartitionWrite]) -> None:
-    if claim.offset > once.version + 1:
-        raise _too_old(once, claim.offset - 1)
-    if claim.offset == once.version + 1 and claim.metadata != str(len(writes)):
-        raise _changed(once, claim.metadata, f"has {len(writes)}")
-    if claim.offset <= once.version and any(write.repeated for write in writes):
-        raise HeadraceError(
-            f"partitions of batch {once.version} of {once.name} are written, and its claim says that none is: use one "
-            "markerTopic and one kafka.transactional.id for all starts of a query"
-        )
+def _is_divided_as(claim: Claim, writes: Sequence[PartitionWrite]) -> bool:
+    """Whether a batch that is repeated has the rows it had, and where it had them; that, their numbers tell."""
+    alike = all(each.earlier_records in {None, each.records} for each in writes)
+    return alike and claim == Claim.of(writes)
 
 
-def _changed(once: Once, count: str, now: str) -> HeadraceError:
-    return HeadraceError(
-        f"batch {once.version} of {once.name} was committed, perhaps in part, as {count or 'other'} partitions, and now "
-        f"that it is repeated it {now}. Start it with what it had until this batch is done: the same query, "
-        "spark.sql.shuffle.partitions, number of cores, minPartitions. Or start it once with delivery=at_least_once, "
-        "which writes all rows of the batch again"
+def _settle(
+    cluster: Cluster, producer: RowProducer, claim: Claim, writes: Sequence[PartitionWrite]
+) -> None:
+    """Find out what is committed of a batch that is repeated with another division; return if it is all of it.
+
+    Raises:
+        HeadraceError: It is a part, or nothing; then the batch is as if it had never been tried.
+    """
+    once, now = writes[0].once, Claim.of(writes)
+    abort_batch(cluster, writes)
+    committed = sum(_is_committed(cluster, once, number) for number in range(claim.partitions))
+    if committed == claim.written and claim.records == now.records:
+        return
+    was = (
+        f"batch {once.version} of {once.name} was begun as {claim.partitions} partitions of {claim.records} rows, and now "
+        f"that it is repeated it has {now.partitions} of {now.records}, or other ones"
     )
+    if not committed:
+        _claim(cluster, producer, once, OffsetAndMetadata(once.version))
+        raise TransactionError(f"{was}. Nothing of it was committed: start it again")
+    raise HeadraceError(
+        f"{was}. {committed} were committed. Start it with what it had until this batch is done: the same query, "
+        "spark.sql.shuffle.partitions, the source's maxTasks, number of cores. Or start it once with "
+        "delivery=at_least_once, which writes all rows of the batch again"
+    )
+
+
+def _is_committed(cluster: Cluster, once: Once, partition: int) -> bool:
+    """Whether a partition of a batch is; if not, it cannot be any more."""
+    name = f"{once.name}-{partition}"
+    with cluster.new_producer(name) as producer:
+        producer.init_transactions()
+        marker = cluster.marker(name)
+        return marker is not None and marker.offset > once.version
+
+
+def _claim(cluster: Cluster, producer: RowProducer, once: Once, claim: OffsetAndMetadata) -> None:
+    producer.begin_transaction()
+    cluster.mark(producer, once.name, claim)
+    producer.commit_transaction()
 
 
 def _too_old(once: Once, newest: int) -> HeadraceError:

@@ -75,7 +75,7 @@ def test_a_batch_is_there_when_it_is_committed_and_not_before(
     again = write(cluster, 0, 1, 2)
     commit(cluster, again, empty)
 
-    assert (again.repeated, again.records, empty.transaction) == (True, 0, None)
+    assert (again.repeated, again.records, empty.transaction) == (True, 2, None)
     assert values(broker) == [b"1", b"2"]
 
 
@@ -136,17 +136,60 @@ def test_a_checkpoint_that_was_set_back_is_not_taken_for_done(cluster: Cluster) 
         commit(cluster, other)
 
 
-def test_other_rows_or_another_division_are_refused(broker: Broker, cluster: Cluster) -> None:
+def test_another_division_is_refused_if_a_part_is_committed(
+    broker: Broker, cluster: Cluster
+) -> None:
+    first = [write(cluster, 0, 1, 2), write(cluster, 0, 3, partition=1)]
+    abort_batch(cluster, first[1:])
+    with pytest.raises(HeadraceError, match="1 of 2 partitions are missing"):
+        commit(cluster, *first)
+
+    for other in (
+        [write(cluster, 0, 1, 2, 3)],
+        [write(cluster, 0, 1), write(cluster, 0, 2, 3, partition=1)],
+        [write(cluster, 0, 1, 2), write(cluster, 0, 3, 4, partition=1)],
+    ):
+        with pytest.raises(
+            HeadraceError,
+            match=r"begun as 2 partitions of 3 rows, .* 1 were committed\. Start it with",
+        ):
+            commit(cluster, *other)
+        assert values(broker) == [b"1", b"2"]
+
+    commit(cluster, write(cluster, 0, 1, 2), write(cluster, 0, 3, partition=1))
+    assert values(broker) == [b"1", b"2", b"3"]
+
+
+def test_another_division_does_not_matter_if_all_is_committed(
+    broker: Broker, cluster: Cluster
+) -> None:
+    commit(
+        cluster,
+        write(cluster, 0, 1, 2),
+        write(cluster, 0, partition=1),
+        write(cluster, 0, 3, partition=2),
+    )
+
+    commit(cluster, write(cluster, 0, 1), write(cluster, 0, 2, 3, partition=1))
+
+    assert values(broker) == [b"1", b"2", b"3"]
+    with pytest.raises(HeadraceError, match="2 were committed"):
+        commit(cluster, write(cluster, 0, 1, 2, 3, 4))
+
+
+def test_another_division_is_taken_at_the_second_start_if_nothing_is_committed(
+    broker: Broker, cluster: Cluster
+) -> None:
+    late = [write(cluster, 0, 1), write(cluster, 0, 2, partition=1)]
+    broker.advance(901_000)
+    with pytest.raises(HeadraceError, match="2 of 2 partitions are missing"):
+        commit(cluster, *late)
+
+    with pytest.raises(HeadraceError, match="Nothing of it was committed: start it again"):
+        commit(cluster, write(cluster, 0, 1, 2))
+    assert values(broker) == []
     commit(cluster, write(cluster, 0, 1, 2))
 
-    with pytest.raises(
-        HeadraceError, match=r"as 1 partitions, and now .* has 1 rows in partition 0 instead of 2"
-    ):
-        write(cluster, 0, 1)
-    with pytest.raises(
-        HeadraceError, match="as 1 partitions, and now that it is repeated it has 2"
-    ):
-        commit(cluster, write(cluster, 0, 1, 2), write(cluster, 0, 3, partition=1))
     assert values(broker) == [b"1", b"2"]
 
 
