@@ -28,6 +28,7 @@ from headrace.types import TopicPartition
 from tests.docs.console import run_shell, steps, users_environment
 from tests.spark.conftest import Reader, Topics, produce_values, run_available, sunk
 
+WAIT_S = 60
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "archive.md"
 
 
@@ -110,7 +111,7 @@ def test_tasks_that_spark_repeats_put_every_record_into_the_table_once(
     ]
 
 
-def test_the_command_archives_exactly_once_although_it_is_killed(
+def test_the_command_archives_exactly_once_although_it_is_killed_and_ends_when_it_is_told_to(
     read: Reader, client: BlockingClient, topics: Topics, tmp_path: Path
 ) -> None:
     topic = topics.create(partitions=2)
@@ -127,7 +128,12 @@ def test_the_command_archives_exactly_once_although_it_is_killed(
         lines = [json.loads(process.stdout.readline()) for _ in range(2)]
         os.killpg(process.pid, signal.SIGKILL)
     assert [line["batch"] for line in lines] == [1, 2]
-    archive(read, topic, table)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        while json.loads(process.stdout.readline())["behind"]:
+            pass
+        process.terminate()
+        assert process.wait(WAIT_S) == 0
     delta = DeltaTable(str(table))
     rows = pq.ParquetDataset(delta.file_uris()).read(columns=["partition", "offset"]).to_pylist()
     assert sorted((row["partition"], row["offset"]) for row in rows) == [

@@ -15,7 +15,7 @@ import click
 from headrace.cli import archive_tables
 from headrace.cli._options import assignments, check_reachable, client_options
 from headrace.cli._output import print_json, say
-from headrace.cli.archive_tables import FILE_BYTES, DurationType, SizeType, size_text
+from headrace.cli.archive_tables import FILE_BYTES, DurationType, SizeType, installed, size_text
 
 if TYPE_CHECKING:
     from headrace.spark.archive.batches import BatchResult
@@ -123,10 +123,12 @@ def run(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **options:
     A run begins where the table ends, whatever happened to the one before. Transactions that were aborted are left out,
     unless -X isolation.level=read_uncommitted. SIGTERM and Ctrl-C end it after the batch under way.
     """
+    with installed():
+        from headrace.spark.archive.running import archiver, check, run  # noqa: PLC0415 - not for `--help`
+        from headrace.spark.session import local_session, stop_session  # noqa: PLC0415 - as above
+
     settings = _settings(bootstrap, properties, options)
     check_reachable(bootstrap, properties)
-    from headrace.spark.archive.running import archiver, check, run  # noqa: PLC0415 - not for `--help`
-    from headrace.spark.session import local_session, stop_session  # noqa: PLC0415 - as above
 
     table = check(settings)
     conf = assignments(options["conf"], "--conf")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import click
@@ -40,6 +41,17 @@ class DurationType(click.ParamType):  # type: ignore[type-arg]  # generic in the
             return parse_duration(str(value))
         except OffsetSpecError as error:
             self.fail(str(error), param, ctx)
+
+
+@contextlib.contextmanager
+def installed() -> Iterator[None]:
+    """Say what to do where a library is missing."""
+    from headrace.errors import ConfigError  # noqa: PLC0415 - not for `--help`
+
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(f"{error}: pip install 'headrace[archive]'") from None
 
 
 def size_text(size: int) -> str:
@@ -154,7 +166,8 @@ def compact(table: str, output_format: str, file_size: int) -> None:
 
     Replaced files stay on disk, for those who read them, until `headrace archive clean`.
     """
-    from headrace.spark.archive.compaction import compact as run  # noqa: PLC0415 - not for `--help`
+    with installed():
+        from headrace.spark.archive.compaction import compact as run  # noqa: PLC0415 - not for `--help`
     from headrace.spark.archive.table import find_table  # noqa: PLC0415 - as above
 
     done = list(run(find_table(table), file_size))

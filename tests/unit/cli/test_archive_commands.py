@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,16 @@ def test_what_is_wrong_is_said_before_anything_starts(tmp_path: Path, world: Wor
     assert away.exit_code == 1
     assert "cannot connect" in away.stderr
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("words", [["compact"], ["files"], ["run", "flights", "--table"]])
+def test_without_the_extra_it_says_what_to_install(
+    words: list[str], world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [each for each in sys.modules if each.startswith("headrace.spark.archive")]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("pyarrow", "pyarrow.parquet", "deltalake", "pyspark.errors"):
+        monkeypatch.setitem(sys.modules, name, None)
+    done = headrace(*words, world.root)
+    assert done.exit_code == 2
+    assert "pip install 'headrace[archive]'" in done.stderr

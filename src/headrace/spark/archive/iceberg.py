@@ -58,8 +58,8 @@ class IcebergArchive:
 
     @classmethod
     def exists(cls, root: Path) -> bool:
-        """Whether there is a catalog."""
-        return (root / CATALOG).exists()
+        """Whether there is a catalog with a table."""
+        return (root / CATALOG).exists() and bool(_catalog(root).table_exists(TABLE))
 
     @classmethod
     def create(cls, root: Path, name: str, schema: Any) -> None:

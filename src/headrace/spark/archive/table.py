@@ -135,7 +135,7 @@ def create_table(kind: str, location: str | Path, name: str | None, schema: Any)
     implementation = _implementation(kind)
     path = local_path(location)
     if not implementation.exists(path):
-        _check_free(path)
+        _check_free(path, kind)
         implementation.create(path, name or f"archive-{path.name}", schema)
     table: ArchiveTable = implementation.open(path)
     found = table.snapshot().name
@@ -180,11 +180,14 @@ def _implementation(kind: str) -> Any:
     raise ConfigError(f"there is no table format {kind!r}: known are {', '.join(KINDS)}")
 
 
-def _check_free(path: Path) -> None:
+def _check_free(path: Path, wanted: str) -> None:
+    """Check that a table may be made there; what is left of one whose making was killed is no hindrance."""
     if path.exists() and not path.is_dir():
         raise ConfigError(f"{path} is no directory")
     for kind, mark in _MARKS.items():
         if (path / mark).exists():
+            if kind == wanted:
+                return
             raise ConfigError(f"{path} is a table of format {kind}")
     if path.is_dir() and any(path.iterdir()):
         raise ConfigError(f"{path} is not empty and no archive: name another directory")

@@ -12,9 +12,9 @@ import pytest
 from headrace.errors import ConfigError, HeadraceError
 from headrace.spark.archive.batches import Archiver
 from headrace.spark.archive.files import ArchivedFile, Source, WrittenFile
-from headrace.spark.archive.table import BatchCommit, ConflictError, open_table
+from headrace.spark.archive.table import BatchCommit, ConflictError, create_table, open_table
 from headrace.types import TopicPartition
-from tests.unit.spark.archive.worlds import World
+from tests.unit.spark.archive.worlds import SCHEMA, World
 
 KINDS = ["delta", "iceberg"]
 
@@ -277,9 +277,6 @@ def test_a_batch_whose_tasks_did_not_write_what_was_planned_is_not_committed(
 
 
 def test_a_table_of_other_columns_or_another_name_is_refused(tmp_path: Path) -> None:
-    from headrace.spark.archive.table import create_table  # noqa: PLC0415 - as above
-    from tests.unit.spark.archive.worlds import SCHEMA  # noqa: PLC0415 - as above
-
     create_table("delta", tmp_path / "one", "mine", SCHEMA)
     with pytest.raises(ConfigError, match="is the archive 'mine'"):
         create_table("delta", tmp_path / "one", "yours", SCHEMA)
@@ -295,3 +292,13 @@ def test_a_table_of_other_columns_or_another_name_is_refused(tmp_path: Path) -> 
         create_table("delta", "s3://bucket/table", None, SCHEMA)
     with pytest.raises(ConfigError, match="there is no archive"):
         open_table("delta", tmp_path / "nowhere")
+
+
+def test_a_table_whose_making_was_killed_is_made(tmp_path: Path) -> None:
+    from headrace.spark.archive.iceberg import _catalog  # noqa: PLC0415 - takes a second
+
+    (tmp_path / "iceberg").mkdir()
+    _catalog(tmp_path / "iceberg").create_namespace("headrace")
+    (tmp_path / "delta" / "_delta_log").mkdir(parents=True)
+    for kind in KINDS:
+        assert create_table(kind, tmp_path / kind, None, SCHEMA).snapshot().batch == 0
