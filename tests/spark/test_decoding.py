@@ -161,7 +161,7 @@ def test_a_task_that_runs_again_sends_its_letters_again(
 
     def once(rows: Any) -> Any:
         found = list(rows)
-        if TaskContext.get().attemptNumber() == 0:  # type: ignore[union-attr]  # there is one inside of a task
+        if TaskContext.get().attemptNumber() == 0:
             raise ValueError("the first attempt fails")
         return found
 
