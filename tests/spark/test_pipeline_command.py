@@ -24,7 +24,7 @@ from headrace.spark.session import JVM_OPTIONS
 from tests.fixtures.targets import Target
 from tests.spark.conftest import Topics
 
-TIMEOUT_S = 240
+TIMEOUT_S = 600
 NAMES = {"doubles", "kept"}
 FILE = """
 from pyspark.sql import functions as f

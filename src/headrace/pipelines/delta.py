@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -19,8 +20,9 @@ TIMESTAMPS: Final = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS"
 def append(batch: DataFrame, table: Table, app_id: str, batch_id: int) -> None:
     """Append a batch, unless the table's log has it: Spark's tasks write files, and one commit makes them rows.
 
-    The commit holds the batch's number under the query's id, so a batch that comes again is known; the files of one that
-    was interrupted are of the same names, and are written over.
+    The commit holds the batch's number under the query's id, so a batch that comes again is known. Each attempt has a
+    directory of its own, for the one before may not have ended; files that no commit names are no rows, and a vacuum
+    removes them.
     """
     import pyarrow.parquet as pq  # noqa: PLC0415 - an extra
     from deltalake import CommitProperties, DeltaTable, Schema, Transaction  # noqa: PLC0415 - an extra
@@ -32,9 +34,9 @@ def append(batch: DataFrame, table: Table, app_id: str, batch_id: int) -> None:
     done = delta.transaction_version(app_id)
     if done is not None and done >= batch_id:
         return
-    directory = Path("data", app_id, f"{batch_id:010}")
+    directory = Path("data", app_id, f"{batch_id:010}-{uuid.uuid4().hex[:8]}")
     batch.sparkSession.conf.set(*TIMESTAMPS)
-    batch.write.mode("overwrite").options(**table.options).parquet(str(root / directory))
+    batch.write.options(**table.options).parquet(str(root / directory))
     actions = []
     for path in sorted((root / directory).glob("part-*.parquet")):
         found = path.stat()
