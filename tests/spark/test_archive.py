@@ -116,10 +116,19 @@ def test_the_command_archives_exactly_once_although_it_is_killed_and_ends_when_i
 ) -> None:
     topic = topics.create(partitions=2)
     for partition in range(2):
-        produce_values(client, topic, partition, range(30))
+        produce_values(client, topic, partition, range(15))
     table = tmp_path / "table"
     command = [sys.executable, "-m", "headrace.cli", "archive", "run", topic, "-b", read.bootstrap]
-    command += ["--table", str(table), "--batch-records", "7", "--master", "local[1]"]
+    command += [
+        "--table",
+        str(table),
+        "--batch-records",
+        "10",
+        "--interval",
+        "100ms",
+        "--master",
+        "local[1]",
+    ]
     command += ["--format", "json", "--spark-log", str(tmp_path / "spark.log")]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -137,7 +146,7 @@ def test_the_command_archives_exactly_once_although_it_is_killed_and_ends_when_i
     delta = DeltaTable(str(table))
     rows = pq.ParquetDataset(delta.file_uris()).read(columns=["partition", "offset"]).to_pylist()
     assert sorted((row["partition"], row["offset"]) for row in rows) == [
-        (partition, offset) for partition in range(2) for offset in range(30)
+        (partition, offset) for partition in range(2) for offset in range(15)
     ]
 
 

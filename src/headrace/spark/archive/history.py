@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,9 +29,10 @@ from headrace.spark.options.source import EARLIEST, SourceOptions
 from headrace.spark.source.offsets import LogEnd, OffsetRange, TopicDescription
 from headrace.spark.source.reading import read_ranges
 from headrace.spark.source.schema import arrow_schema, raw_schema, topic_schema
-from headrace.spark.source.tasks import ReadTask
+from headrace.spark.source.tasks import WORTH_A_TASK, ReadTask
 from headrace.types import TopicPartition
 
+PIECE_OFFSETS: Final = 5 * WORTH_A_TASK
 _VANISHED: Final = 5
 """How often the files of one range may be replaced and deleted while they are read."""
 
@@ -139,6 +140,18 @@ class HistoryClient:
     ) -> Mapping[TopicPartition, FetchedPartition]:
         """Ask the brokers."""
         return self._client.fetch(positions)
+
+    def cut(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+        """Cut ranges where files end, so that tasks share the files of a partition; small files stay together."""
+        pieces: list[OffsetRange] = []
+        for wanted in ranges:
+            start = wanted.start
+            for file in self.archived(wanted.topic_partition):
+                if start + PIECE_OFFSETS <= file.end < wanted.end:
+                    pieces.append(OffsetRange(wanted.topic_partition, start, file.end))
+                    start = file.end
+            pieces.append(OffsetRange(wanted.topic_partition, start, wanted.end))
+        return pieces
 
     def archived(self, partition: TopicPartition) -> Sequence[ArchivedFile]:
         """Return the files of a partition of the topic that has that name now."""

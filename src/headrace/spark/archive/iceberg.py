@@ -26,7 +26,7 @@ from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.manifest import DataFileContent
 
 from headrace.errors import ConfigError
-from headrace.spark.archive.files import ArchivedFile, Source, WrittenFile, parse_path
+from headrace.spark.archive.files import DATA, ArchivedFile, Source, WrittenFile, parse_path
 from headrace.spark.archive.orphans import delete_unknown
 from headrace.spark.archive.table import BatchCommit, ConflictError, Snapshot, file_gone
 from headrace.spark.archive.writing import sync_recent
@@ -188,18 +188,20 @@ class IcebergArchive:
             for earlier, later in itertools.pairwise(snapshots)
             if later.timestamp_ms <= before_ms
         ]
-        known = {
-            self._relative(path)
-            for snapshot in snapshots
-            if snapshot.snapshot_id not in replaced
-            for path in (each.file_path for each in _data_files(table, snapshot.snapshot_id))
-        }
+        kept = [each for each in snapshots if each.snapshot_id not in replaced]
+        data = {file.file_path for each in kept for file in _data_files(table, each.snapshot_id)}
+        lists = {each.manifest_list for each in kept}
+        lists |= {one.manifest_path for each in kept for one in each.manifests(table.io)}
         if replaced and not dry_run:
             try:
                 table.maintenance.expire_snapshots().by_ids(replaced).commit()
             except CommitFailedException as error:
                 raise ConflictError(f"the table has changed meanwhile: {error}") from None
-        return delete_unknown(self.root, known, age_ms, dry_run=dry_run)
+        found: list[str] = []
+        for folder, pattern, known in ((DATA, "*", data), ("metadata", "*.avro", lists)):
+            paths = {self._relative(each) for each in known}
+            found += delete_unknown(self.root, folder, pattern, paths, age_ms, dry_run=dry_run)
+        return found
 
     def _check_there(self, files: Sequence[WrittenFile]) -> None:
         for written in files:

@@ -13,23 +13,26 @@ def delete_partial(root: Path, age_ms: int, *, dry_run: bool) -> list[str]:
     """Delete what tasks did not finish writing, and have not touched for so long."""
     return _delete(
         root,
-        [path for path in _old(root, age_ms) if path.name.startswith(PARTIAL_PREFIX)],
+        [path for path in _old(root / DATA, age_ms) if path.name.startswith(PARTIAL_PREFIX)],
         dry_run=dry_run,
     )
 
 
-def delete_unknown(root: Path, known: Collection[str], age_ms: int, *, dry_run: bool) -> list[str]:
-    """Delete old files of the data directory that are not among the known ones."""
+def delete_unknown(
+    root: Path, folder: str, pattern: str, known: Collection[str], age_ms: int, *, dry_run: bool
+) -> list[str]:
+    """Delete old files of a folder, of such names, that are not among the known ones."""
+    old = _old(root / folder, age_ms, pattern)
     return _delete(
         root,
-        [path for path in _old(root, age_ms) if path.relative_to(root).as_posix() not in known],
+        [path for path in old if path.relative_to(root).as_posix() not in known],
         dry_run=dry_run,
     )
 
 
-def _old(root: Path, age_ms: int) -> Iterator[Path]:
+def _old(folder: Path, age_ms: int, pattern: str = "*") -> Iterator[Path]:
     before = time.time() - age_ms / 1000
-    for path in sorted((root / DATA).rglob("*")):
+    for path in sorted(folder.rglob(pattern)):
         try:
             if path.is_file() and path.stat().st_mtime <= before:
                 yield path

@@ -7,6 +7,7 @@ from typing import Any
 
 from headrace.spark.cluster import SourceClient, shared_client
 from headrace.spark.options.source import SourceOptions
+from headrace.spark.source.offsets import OffsetRange
 from headrace.spark.source.reading import read_task
 from headrace.spark.source.tasks import ReadTask
 
@@ -23,6 +24,21 @@ def source_client(options: SourceOptions) -> SourceClient:
     from headrace.spark.archive.history import History, HistoryClient  # noqa: PLC0415 - needs the extra `archive`
 
     return HistoryClient(client, History(options.history))
+
+
+def pieces(
+    client: SourceClient, ranges: list[OffsetRange], options: SourceOptions
+) -> list[OffsetRange]:
+    """Cut the ranges of a batch read where files of an archive end, so that tasks can share them.
+
+    A stream's tasks must be the same whenever a batch is repeated, even if files were compacted since: not for them.
+    """
+    if options.history is None:
+        return ranges
+    from headrace.spark.archive.history import HistoryClient  # noqa: PLC0415 - as above
+
+    assert isinstance(client, HistoryClient)
+    return client.cut(ranges)
 
 
 def read(task: ReadTask, options: SourceOptions) -> Iterator[Any]:

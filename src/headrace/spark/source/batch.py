@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from headrace.errors import ConfigError
 from headrace.spark.cluster import SourceClient
 from headrace.spark.options.source import SourceOptions
-from headrace.spark.source.access import read, source_client
+from headrace.spark.source.access import pieces, read, source_client
 from headrace.spark.source.division import Division
 from headrace.spark.source.offsets import DataLossError, OffsetRange
 from headrace.spark.source.places import check_exists, end_positions, select, start_positions
@@ -31,9 +31,9 @@ class HeadraceBatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks."""
-        return tasks(
-            batch_ranges(source_client(self._options), self._options), Division.of(self._options)
-        )
+        client = source_client(self._options)
+        ranges = batch_ranges(client, self._options)
+        return tasks(pieces(client, ranges, self._options), Division.of(self._options))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield a task's records as Arrow batches."""

@@ -15,7 +15,7 @@ from headrace.spark.archive.table import create_table, open_table
 from headrace.spark.options.history import HistoryOptions
 from headrace.spark.options.source import EARLIEST, SourceOptions, source_options
 from headrace.spark.source.batch import batch_ranges
-from headrace.spark.source.offsets import DataLossError
+from headrace.spark.source.offsets import DataLossError, OffsetRange
 from headrace.spark.source.planner import StreamPlanner
 from headrace.spark.source.schema import arrow_schema
 from headrace.spark.source.tasks import ReadTask
@@ -112,6 +112,17 @@ def test_values_from_files_are_decoded_as_those_from_brokers(delta_world: World)
     rows = [row for batch in found for row in batch.to_pylist()]
     assert [row["offset"] for row in rows] == list(range(18))
     assert all(row["value"] is None and row["_error"] for row in rows)  # none is JSON
+
+
+def test_a_batch_read_is_cut_where_files_end(
+    delta_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.spark.archive.history.PIECE_OFFSETS", 5)
+    client = HistoryClient(delta_world.cluster, history(delta_world))
+    ranges = batch_ranges(client, options(delta_world))
+    spans = [(piece.start, piece.end) for piece in client.cut(ranges)]
+    assert spans == [(0, 5), (5, 10), (10, 18)]  # the file from 10 to 12 is not worth a task
+    assert client.cut([OffsetRange(FLIGHTS, 7, 10)]) == [OffsetRange(FLIGHTS, 7, 10)]
 
 
 @pytest.mark.parametrize(("start", "end"), [(3, 7), (5, 10), (11, 14), (0, 1), (12, 18)])
