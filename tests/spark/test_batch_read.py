@@ -188,3 +188,14 @@ def test_a_view_keeps_its_options(topics: Topics, client: BlockingClient, read: 
     )
 
     assert read.spark.sql("SELECT count(*) FROM from_sql").first()[0] == 3
+
+
+def test_a_table_that_would_lose_its_options_is_not_made(topics: Topics, read: Reader) -> None:
+    topic = topics.create()
+
+    with pytest.raises(AnalysisException, match="CREATE TEMPORARY VIEW"):
+        read.spark.sql(
+            f"CREATE TABLE made_in_sql USING headrace "
+            f"OPTIONS ('kafka.bootstrap.servers' '{read.bootstrap}', subscribe '{topic}')"
+        )
+    assert not read.spark.catalog.tableExists("made_in_sql")

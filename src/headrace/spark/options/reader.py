@@ -21,6 +21,8 @@ WITHOUT_EFFECT: Final = (
     "fetchOffset.retryIntervalMs",
 )
 """Accepted so that a query for Spark's connector runs as it is; this source joins no group and retries by time."""
+_OF_A_TABLE: Final = "provider"
+"""Spark hands it over, among other properties of the table, when CREATE TABLE runs; to a later SELECT no option at all."""
 _DURATIONS_MS: Final = {
     "": 1,
     "ms": 1,
@@ -61,6 +63,11 @@ class OptionReader:
     def __post_init__(self) -> None:
         canonical = {name.lower(): name for name in self.known}
         self._values = {}
+        if _OF_A_TABLE in {name.lower() for name in self.options}:
+            raise ConfigError(
+                "Spark drops the options of CREATE TABLE before a table is read: make it a view, "
+                "CREATE TEMPORARY VIEW ... USING headrace OPTIONS (...)"
+            )
         for name, value in self.options.items():
             lower = name.lower()
             if lower in _REFUSED:
