@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import headrace
 from headrace.clients.blocking import BlockingClient
+from headrace.clients.flows.alter import delete_records
 from headrace.records.builder import build_batch
 from headrace.records.compression import Compression
 from headrace.types import TopicPartition
 from tests.spark.conftest import Reader, Topics, produce_values, run_available, sunk
+from tests.spark.test_stream_write import run
 from tests.spark.test_write import write
 
 
@@ -19,6 +24,10 @@ from tests.spark.test_write import write
 def connector(jars: list[Path] | str) -> None:
     if isinstance(jars, str):
         pytest.skip(f"no Spark Kafka connector: {jars}")
+
+
+COMMITTED: dict[str, Any] = {"kafka__isolation__level": "read_committed"}
+WHOLE: dict[str, Any] = {"includeHeaders": "true"}
 
 
 def all_rows(frame: Any) -> list[tuple[Any, ...]]:
@@ -113,3 +122,142 @@ def test_the_connector_streams_in_and_out(
     )
     values = sorted(int(value) for *_, value in sunk(read.spark, tmp_path / "sink"))
     assert values == sorted([*range(40), *range(15)])
+
+
+def transactions(bootstrap: str, topic: str) -> headrace.Producer:
+    """Leave behind: plain records, a transaction of each fate, control records among them, and one that is open."""
+    producer = headrace.Producer(
+        bootstrap, transactional_id=f"of-{topic}", transaction_timeout_ms=600_000, serde="str"
+    )
+    with headrace.Producer(bootstrap, serde="str") as plain:
+        for partition in (0, 1):
+            plain.send(topic, f"plain-{partition}", partition=partition)
+    for fate in ("aborted", "committed", "aborted", "aborted"):
+        producer.begin_transaction()
+        for number in range(6):
+            producer.send(topic, f"{fate}-{number}", partition=number % 2)
+        producer.flush()
+        if fate == "committed":
+            producer.commit_transaction()
+        else:
+            producer.abort_transaction()
+    producer.begin_transaction()
+    producer.send(topic, "open", partition=0)
+    producer.flush()
+    return producer
+
+
+def test_the_connector_reads_what_was_committed(topics: Topics, read: Reader) -> None:
+    topic = topics.create(partitions=2)
+    producer = transactions(read.bootstrap, topic)
+    committed = ["plain-0", "plain-1", *(f"committed-{number}" for number in range(6))]
+
+    limits: tuple[dict[str, Any], ...] = ({}, {"minPartitions": 7})
+    for more in limits:
+        theirs = all_rows(read.batch(topic, "kafka", **WHOLE, **COMMITTED, **more))
+        assert sorted(row[4].decode() for row in theirs) == sorted(committed)
+        assert theirs == all_rows(read.batch(topic, **WHOLE, **COMMITTED, **more))
+    everything = all_rows(read.batch(topic, "kafka", **WHOLE))
+    assert len(everything) == 2 + 4 * 6 + 1
+    assert everything == all_rows(read.batch(topic, **WHOLE))
+
+    producer.commit_transaction()
+    producer.close()
+    assert read.batch(topic, "kafka", **COMMITTED).where("value = 'open'").count() == 1
+
+
+def test_a_stream_of_the_connector_goes_past_aborted_records_and_waits_for_open_ones(
+    topics: Topics, read: Reader, tmp_path: Path
+) -> None:
+    topic = topics.create(partitions=2)
+    producer = transactions(read.bootstrap, topic)
+
+    def so_far() -> list[str]:
+        stream = read.stream(
+            topic, "kafka", startingOffsets="earliest", maxOffsetsPerTrigger=12, **COMMITTED
+        )
+        run_available(stream, tmp_path / "check", tmp_path / "sink")
+        return sorted(row[3] for row in sunk(read.spark, tmp_path / "sink"))
+
+    committed = sorted(["plain-0", "plain-1", *(f"committed-{number}" for number in range(6))])
+    assert so_far() == committed
+    producer.commit_transaction()
+    producer.close()
+    assert so_far() == sorted([*committed, "open"])
+
+
+def test_the_connector_streams_every_column_to_what_our_transactions_wrote(
+    topics: Topics, read: Reader, tmp_path: Path
+) -> None:
+    source, result = topics.create(partitions=2), topics.create(partitions=2)
+    frame = (
+        read.spark.range(0, 20)
+        .selectExpr(
+            "CAST(id AS STRING) AS key",
+            "IF(id = 7, NULL, CONCAT('v', id)) AS value",
+            "timestamp_millis(1700000000000 + id) AS timestamp",
+            "array(named_struct('key', 'h', 'value', CAST(id AS STRING))) AS headers",
+        )
+        .selectExpr(
+            "key",
+            "value",
+            "timestamp",
+            "CAST(headers AS ARRAY<STRUCT<key: STRING, value: BINARY>>) AS headers",
+        )
+    )
+    once: dict[str, Any] = {"txnAppId": source, "txnVersion": 1}
+    write(frame, read.bootstrap, topic=source, **once)
+
+    stream = read.stream(source, "kafka", startingOffsets="earliest", **WHOLE, **COMMITTED)
+    copied = stream.selectExpr("key", "value", "headers", "partition", f"'{result}' AS topic")
+    run(copied, read.bootstrap, tmp_path / "copy", source="kafka", **WHOLE)
+
+    given = all_rows(read.batch(source, **WHOLE, **COMMITTED))
+    found = all_rows(read.batch(result, **WHOLE))
+    columns = [[(row[1], *row[3:5], row[7]) for row in rows] for rows in (given, found)]
+    assert columns[0] == columns[1]
+    assert len(found) == 20
+    assert {row[5] for row in given} == set(range(1_700_000_000_000, 1_700_000_000_020))
+    assert found == all_rows(read.batch(result, "kafka", **WHOLE))
+    late: dict[str, Any] = {
+        "startingTimestamp": 1_700_000_000_015,
+        "startingOffsetsByTimestampStrategy": "latest",
+    }
+    at = all_rows(read.batch(source, "kafka", **late, **WHOLE, **COMMITTED))
+    assert at
+    assert at == all_rows(read.batch(source, **late, **WHOLE, **COMMITTED))
+
+
+def test_the_connector_tells_of_lost_data_or_goes_on(
+    topics: Topics, client: BlockingClient, read: Reader, tmp_path: Path
+) -> None:
+    topic = topics.create()
+    produce_values(client, topic, 0, range(5))
+    run_available(
+        read.stream(topic, "kafka", startingOffsets="earliest"), tmp_path / "c", tmp_path / "s"
+    )
+    shutil.copytree(tmp_path / "c", tmp_path / "lenient")
+    produce_values(client, topic, 0, range(5, 20))
+    place = TopicPartition(topic, 0)
+    client.run(delete_records(client.state, {place: 12}, 10_000))
+
+    with pytest.raises(Exception, match=r"(?i)some data may have been lost"):
+        run_available(read.stream(topic, "kafka"), tmp_path / "c", tmp_path / "s")
+    lenient = read.stream(topic, "kafka", failOnDataLoss="false")
+    found: list[int] = []
+
+    def collect(frame: Any, _batch_id: int) -> None:
+        found.extend(row["offset"] for row in frame.select("offset").collect())
+
+    writer = lenient.writeStream.foreachBatch(collect).trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(tmp_path / "lenient")).start()
+    assert query.awaitTermination(120)
+    assert sorted(found) == list(range(12, 20))
+
+    given = json.dumps({topic: {"0": 3}})
+    kept = read.batch(topic, "kafka", startingOffsets=given, failOnDataLoss="false")
+    assert (
+        kept.count()
+        == read.batch(topic, startingOffsets=given, failOnDataLoss="false").count()
+        == 8
+    )
