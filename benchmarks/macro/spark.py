@@ -1,0 +1,151 @@
+"""Headrace's Spark source, sink and archive beside Spark's own Kafka connector, on one Headrace broker.
+
+    python -m benchmarks.macro.spark [--quick] [--rounds N] [--rows PART] [--conf KEY=VALUE] [--page]
+
+One Spark session has both; each load goes to one and then to the other, and the order changes with each round. Before
+anything is measured all loads have run once, smaller. Another session of the round, whose Python workers have no
+accelerator, measures Headrace's reads again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from benchmarks.macro.compare_kafka import RESULTS, commit
+from benchmarks.macro.report import Results
+from benchmarks.macro.servers import machine
+from benchmarks.macro.spark_inputs import FULL, QUICK, Inputs, make_inputs
+from benchmarks.macro.spark_loads import FAILURES, PARTS, PYTHON_PARTS, Loads
+from benchmarks.macro.spark_page import PAGE, report
+from benchmarks.macro.spark_session import session
+from headrace.errors import ConfigError
+from headrace.spark.java import check_java
+from tests.fixtures.spark_connector import ConnectorUnavailableError, connector_jars
+from tests.fixtures.targets import HeadraceServer
+
+WARM_LATENCY_S = 1
+
+
+def run_round(
+    number: int, server: HeadraceServer, inputs: list[Inputs], arguments: Any, results: Results
+) -> None:
+    """Both sessions, one after the other; `inputs` are those to warm up with and those to measure with."""
+    backwards = bool(number % 2)
+    sessions = (True, False) if set(arguments.rows) & set(PYTHON_PARTS) else (True,)
+    for accelerated in sessions[::-1] if backwards else sessions:
+        scratch = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
+        try:
+            with session(
+                scratch, arguments.jars, dict(arguments.conf), accelerated=accelerated
+            ) as spark:
+                for warm, each in zip((True, False), inputs, strict=True):
+                    what = "with" if accelerated else "without"
+                    doing = "warming up" if warm else "measuring"
+                    print(f" {doing}, {what} accelerator", file=sys.stderr, flush=True)
+                    Loads(
+                        spark,
+                        server.bootstrap,
+                        scratch,
+                        each,
+                        Results() if warm else results,
+                        WARM_LATENCY_S if warm else each.scale.latency_s,
+                        accelerated,
+                        backwards,
+                    ).run(arguments.rows)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="one small round, for a first look")
+    parser.add_argument("--rounds", type=int, help="rounds instead of three, or one if quick")
+    parser.add_argument("--rows", choices=PARTS, action="append", help="only this part")
+    parser.add_argument(
+        "--conf",
+        action="append",
+        default=[],
+        type=lambda text: text.split("=", 1),
+        metavar="KEY=VALUE",
+        help="a setting of Spark, beside those of spark_session.py",
+    )
+    parser.add_argument(
+        "--page", action="store_true", help="write docs/spark-performance.md as well"
+    )
+    parser.add_argument("--output", type=Path, default=RESULTS, help="where the results go")
+    arguments = parser.parse_args()
+    arguments.rows = [part for part in PARTS if not arguments.rows or part in arguments.rows]
+    arguments.rounds = arguments.rounds or (1 if arguments.quick else 3)
+    return arguments
+
+
+def measure(arguments: argparse.Namespace) -> Results:
+    """All rounds, on one broker."""
+    results = Results()
+    scratch = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
+    server = HeadraceServer(scratch / "broker", settings={}, arguments=["--durability", "os"])
+    try:
+        server.start()
+        print("filling topics ...", file=sys.stderr, flush=True)
+        inputs = [make_inputs(server.bootstrap, scratch, QUICK)]
+        inputs.append(
+            inputs[0] if arguments.quick else make_inputs(server.bootstrap, scratch, FULL)
+        )
+        for number in range(arguments.rounds):
+            print(f"round {number + 1} ...", file=sys.stderr, flush=True)
+            try:
+                run_round(number, server, inputs, arguments, results)
+            except FAILURES as error:  # what was measured before is kept
+                results.fail(f"round {number + 1} did not end: {error}"[:300])
+                print(f"  {error}", file=sys.stderr, flush=True)
+    finally:
+        server.stop()
+        shutil.rmtree(scratch, ignore_errors=True)
+    return results
+
+
+def main() -> int:
+    """Runs the comparison and writes its results."""
+    arguments = _arguments()
+    try:
+        check_java()
+        arguments.jars = connector_jars()
+    except (ConfigError, ConnectorUnavailableError) as error:
+        print(f"cannot compare: {error}", file=sys.stderr)
+        return 1
+    begun = datetime.now(UTC)
+    (connector,) = [each for each in arguments.jars if each.name.startswith("spark-sql-kafka")]
+    facts: dict[str, Any] = {
+        "date": begun.strftime("%Y-%m-%d"),
+        "commit": commit(),
+        "spark": version("pyspark"),
+        "connector": connector.stem.rsplit("-", 1)[1],
+        "rounds": arguments.rounds,
+        "scale": QUICK.name if arguments.quick else FULL.name,
+        "conf": dict(arguments.conf),
+        "machine": machine(),
+    }
+    results = measure(arguments)
+    facts["minutes"] = round((datetime.now(UTC) - begun).total_seconds() / 60, 1)
+    stem = f"spark-{facts['date']}-{facts['commit']}{'-quick' if arguments.quick else ''}"
+    facts |= results.as_json()
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    data = json.dumps(facts).replace('{"preset"', '\n{"preset"')
+    (arguments.output / f"{stem}.json").write_text(data + "\n")
+    (arguments.output / f"{stem}.md").write_text(report(facts))
+    print(report(facts))
+    if arguments.page:
+        PAGE.write(arguments.output / f"{stem}.json")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""The latency of a stream from topic to topic: from a record's creation until a consumer of the output has it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, Self
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from benchmarks.macro.latency import percentiles
+from benchmarks.macro.spark_inputs import MIDDLE
+from benchmarks.macro.spark_session import Meter
+from benchmarks.macro.workloads import QUIET
+
+RECORDS_PER_S = 200
+SETTLE_S = 3
+"""From the first output to the first record that counts."""
+PATIENCE_S = 90
+
+
+class Paced:
+    """Produces records at an even rate, whose values are the times of their creation, for the length of a block."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.created_ns: list[int] = []
+        self._topic = topic
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._producer = Producer({**QUIET, "bootstrap.servers": bootstrap, "linger.ms": 0})
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._producer.flush(10)
+
+    def _run(self) -> None:
+        begun = time.monotonic()
+        while not self._ended.wait(
+            max(0.0, begun + len(self.created_ns) / RECORDS_PER_S - time.monotonic())
+        ):
+            self.created_ns.append(time.time_ns())
+            partition = len(self.created_ns) % MIDDLE
+            self._producer.produce(self._topic, str(self.created_ns[-1]), partition=partition)
+            self._producer.poll(0)
+
+
+def end_to_end(
+    bootstrap: str, topic: str, paced: Paced, query: Any, *, seconds: float, meter: Meter
+) -> dict[str, float]:
+    """Reads what is committed as it comes, until all records that count have.
+
+    Raises:
+        RuntimeError: Some did not come, or the stream ended.
+    """
+    settings = {"group.id": topic, "isolation.level": "read_committed", **QUIET}
+    consumer = Consumer({"bootstrap.servers": bootstrap, **settings})
+    consumer.assign([TopicPartition(topic, each, 0) for each in range(MIDDLE)])
+    arrived: dict[int, int] = {}
+    first = last = 0
+    deadline = time.monotonic() + PATIENCE_S + seconds
+    try:
+        while not last or time.time_ns() < last or _missing(paced, arrived, first, last):
+            if time.monotonic() > deadline or not query.isActive:
+                what = f"it had {query.exception()}" if not query.isActive else "too late"
+                raise RuntimeError(f"{len(arrived)} records came out of the stream; {what}")
+            messages = consumer.consume(500, 0.02)
+            now = time.time_ns()
+            if messages and not last:
+                first = now + SETTLE_S * 10**9
+                last = first + int(seconds * 1e9)
+            if now < first:
+                meter.reset()
+            arrived |= {int(each.value() or 0): now for each in messages}
+    finally:
+        consumer.close()
+    cpu_s, wall_s = meter.cpu_s(driver=False), meter.wall_s()  # producer and consumer run here
+    found = percentiles(sorted(arrived[each] - each for each in _counting(paced, first, last)))
+    cpu_us = cpu_s * 1e6 / (wall_s * RECORDS_PER_S)
+    return {"p50 ms": found["p50 ms"], "p99 ms": found["p99 ms"], "CPU us/row": cpu_us}
+
+
+def _counting(paced: Paced, first: int, last: int) -> list[int]:
+    return [each for each in paced.created_ns if first <= each < last]
+
+
+def _missing(paced: Paced, arrived: dict[int, int], first: int, last: int) -> bool:
+    return any(each not in arrived for each in _counting(paced, first, last))

@@ -1,0 +1,160 @@
+"""The report of `benchmarks.macro.spark`, and the tables of docs/spark-performance.md, from a run's JSON file.
+
+    python -m benchmarks.macro.spark_page [benchmarks/results/spark-DATE-COMMIT.json]
+
+Everything between the two marks of the page is replaced; the words around them are written by hand. Without an argument
+the page is written again from the file that it names; a test checks that this changes nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from benchmarks.macro.marked_page import ROOT, MarkedPage
+from benchmarks.macro.report import HEADRACE, Results, Row, number
+
+ONCE, PYTHON, CONNECTOR = "headrace exactly once", "headrace without accelerator", "connector"
+OURS = {
+    HEADRACE: "Headrace",
+    ONCE: "Headrace, exactly once",
+    PYTHON: "Headrace without the accelerator",
+}
+ARCHIVE = "archive"
+ABOUT = {
+    "batch read": "`spark.read`, a whole topic, to `noop`",
+    "stream read": "`spark.readStream` with `availableNow`, a whole topic in several batches, to `noop`",
+    "batch write": "Parquet files to a topic of four partitions; `Headrace` is at least once, as the connector is",
+    "stream write": "the same as a stream, four batches",
+    ARCHIVE: "`headrace archive` to a Delta table, and `spark.read` through the connector to Parquet files, both zstd",
+    "latency": "from a record's creation until a `read_committed` consumer of the output has it",
+}
+
+
+def wanted(row: Row) -> float:
+    """The ratio to the connector that is wanted: at least for a rate, at most for a cost."""
+    return 2.0 if row.preset == ARCHIVE and row.more_is_better else 1.0
+
+
+def missed(row: Row, part: float) -> bool:
+    """Whether a ratio is not what is wanted, at the two digits that are shown."""
+    shown = round(part, 2)
+    return shown < wanted(row) if row.more_is_better else shown > wanted(row)
+
+
+def ratio(values: Mapping[str, Sequence[float]], target: str) -> float | None:
+    """A median to the connector's, if there are both."""
+    mine, theirs = values.get(target), values.get(CONNECTOR)
+    return median(mine) / median(theirs) if mine and theirs and median(theirs) else None
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
+
+
+def _cell(values: Sequence[float], *, extremes: bool) -> str:
+    if not values:
+        return "-"
+    middle = number(median(values))
+    if not extremes or len(values) == 1:
+        return middle
+    return f"{middle} ({number(min(values))} .. {number(max(values))})"
+
+
+def _ratio_cell(row: Row, values: Mapping[str, Sequence[float]], target: str) -> str:
+    part = ratio(values, target)
+    if part is None:
+        return "-"
+    return f"**{part:.2f}**" if missed(row, part) else f"{part:.2f}"
+
+
+def _part(results: Results, part: str, *, extremes: bool) -> list[str]:
+    """The table of one part; columns are of those who were measured in it."""
+    mine = {row: values for row, values in results.rows.items() if row.preset == part}
+    targets = [name for name in OURS if any(name in values for values in mine.values())]
+    head = ["case", "metric", "connector"]
+    for target in targets:
+        head += [OURS[target], "ratio"]
+    rows = []
+    for row, values in mine.items():
+        cells = [row.case, row.metric, _cell(values.get(CONNECTOR, ()), extremes=extremes)]
+        for target in targets:
+            cells += [
+                _cell(values.get(target, ()), extremes=extremes),
+                _ratio_cell(row, values, target),
+            ]
+        bound = "at least" if row.more_is_better else "at most"
+        rows.append([*cells, f"{bound} {wanted(row):.1f}"])
+    return _table([*head, "wanted"], rows)
+
+
+def _summary(results: Results) -> list[str]:
+    """How often what is wanted is so, by part and kind of metric."""
+    kinds: dict[tuple[str, str, str], list[tuple[Row, float]]] = {}
+    for row, values in results.rows.items():
+        kind = row.metric if row.more_is_better or row.metric.startswith("CPU") else "latency"
+        for target in OURS:
+            part = ratio(values, target)
+            if part is not None:
+                kinds.setdefault((row.preset, target, kind), []).append((row, part))
+    rows = []
+    for (preset, target, kind), found in kinds.items():
+        parts = sorted(part for _, part in found)
+        met = sum(not missed(row, part) for row, part in found)
+        count = f"{met} of {len(found)}"
+        spread = " .. ".join(f"{part:.2f}" for part in (parts[0], median(parts), parts[-1]))
+        rows.append(
+            [preset, OURS[target], kind, count if met == len(found) else f"**{count}**", spread]
+        )
+    head = ["part", "who", "what", "as wanted", "ratios: least .. median .. most"]
+    return _table(head, rows)
+
+
+def _where(facts: Mapping[str, Any]) -> list[str]:
+    host = facts["machine"]
+    load = ", ".join(map(str, host["load_before"]))
+    what = (
+        f"Headrace {facts['commit']}, Spark {facts['spark']}, its connector {facts['connector']}, {facts['date']}. "
+        f"{host['cores']} cores ({host['cpu']}), {host['memory_gib']} GiB, Linux {host['kernel']}, {host['python']}; "
+        f"load average before: {load}."
+    )
+    how = (
+        f"{facts['scale'].capitalize()} loads, {facts['rounds']} round(s) in {facts['minutes']} minutes, in turns. "
+        "Ratios are Headrace / connector; what is not as wanted is bold."
+    )
+    return [what, how]
+
+
+def _body(results: Results, heading: str, *, extremes: bool) -> list[str]:
+    lines = _summary(results)
+    for part in dict.fromkeys(row.preset for row in results.rows):
+        title = f"{part[0].upper()}{part[1:]}"
+        lines += ["", f"{heading} {title}", "", f"{ABOUT[part]}.", ""]
+        lines += _part(results, part, extremes=extremes)
+    if results.failures:
+        lines += ["", f"{heading} Without a value", "", *(f"* {each}" for each in results.failures)]
+    return lines
+
+
+def report(facts: Mapping[str, Any]) -> str:
+    """A whole text: medians with their extremes."""
+    title = f"# Headrace {facts['commit']} and Spark's Kafka connector, {facts['date']}"
+    cells = "Cells: median (least .. most)."
+    body = _body(Results.from_json(facts), "##", extremes=True)
+    return "\n".join([title, "", *_where(facts), cells, "", *body]) + "\n"
+
+
+def tables(name: str, facts: Mapping[str, Any]) -> str:
+    """What stands between the marks of the page."""
+    every = f"[the results](../benchmarks/results/{name}.md)"
+    lines = [*_where(facts), f"Medians; the least and the most of each are in {every}.", ""]
+    return "\n".join([*lines, *_body(Results.from_json(facts), "###", extremes=False)])
+
+
+PAGE = MarkedPage(ROOT / "docs" / "spark-performance.md", tables)
+
+
+if __name__ == "__main__":
+    sys.exit(PAGE.main())

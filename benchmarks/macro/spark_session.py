@@ -1,0 +1,110 @@
+"""Spark as the loads of `benchmarks.macro.spark` find it, and what its processes cost."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from headrace.spark.session import open_session, stop_session
+
+MASTER = "local[2]"
+ACCELERATOR = "HEADRACE_ACCEL"
+# What every program on one machine would set; nothing that makes reads or writes faster.
+SETTINGS: Mapping[str, str] = {
+    "spark.driver.memory": "2g",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+@contextlib.contextmanager
+def session(
+    scratch: Path, jars: Iterable[Path], settings: Mapping[str, str], *, accelerated: bool
+) -> Iterator[Any]:
+    """Spark with both sources, its Python workers with or without the accelerator.
+
+    Raises:
+        RuntimeError: The workers did not do as they were told about the accelerator, or it is not installed.
+    """
+    flag = "1" if accelerated else "0"
+    before = os.environ.get(ACCELERATOR)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ[ACCELERATOR] = flag  # a local JVM's workers have its environment
+    try:
+        spark = open_session(
+            "headrace-bench",
+            {
+                **SETTINGS,
+                "spark.jars": ",".join(map(str, jars)),
+                "spark.executorEnv.HEADRACE_ACCEL": flag,
+                "spark.local.dir": str(scratch / "local"),
+                "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+                **settings,
+            },
+            master=MASTER,
+            log_path=scratch / "spark.log",
+        )
+    finally:
+        os.environ.pop(ACCELERATOR)
+        if before is not None:
+            os.environ[ACCELERATOR] = before
+    try:
+        _check(spark, accelerated=accelerated)
+        yield spark
+    finally:
+        stop_session(spark)
+
+
+def _check(spark: Any, *, accelerated: bool) -> None:
+    found = spark.sparkContext.parallelize([0], 1).map(_has_accelerator).first()
+    if found is not accelerated:
+        has = "have no accelerator (pip install ./accel)" if accelerated else "have the accelerator"
+        raise RuntimeError(f"Spark's Python workers {has}")
+
+
+def _has_accelerator(_: object) -> bool:
+    from headrace.records.accel import kernels  # noqa: PLC0415 - the worker's, not this process's
+
+    return kernels is not None
+
+
+class Meter:
+    """CPU of this program (the driver's Python), the JVM and all that runs below it; brokers are not."""
+
+    def __init__(self, spark: Any) -> None:
+        # PySpark has no other way to its JVM.
+        self._jvm = psutil.Process(spark.sparkContext._gateway.proc.pid)  # noqa: SLF001
+        self.reset()
+
+    def reset(self) -> None:
+        """Starts counting again."""
+        self._driver_s, self._below_s, self._wall = *self._cpu_s(), time.monotonic()
+
+    def wall_s(self) -> float:
+        """Seconds since the last reset."""
+        return time.monotonic() - self._wall
+
+    def cpu_s(self, *, driver: bool = True) -> float:
+        """CPU seconds since the last reset, with or without this process."""
+        driver_s, below_s = self._cpu_s()
+        return below_s - self._below_s + (driver_s - self._driver_s if driver else 0.0)
+
+    def _cpu_s(self) -> tuple[float, float]:
+        below_s = 0.0
+        for each in (self._jvm, *self._jvm.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                times = each.cpu_times()
+                # What workers used that have ended is in the times of who waited for them.
+                below_s += times.user + times.system + times.children_user + times.children_system
+        return time.process_time(), below_s
