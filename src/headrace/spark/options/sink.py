@@ -43,9 +43,18 @@ class Once:
     """What makes a write exactly once: whose it is, and which of its writes."""
 
     name: str
-    """Transactions and groups are called by it."""
+    """What the names of its transactions and groups begin with."""
     version: int
     """Spark's number of the batch, or `txnVersion`."""
+
+    @property
+    def claim(self) -> str:
+        """The name of the driver's transactions, and of the group with the claim."""
+        return f"{self.name}-claim"  # no other's partition is called so, whatever either was named
+
+    def part(self, partition: int) -> str:
+        """Return the name of a partition's transactions, and of the group with its marker."""
+        return f"{self.name}-{partition}"
 
 
 @dataclass(frozen=True)
@@ -143,7 +152,8 @@ def _transaction(reader: OptionReader, name: str, *, streaming: bool) -> Once | 
         )
     if not (version.isascii() and version.isdigit()) or int(version) >= 2**62:
         raise ConfigError(f"option txnVersion must be a whole number from 0 on, not {version!r}")
-    return Once(f"{name}-{app}", int(version))
+    # With the topic, for one batch may go to several; no topic has an @ in its name.
+    return Once(f"{name}-{app}@{reader.text('topic') or ''}", int(version))
 
 
 def _exactly_once(reader: OptionReader, transaction: Once | None, *, streaming: bool) -> bool:

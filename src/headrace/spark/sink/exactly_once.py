@@ -13,12 +13,12 @@ A task (`write_partition`):
    is still open, to the driver.
 
 The driver (`commit_batch`), when Spark has accepted one attempt of each task:
-1. takes over the id `NAME`, and reads the claim, an offset of the group `NAME`;
-2. claims the batch: batch + 1, and how it is divided, in a transaction of `NAME`. If the batch is claimed already it has to be
-   divided as the claim says, or be committed as a whole; a later batch is refused;
+1. takes over the id `NAME-claim`, and reads the claim, an offset of the group that is called like it;
+2. claims the batch: batch + 1, and how it is divided, in a transaction of that id. If the batch is claimed already it
+   has to be divided as the claim says, or be committed as a whole; a later batch is refused;
 3. commits the tasks' transactions.
 
-A claim is read and written under the id `NAME`, and nothing of a batch is committed before. It is given up only when the id of
+A claim is read and written under one id, and nothing of a batch is committed before. It is given up only when the id of
 each of its partitions was taken over and none has its marker. So all that is ever committed of a batch is divided alike,
 and then each part has one id, under which one attempt wins. Whatever fails in between, the batch is tried again: parts that
 are committed have their marker, the others have nothing.
@@ -110,7 +110,7 @@ def _write_rows(
     first: tuple[int, Callable[[], Iterable[Rows]]],
     rest: RowBatches,
 ) -> PartitionWrite:
-    name = f"{once.name}-{partition}"
+    name = once.part(partition)
     with cluster.new_producer(name) as producer:
         producer.init_transactions()
         marker = cluster.marker(name)
@@ -152,9 +152,9 @@ def commit_batch(
         HeadraceError: Nothing was committed, or not all of it; the batch is to be repeated.
     """
     once = writes[0].once
-    with cluster.new_producer(once.name) as producer:
+    with cluster.new_producer(once.claim) as producer:
         producer.init_transactions()
-        claim = cluster.marker(once.name)
+        claim = cluster.marker(once.claim)
         if claim is None and fail_on_lost_marker:
             _check_beginning(once, writes, streaming=streaming)
         if claim is not None and claim.offset > once.version:
@@ -222,7 +222,7 @@ def _settle(
 
 def _is_committed(cluster: Cluster, once: Once, partition: int) -> bool:
     """Whether a partition of a batch is; if not, it cannot be any more."""
-    name = f"{once.name}-{partition}"
+    name = once.part(partition)
     with cluster.new_producer(name) as producer:
         producer.init_transactions()
         marker = cluster.marker(name)
@@ -231,7 +231,7 @@ def _is_committed(cluster: Cluster, once: Once, partition: int) -> bool:
 
 def _claim(cluster: Cluster, producer: RowProducer, once: Once, claim: OffsetAndMetadata) -> None:
     producer.begin_transaction()
-    cluster.mark(producer, once.name, claim)
+    cluster.mark(producer, once.claim, claim)
     producer.commit_transaction()
 
 

@@ -17,7 +17,7 @@ def test_streams_are_exactly_once_and_batches_if_they_can_be_told_apart() -> Non
 
     once = sink_options({**GOOD, "txnAppId": "app", "txnVersion": "7"}, streaming=False)
 
-    assert (once.exactly_once, once.transaction) == (True, Once("headrace-spark-app", 7))
+    assert (once.exactly_once, once.transaction) == (True, Once("headrace-spark-app@out", 7))
 
 
 def test_names_begin_as_access_control_wants_them() -> None:
@@ -25,8 +25,17 @@ def test_names_begin_as_access_control_wants_them() -> None:
 
     options = sink_options(given, streaming=False)
 
-    assert options.transaction == Once("team-app", 7)
+    assert options.transaction == Once("team-app@out", 7)
     assert producer_config(options.client).transactional_id is None
+
+
+def test_writes_of_one_batch_to_several_topics_are_not_taken_for_each_other() -> None:
+    options = {**GOOD, "txnAppId": "app", "txnVersion": "7"}
+    topics: list[dict[str, str]] = [{}, {"topic": "out-1"}, {"topic": ""}]
+
+    found = [sink_options({**options, **each}, streaming=False).transaction for each in topics]
+
+    assert len({once.name for once in found if once is not None}) == 3
 
 
 def test_what_spark_keeps_among_the_options_of_a_stream_is_let_pass() -> None:

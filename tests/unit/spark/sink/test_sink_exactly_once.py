@@ -41,11 +41,13 @@ def cluster(broker: Broker) -> Iterator[Cluster]:
     cluster.client.close()
 
 
-def write(cluster: Cluster, version: int, *rows: int, partition: int = 0) -> PartitionWrite:
+def write(
+    cluster: Cluster, version: int, *rows: int, partition: int = 0, name: str = "q"
+) -> PartitionWrite:
     given = iter(
         [(1, lambda row=row: [Rows("t", [(None, b"%d" % row, (), 0, None)])]) for row in rows]
     )
-    return write_partition(cluster, Once("q", version), partition, given)
+    return write_partition(cluster, Once(name, version), partition, given)
 
 
 def commit(cluster: Cluster, *writes: PartitionWrite, fail_on_lost_marker: bool = True) -> None:
@@ -77,6 +79,17 @@ def test_a_batch_is_there_when_it_is_committed_and_not_before(
 
     assert (again.repeated, again.records, empty.transaction) == (True, 2, None)
     assert values(broker) == [b"1", b"2"]
+
+
+def test_a_write_whose_name_ends_like_a_partition_of_another_has_nothing_to_do_with_it(
+    broker: Broker, cluster: Cluster
+) -> None:
+    commit(cluster, write(cluster, 0, 1), write(cluster, 0, 2, partition=1))
+
+    commit(cluster, write(cluster, 0, 3, name="q-1"))
+
+    assert values(broker) == [b"1", b"2", b"3"]
+    assert write(cluster, 0, 2, partition=1).repeated
 
 
 def test_an_aborted_batch_was_never_there_and_holds_nobody_up(
