@@ -147,8 +147,8 @@ def plan(*, as_json: bool, no_spark: bool, **options: Any) -> None:
 def run(*, as_json: bool, **options: Any) -> None:
     """Run the pipelines of a file until they are stopped, or, by the trigger available_now, are done.
 
-    SIGTERM and Ctrl-C let batches under way finish; a second signal does not wait. One that fails is started again, ever
-    later, unless that cannot help. Exit codes: 0 stopped or done, 1 a pipeline failed, 2 nothing was started.
+    SIGTERM and Ctrl-C let batches under way finish; a second signal does not wait. One that fails is started again,
+    ever later, unless that cannot help. Exit codes: 0 stopped or done, 1 a pipeline failed, 2 nothing was started.
     """
     from headrace.cli._pipeline_output import reporter  # noqa: PLC0415 - not for `--help`
     from headrace.pipelines.backoff import Backoff  # noqa: PLC0415 - not for `--help`
@@ -316,7 +316,7 @@ def _metrics(
 
 
 def _child_arguments(context: click.Context) -> list[str]:
-    """Return the options of this command for a child that runs one pipeline and tells nobody but the state directory."""
+    """Return this command's options for a child that runs one pipeline and tells only the state directory."""
     arguments = ["--format", "json"]
     for parameter in context.command.params:
         value = context.params.get(parameter.name or "")

@@ -186,12 +186,12 @@ def topic(
 
     Args:
         name: The topic; a source may have several, separated by commas.
-        format: What values are. "json" is an object of a row's columns; "avro" and "protobuf" can be read. With "text" and
-            "binary" frames have the columns of a record, `value` among them.
-        schema: The columns of a value: Spark's `"carrier STRING, delay INT"` or a StructType; for Avro its JSON. A source
-            needs it; a sink that has one is checked against it.
-        include: Columns of the record that a source has besides the value: `("timestamp", "key")`. With "text" and "binary"
-            these alone are read, and by default all.
+        format: What values are. "json" is an object of a row's columns; "avro" and "protobuf" can be read. With "text"
+            and "binary" frames have the columns of a record, `value` among them.
+        schema: The columns of a value: Spark's `"carrier STRING, delay INT"` or a StructType; for Avro its JSON. A
+            source needs it; a sink that has one is checked against it.
+        include: Columns of the record that a source has besides the value: `("timestamp", "key")`. With "text" and
+            "binary" these alone are read, and by default all.
         on_error: What becomes of values that do not fit the schema: "fail" ends the pipeline, "null" makes their
             columns null and says why in another one, `_error`, "dlq:TOPIC" writes them there.
         starting: Where a pipeline without checkpoint starts: "earliest", "latest", or offsets as JSON.

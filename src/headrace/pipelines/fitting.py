@@ -59,7 +59,7 @@ def _unlike(wanted: Mapping[str, str], given: Mapping[str, str]) -> Iterator[str
 
 
 def unsupported(frame: DataFrame, plan: Plan) -> Iterator[str]:
-    """Yield what Spark would refuse when the query starts, an aggregation without watermark in append mode for example."""
+    """Yield what Spark would refuse at the start, an aggregation without watermark in append mode for example."""
     jvm: Any = frame.sparkSession._jvm  # noqa: SLF001 - PySpark has no name for this check
     checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
     mode = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, plan.pipeline.output_mode.title())

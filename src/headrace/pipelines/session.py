@@ -67,7 +67,7 @@ class Sessions:
         """Whether the JVM runs."""
         if self._spark is None:
             return False
-        process: Any = getattr(self._spark.sparkContext._gateway, "proc", None)  # noqa: SLF001 - the only way to the JVM
+        process: Any = getattr(self._spark.sparkContext._gateway, "proc", None)  # noqa: SLF001 - no other way to it
         return process is None or process.poll() is None
 
     def close(self) -> None:

@@ -67,7 +67,7 @@ class Supervised:
     _failures: int = field(default=0, init=False)
     _due_s: float = field(default=0.0, init=False)
     _stop_by_s: float | None = field(default=None, init=False)
-    _stop_batch: int = field(default=-1, init=False)
+    _stop_seen: Any = field(default=None, init=False)
     _batch: int = field(default=-1, init=False)
     _lag: LagClock = field(default_factory=LagClock, init=False)
 
@@ -85,7 +85,7 @@ class Supervised:
         """Let the batch under way finish, then end; `now` does not wait for it."""
         if self._stop_by_s is None or now:
             self._stop_by_s = self.clock() + (0 if now else self.drain_s)
-            self._stop_batch = self._batch
+            self._stop_seen = self.status.progress
 
     def examined(self, plan: Plan) -> None:
         """Take the plan with what Spark knows of it."""
@@ -137,7 +137,7 @@ class Supervised:
         """Return whether the batch that was under way when the stop was asked for has finished, or had its time."""
         assert self._stop_by_s is not None
         return (
-            self._batch > self._stop_batch
+            self.status.progress is not self._stop_seen
             or not query.status["isTriggerActive"]
             or self.clock() >= self._stop_by_s
         )

@@ -22,6 +22,7 @@ from headrace.pipelines.plan import Connection, Plan, PlanError
 
 CONNECTION = Connection("127.0.0.1:1", {"request_timeout_ms": "5000"})
 ORDERS = topic("orders", schema="id BIGINT")
+CSV: Any = "csv"
 RESULT = topic("result", key="id")
 
 
@@ -84,7 +85,7 @@ def test_all_that_is_wrong_is_listed_with_file_and_line(tmp_path: Path) -> None:
         ({"name": "a/b"}, "the name 'a/b' must be letters"),
         ({"settings": {"spark.driver.memory": "2g"}}, "--conf spark.driver.memory=..."),
         ({"source": topic("orders")}, "format json needs schema="),
-        ({"source": topic("orders", format="csv")}, "format must be one of binary, text, json"),  # type: ignore[arg-type]  # the mistake
+        ({"source": topic("orders", format=CSV)}, "format must be one of binary, text, json"),
         ({"source": topic("orders", format="text", schema="a INT")}, "text has no schema"),
         (
             {"source": topic("o", schema="a INT", include=("time",))},
@@ -210,7 +211,7 @@ def test_a_file_is_loaded_with_the_modules_beside_it(tmp_path: Path) -> None:
 
     assert [each.name for each in found] == ["first", "second"]
     assert [each.line for each in found] == [5, 8]
-    assert found[0].source.name == "flights"  # type: ignore[union-attr]  # a topic
+    assert found[0].source.name == "flights"  # type: ignore[union-attr]  # it is a topic
     assert [each.name for each in choose(found, ("second",))] == ["second"]
     with pytest.raises(ConfigError, match="no pipeline third; there are first, second"):
         choose(found, ("third",))
