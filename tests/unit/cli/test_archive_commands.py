@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headrace.cli import main
+from headrace.cli.archive import _stopped_by_signals
 from tests.unit.spark.archive.worlds import World
 
 
@@ -101,3 +104,15 @@ def test_without_the_extra_it_says_what_to_install(
     done = headrace(*words, world.root)
     assert done.exit_code == 2
     assert "pip install 'headrace[archive]'" in done.stderr
+
+
+def test_a_signal_ends_a_run_in_order_and_a_second_interrupt_at_once() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with _stopped_by_signals() as stopped:
+        assert not stopped.is_set()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stopped.wait(5)
+        os.kill(os.getpid(), signal.SIGTERM)  # more of the same changes nothing
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGTERM) is before

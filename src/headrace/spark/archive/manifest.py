@@ -8,6 +8,7 @@ returns the rows of one.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -36,6 +37,7 @@ _TASKS: Final = "archivetasks"
 _ROOT: Final = "archiveroot"
 _FILE_BYTES: Final = "archivefilebytes"
 _COLUMN: Final = "file"
+_PYTHON_ERROR: Final = re.compile(r"((?!org\.|java\.|py4j\.)[\w.]+(?:Error|Exception)): (.+)")
 
 
 class WriteTask(InputPartition):
@@ -141,12 +143,18 @@ class SparkTasks:
         try:
             rows = reader.option(_TASKS, json.dumps(encoded)).load().collect()
         except PySparkException as error:
-            raise HeadraceError(f"batch {plan.batch} failed: {_essence(str(error))}") from error
+            raise HeadraceError(f"batch {plan.batch} failed: {essence(str(error))}") from error
         return [WrittenFile.from_json(row[_COLUMN]) for row in rows]
 
 
-def _essence(text: str) -> str:
-    """Return the line of a Python task's error that says what happened, of all that Spark prints."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    of_tasks = [line for line in lines if line.startswith("headrace.") and ": " in line]
-    return of_tasks[-1].partition(": ")[2] if of_tasks else lines[0]
+def essence(text: str) -> str:
+    """Return what a Python task's error says, of all that Spark prints around it."""
+    found = [
+        match for line in text.splitlines() if (match := _PYTHON_ERROR.fullmatch(line.strip()))
+    ]
+    if not found:
+        return text.strip().partition("\n")[0]
+    name, what = found[-1].groups()
+    if name.startswith("headrace."):
+        return str(what).partition(" Set the option failOnDataLoss")[0]
+    return f"{name}: {what}"

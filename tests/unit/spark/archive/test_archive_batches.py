@@ -95,9 +95,15 @@ def _killed() -> Any:
 
 
 @pytest.mark.parametrize(
-    "step", [before_commit, after_commit, in_the_second_file, before_the_group_hears]
+    ("step", "kind"),
+    [
+        (before_commit, "delta"),
+        (after_commit, "delta"),
+        (after_commit, "iceberg"),
+        (in_the_second_file, "delta"),
+        (before_the_group_hears, "delta"),
+    ],
 )
-@pytest.mark.parametrize("kind", KINDS)
 def test_a_process_killed_between_two_steps_leaves_nothing_twice_and_nothing_out(
     kind: str, step: Callable[[Archiver], None], tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ import pytest
 from headrace.errors import ConfigError, HeadraceError, TransportError
 from headrace.spark.archive import running
 from headrace.spark.archive.files import Source
-from headrace.spark.archive.manifest import archive_schema, write_task
+from headrace.spark.archive.manifest import archive_schema, essence, write_task
 from headrace.spark.archive.running import ArchiveSettings, run
 from headrace.spark.archive.table import BatchCommit, ConflictError, create_table
 from headrace.spark.archive.writing import FileTarget, write_range
@@ -107,6 +107,32 @@ def test_a_task_reads_what_the_brokers_have_and_writes_it(tmp_path: Path) -> Non
         (5, 10, 5),
     ]
     assert flights.topic_partition == TopicPartition("flights", 0)
+
+
+@pytest.mark.parametrize(
+    ("last", "told"),
+    [
+        (
+            "headrace.spark.source.offsets.DataLossError: offsets 0 to 4 of flights-0 were removed. Set the option "
+            + "failOnDataLoss to false to go on with what is there.",
+            "offsets 0 to 4 of flights-0 were removed.",
+        ),
+        (
+            "OSError: [Errno 28] No space left on device",
+            "OSError: [Errno 28] No space left on device",
+        ),
+    ],
+)
+def test_of_what_spark_prints_the_tasks_error_is_told(last: str, told: str) -> None:
+    text = f"""Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "manifest.py", line 90, in read
+{last}
+
+\tat org.apache.spark.api.python.BasePythonRunner.handlePythonException(PythonRunner.scala:600)
+"""
+    assert essence(text) == told
+    assert essence("Connection refused\nand more") == "Connection refused"
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])

@@ -21,7 +21,7 @@ SOURCE = Source("flights", "id", 0)
 KINDS = ["delta", "iceberg"]
 
 
-def archived(tmp_path: Path, kind: str, batches: int = 4) -> World:
+def archived(tmp_path: Path, kind: str, batches: int = 2) -> World:
     world = World(tmp_path, kind)
     for _ in range(batches):
         world.cluster.grow("flights", 0, 3)
@@ -91,17 +91,17 @@ def test_compaction_keeps_rows_order_and_statistics_and_the_archive_goes_on(
 ) -> None:
     world = archived(tmp_path, kind)
     table = open_table(kind, world.root)
-    assert len(table.snapshot().files) == 8
+    assert len(table.snapshot().files) == 4
     before = world.archived()
-    assert [done.removed for done in compact(table, 1 << 20)] == [4, 4]
+    assert [done.removed for done in compact(table, 1 << 20)] == [2, 2]
     assert world.archived() == before == world.expected()
     files = table.snapshot().files
-    assert [(file.start, file.end, file.records) for file in files] == [(0, 12, 12), (0, 8, 8)]
+    assert [(file.start, file.end, file.records) for file in files] == [(0, 6, 6), (0, 4, 4)]
     assert list(compact(table, 1 << 20)) == []
     world.cluster.grow("flights", 1, 2)
     result = world.archiver().run_batch()
     assert result is not None
-    assert (result.batch, result.records) == (5, 2)
+    assert (result.batch, result.records) == (3, 2)
     assert world.archived() == world.expected()
 
 
@@ -122,7 +122,7 @@ def test_of_two_compactions_at_once_one_is_refused_and_leaves_no_file(
         list(compact(table, 1 << 20))
     assert world.archived() == world.expected()
     on_disk = {path.relative_to(world.root).as_posix() for path in world.root.rglob("*.parquet")}
-    assert len(on_disk) == 10  # four and four from batches, one for each partition from `other`
+    assert len(on_disk) == 6  # two and two from batches, one for each partition from `other`
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -163,7 +163,7 @@ def make_old(table: ArchiveTable, hours: float) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_orphans_are_deleted_when_they_are_old_and_nothing_else(kind: str, tmp_path: Path) -> None:
-    world = archived(tmp_path, kind, batches=2)
+    world = archived(tmp_path, kind)
     table = open_table(kind, world.root)
     (orphan,) = world.write(Source("flights", "id-flights", 0), 6, 9)  # a task's, never committed
     partial = (world.root / orphan.file.path).parent / ".partial-0123"
@@ -184,7 +184,7 @@ def test_orphans_are_deleted_when_they_are_old_and_nothing_else(kind: str, tmp_p
 def test_files_that_compaction_replaced_outlive_their_readers_and_then_go(
     kind: str, tmp_path: Path
 ) -> None:
-    world = archived(tmp_path, kind, batches=2)
+    world = archived(tmp_path, kind)
     table = open_table(kind, world.root)
     make_old(table, 30)  # written long ago, replaced just now
     list(compact(table, 1 << 20))
