@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import repeat
+from itertools import pairwise, repeat
 from typing import Any, Final
 
 import pyarrow as pa
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from headrace.clients.producer.many import Row, Rows
 from headrace.errors import ConfigError, HeadraceError
+from headrace.records.builder import Headers
 from headrace.spark.options.sink import SinkOptions
 
 _BYTES: Final = ("binary", "string")
@@ -136,16 +137,17 @@ def _milliseconds(batch: pa.RecordBatch, now_ms: int) -> Iterable[int]:
     return values
 
 
-def _headers(batch: pa.RecordBatch) -> Iterable[list[tuple[str, bytes | None]] | tuple[()]]:
+def _headers(batch: pa.RecordBatch) -> Iterable[Headers]:
     column = _there(batch, "headers")
     if column is None or column.null_count == len(column):
         return repeat(())
-    if column.flatten().field("key").null_count:
+    ends = column.offsets.to_pylist()
+    first = ends[0]  # not 0 in a slice
+    names, contents = column.values.slice(first, ends[-1] - first).flatten()
+    if names.null_count:
         raise HeadraceError("a header has no key: give each one a name")
-    return [
-        [(each["key"], each["value"]) for each in given] if given else ()
-        for given in column.to_pylist()
-    ]
+    pairs = list(zip(names.to_pylist(), contents.to_pylist(), strict=True))
+    return [pairs[start - first : end - first] for start, end in pairwise(ends)]
 
 
 def _partitions(batch: pa.RecordBatch) -> Iterable[int]:

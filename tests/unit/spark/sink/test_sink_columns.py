@@ -45,7 +45,7 @@ def test_each_column_has_its_place() -> None:
     assert records(rows) == {
         "t": [
             (b"k", b"v", [("h", b"1"), ("n", None)], 1_357_034_400_123, 2),
-            (None, None, (), 77, None),
+            (None, None, [], 77, None),
         ]
     }
     (found,) = rows_by_topic(rows, "t", 77)
@@ -67,7 +67,7 @@ def test_a_slice_has_its_own_rows() -> None:
         ),
     )
     assert records(whole.slice(1)) == {
-        "t": [(None, b"1", [("h", b"x")], 77, None), (None, b"2", (), 77, None)]
+        "t": [(None, b"1", [("h", b"x")], 77, None), (None, b"2", [], 77, None)]
     }
 
 
