@@ -23,7 +23,7 @@ from benchmarks.macro.compare_kafka import RESULTS, commit
 from benchmarks.macro.report import Results
 from benchmarks.macro.servers import machine
 from benchmarks.macro.spark_inputs import FULL, QUICK, Inputs, make_inputs
-from benchmarks.macro.spark_loads import FAILURES, PARTS, PYTHON_PARTS, Loads
+from benchmarks.macro.spark_loads import FAILURES, PARTS, Loads
 from benchmarks.macro.spark_page import PAGE, report
 from benchmarks.macro.spark_session import session
 from headrace.errors import ConfigError
@@ -39,8 +39,13 @@ def run_round(
 ) -> None:
     """Both sessions, one after the other; `inputs` are those to warm up with and those to measure with."""
     backwards = bool(number % 2)
-    sessions = (True, False) if set(arguments.rows) & set(PYTHON_PARTS) else (True,)
-    for accelerated in sessions[::-1] if backwards else sessions:
+    sessions = {
+        True: arguments.rows,
+        False: [part for part in arguments.rows if part in inputs[1].scale.plain],
+    }
+    for accelerated in sorted(sessions, reverse=not backwards):
+        if not sessions[accelerated]:
+            continue
         scratch = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
         try:
             with session(
@@ -59,7 +64,7 @@ def run_round(
                         WARM_LATENCY_S if warm else each.scale.latency_s,
                         accelerated,
                         backwards,
-                    ).run(arguments.rows)
+                    ).run(sessions[accelerated])
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 

@@ -40,10 +40,18 @@ class Scale:
     """Rows of files, by `WRITTEN_SIZES`."""
     latency_s: int
     """How long latencies are measured."""
+    plain: tuple[str, ...]
+    """The parts that are measured without the accelerator, too; all of them read records."""
 
 
-FULL = Scale("full", (3_000_000, 800_000, 80_000), (1_000_000, 300_000), 20)
-QUICK = Scale("quick", (300_000, 80_000, 8_000), (100_000, 30_000), 5)
+FULL = Scale(
+    "full",
+    (3_000_000, 800_000, 80_000),
+    (1_000_000, 300_000),
+    20,
+    ("batch read", "stream read", "archive"),
+)
+QUICK = Scale("quick", (300_000, 80_000, 8_000), (100_000, 30_000), 5, ("batch read",))
 
 
 @dataclass(frozen=True)

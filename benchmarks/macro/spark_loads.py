@@ -82,11 +82,9 @@ class Loads:
             "latency": self._latencies,
         }
         for part in parts:
-            if self.accelerated or part in PYTHON_PARTS:
-                begun = time.monotonic()
-                loads[part]()
-                took = time.monotonic() - begun
-                print(f"  {part}: {took:.0f} s", file=sys.stderr, flush=True)
+            begun = time.monotonic()
+            loads[part]()
+            print(f"  {part}: {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
 
     def _each(
         self, part: str, case: str, sides: tuple[Side, ...], load: Callable[[Side], Any]
@@ -268,8 +266,6 @@ class Loads:
 
 
 PARTS = ("batch read", "stream read", "batch write", "stream write", "archive", "latency")
-PYTHON_PARTS = ("batch read", "stream read", "archive")
-"""What is measured without the accelerator, too: where records are read."""
 
 
 def _bytes(size: int) -> str:

@@ -120,9 +120,11 @@ def _where(facts: Mapping[str, Any]) -> list[str]:
         f"{host['cores']} cores ({host['cpu']}), {host['memory_gib']} GiB, Linux {host['kernel']}, {host['python']}; "
         f"load average before: {load}."
     )
+    settings = "".join(f" {name}={value}." for name, value in facts["conf"].items())
     how = (
         f"{facts['scale'].capitalize()} loads, {facts['rounds']} round(s) in {facts['minutes']} minutes, in turns. "
         "Ratios are Headrace / connector; what is not as wanted is bold."
+        f"{settings}"
     )
     return [what, how]
 
