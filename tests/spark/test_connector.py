@@ -95,6 +95,29 @@ def test_we_write_and_the_connector_reads_to_the_same_partitions(
     assert len(placed[0]) == 500
 
 
+def test_both_write_the_same_rows(topics: Topics, read: Reader) -> None:
+    written = []
+    for source in ("headrace", "kafka"):
+        first, second = topics.create(partitions=3), topics.create(partitions=3)
+        frame = read.spark.range(0, 60, 1, 2).selectExpr(
+            f"IF(id % 2 = 0, '{first}', '{second}') AS topic",
+            "CAST(id AS STRING) AS key",
+            "IF(id % 5 = 0, NULL, CAST(CONCAT('v', id) AS BINARY)) AS value",
+            "IF(id % 3 = 0, CAST(1 AS INT), NULL) AS partition",
+            "IF(id % 4 = 0, NULL, array(named_struct('key', 'h', 'value', "
+            "IF(id % 7 = 0, NULL, CAST('x' AS BINARY))))) AS headers",
+        )
+        write(frame, read.bootstrap, source)
+        rows = [all_rows(read.batch(topic, includeHeaders="true")) for topic in (first, second)]
+        # Topics have other names, and tasks write side by side: what is left is what a row became.
+        written.append(
+            [sorted((row[3], row[1], row[4], str(row[7])) for row in of_topic) for of_topic in rows]
+        )
+
+    assert written[0] == written[1]
+    assert [len(of_topic) for of_topic in written[0]] == [30, 30]
+
+
 def test_the_connector_streams_in_and_out(
     topics: Topics, client: BlockingClient, read: Reader, tmp_path: Path
 ) -> None:
