@@ -153,8 +153,9 @@ def fetch_ranges(
         if advanced:
             continue
         if clock() > deadline:
-            raise _stalled(head.wanted, before, error, options)
-        if error:
+            head.position = _skip_end(client, head.wanted, before, error, options)
+            advanced = True
+        elif error:
             pause(_RETRY_PAUSE_S)
 
 
@@ -196,14 +197,19 @@ def _take(
 
 
 def _skip_lost(
-    client: SourceClient, wanted: OffsetRange, position: int, options: SourceOptions
+    client: SourceClient,
+    wanted: OffsetRange,
+    position: int,
+    options: SourceOptions,
+    *,
+    at_end: bool = False,
 ) -> int:
-    """Return where reading can go on after the broker said that it has no `position`."""
+    """Return where reading can go on after the broker said that it has no `position`, or (`at_end`) gave nothing."""
     each = wanted.topic_partition
     first = client.offsets([each], EARLIEST)[each]
     after = client.offsets([each], LATEST)[each]
-    if first <= position <= after:  # its answer is out of date by now
-        return position
+    if first <= position <= after and not (at_end and position == after):
+        return position  # its answer is out of date by now
     if position < first:
         resume = min(first, wanted.end)
         what = (
@@ -220,6 +226,27 @@ def _skip_lost(
         raise DataLossError(what)
     log.warning("%s; going on without them (failOnDataLoss=false)", what)
     return resume
+
+
+def _skip_end(
+    client: SourceClient,
+    wanted: OffsetRange,
+    position: int,
+    error: ErrorCode,
+    options: SourceOptions,
+) -> int:
+    """Return where reading can go on if nothing has come because the log ends before the range, as it did not once.
+
+    Raises:
+        DataLossError: It does, and `failOnDataLoss` is true.
+        ApiError: There is another reason.
+        TransportError: There is none that the broker knows of.
+    """
+    if not error:
+        resume = _skip_lost(client, wanted, position, options, at_end=True)
+        if resume > position:
+            return resume
+    raise _stalled(wanted, position, error, options)
 
 
 def _stalled(

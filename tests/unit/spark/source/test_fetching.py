@@ -14,7 +14,7 @@ from headrace.records.builder import build_batch
 from headrace.records.reader import read_records
 from headrace.spark.options.source import SourceOptions, source_options
 from headrace.spark.source.fetching import PARTITION_BYTES, Part, fetch_ranges
-from headrace.spark.source.offsets import OffsetRange
+from headrace.spark.source.offsets import DataLossError, OffsetRange
 from headrace.types import TopicPartition
 from tests.unit.spark.fakes import FakeCluster
 
@@ -179,6 +179,7 @@ def test_half_a_batch_is_waited_for_and_then_is_an_error() -> None:
     batch = build_batch([(None, b"x" * 1000, (), 0)])
     now = iter(range(100))
     brokers = Brokers(lambda *_: FetchedPartition(batch[:500]))
+    brokers.grow("a", 0, 1)
     with pytest.raises(TransportError, match=r"no records of a-0 from offset 0 to 0 came in 2 s"):
         list(
             fetch_ranges(
@@ -191,3 +192,28 @@ def test_a_length_that_no_batch_can_have_is_an_error() -> None:
     brokers = Brokers(lambda *_: FetchedPartition(bytes(100)))
     with pytest.raises(CorruptRecordError, match="batch length 0 at byte 0"):
         list(fetch_ranges(brokers, [whole(0, 1)], options()))
+
+
+def cut_off(*, fail_on_data_loss: bool) -> list[Part]:
+    """Fetch up to offset 9 of a log that ends at 5 since that was planned."""
+    cluster = FakeCluster()
+    cluster.grow("a", 0, 5)
+    cluster.grow("a", 1, 3)
+    now = iter(range(100))
+    return list(
+        fetch_ranges(
+            cluster,
+            [whole(0, 9), whole(1, 3)],
+            options(poll_timeout_ms=2000, fail_on_data_loss=fail_on_data_loss),
+            clock=lambda: next(now),
+        )
+    )
+
+
+def test_a_log_that_has_become_shorter_than_planned_is_lost_data() -> None:
+    with pytest.raises(DataLossError, match=r"offsets 5 to 8 of a-0 do not exist .* ends at 5"):
+        cut_off(fail_on_data_loss=True)
+
+    parts = cut_off(fail_on_data_loss=False)
+
+    assert offsets(parts) == [*((0, offset) for offset in range(5)), (1, 0), (1, 1), (1, 2)]
