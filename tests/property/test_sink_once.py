@@ -1,4 +1,4 @@
-"""What Spark writes exactly once is there once, wherever tasks and drivers end (HEADRACE_SINK_ROUNDS=1000 tells more)."""
+"""What Spark writes exactly once is there once, wherever tasks and drivers end (HEADRACE_SINK_ROUNDS=1000: more)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the Spark sink asks of a cluster to write exactly once, without Spark: on Headrace, or with --target kafka there."""
+"""What the Spark sink asks of a cluster to write exactly once, without Spark: Headrace, or Kafka by --target."""
 
 from __future__ import annotations
 

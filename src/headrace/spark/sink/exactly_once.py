@@ -207,8 +207,8 @@ def _settle(
     if committed == claim.written and claim.records == now.records:
         return
     was = (
-        f"batch {once.version} of {once.name} was begun as {claim.partitions} partitions of {claim.records} rows, and now "
-        f"that it is repeated it has {now.partitions} of {now.records}, or other ones"
+        f"batch {once.version} of {once.name} was begun as {claim.partitions} partitions of {claim.records} rows, and "
+        f"now that it is repeated it has {now.partitions} of {now.records}, or other ones"
     )
     if not committed:
         _claim(cluster, producer, once, OffsetAndMetadata(once.version))

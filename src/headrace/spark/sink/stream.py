@@ -13,7 +13,7 @@ from headrace.spark.sink.writing import RowWriter
 
 
 class HeadraceStreamWriter(DataSourceStreamArrowWriter):
-    """Exactly once, or with `delivery=at_least_once` just that. Spark makes a new one for each batch, and its commit."""
+    """Exactly once, or as `delivery` says. Spark makes a new one for each batch, and one for its commit."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         """Check options and columns before the job starts.
@@ -27,10 +27,18 @@ class HeadraceStreamWriter(DataSourceStreamArrowWriter):
         """Write one task's rows of a micro-batch."""
         return self._rows.write(iterator)
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 - Spark's
+    def commit(
+        self,
+        messages: list[WriterCommitMessage | None],
+        batchId: int,  # noqa: N803, ARG002 - Spark's signature
+    ) -> None:
         """Commit what all tasks of a micro-batch have written."""
         self._rows.commit(messages)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 - Spark's
+    def abort(
+        self,
+        messages: list[WriterCommitMessage | None],
+        batchId: int,  # noqa: N803, ARG002 - Spark's signature
+    ) -> None:
         """Have it taken for never written."""
         self._rows.abort(messages)

@@ -107,6 +107,7 @@ def _once_of_stream(name: str, context: TaskContext) -> Once:
     query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
     if not query or batch is None:
         raise HeadraceError(
-            "this version of Spark does not tell its tasks which query and batch they are of: set delivery=at_least_once"
+            "this version of Spark does not tell its tasks which query and batch they are of: set "
+            "delivery=at_least_once"
         )
     return Once(f"{name}-{query}", int(batch))

@@ -14,6 +14,7 @@ from headrace.spark.archive.history import History, HistoryClient, read_history
 from headrace.spark.archive.table import create_table, open_table
 from headrace.spark.options.history import HistoryOptions
 from headrace.spark.options.source import EARLIEST, SourceOptions, source_options
+from headrace.spark.source.access import pieces
 from headrace.spark.source.batch import batch_ranges
 from headrace.spark.source.offsets import DataLossError, OffsetRange
 from headrace.spark.source.planner import StreamPlanner
@@ -182,6 +183,12 @@ def test_a_gap_between_archive_and_brokers_is_lost_data(delta_world: World) -> N
     keep_from(delta_world, 15)
     with pytest.raises(DataLossError, match="offsets 12 to 14 of flights-0 were removed"):
         batch_read(delta_world)
+    client = HistoryClient(delta_world.cluster, history(delta_world))
+    chosen = options(delta_world)
+    with pytest.raises(DataLossError, match=r"offsets 12 to 14 .* the archive .* does not have"):
+        pieces(client, batch_ranges(client, chosen), chosen)  # before a job starts
+    lenient = options(delta_world, failOnDataLoss="false")
+    assert len(pieces(client, batch_ranges(client, lenient), lenient)) == 1
     assert batch_read(delta_world, failOnDataLoss="false") == [*range(12), 15, 16, 17]
     # What is not read cannot be missed.
     assert batch_read(delta_world, startingOffsets='{"flights": {"0": 15}}') == [15, 16, 17]

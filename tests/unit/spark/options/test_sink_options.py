@@ -66,6 +66,10 @@ def test_what_spark_keeps_among_the_options_of_a_stream_is_let_pass() -> None:
         ),
     ],
 )
-def test_contradictions(streaming: bool, options: dict[str, str], message: str) -> None:  # noqa: FBT001 - a case
+def test_contradictions(
+    streaming: bool,  # noqa: FBT001 - a parameter of the test
+    options: dict[str, str],
+    message: str,
+) -> None:
     with pytest.raises(ConfigError, match=message):
         sink_options({**GOOD, **options}, streaming=streaming)

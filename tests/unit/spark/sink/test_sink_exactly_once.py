@@ -1,4 +1,4 @@
-"""What an exactly-once write is told when it cannot be sure; that it is right when it is told nothing: test_sink_once.py."""
+"""What an exactly-once write is told when it cannot be sure; that it is right otherwise: test_sink_once.py."""
 
 from __future__ import annotations
 
