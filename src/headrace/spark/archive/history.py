@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from headrace.clients.blocking import FetchedPartition, FetchPosition, OffsetAndMetadata
 from headrace.errors import ConfigError
 from headrace.spark.archive.compaction import file_batches
-from headrace.spark.archive.files import ArchivedFile, Source, by_source
+from headrace.spark.archive.files import ArchivedFile, Source, by_source, uncovered
 from headrace.spark.archive.table import ArchiveTable, open_table
 from headrace.spark.cluster import SourceClient
 from headrace.spark.decode.step import decoded
@@ -152,6 +152,20 @@ class HistoryClient:
                     start = file.end
             pieces.append(OffsetRange(wanted.topic_partition, start, wanted.end))
         return pieces
+
+    def lost(self, ranges: Sequence[OffsetRange]) -> str | None:
+        """Say what neither the archive nor the brokers have of ranges, if anything."""
+        earliest = self._client.offsets([each.topic_partition for each in ranges], EARLIEST)
+        for wanted in ranges:
+            removed = min(wanted.end, earliest[wanted.topic_partition])
+            gaps = uncovered(self.archived(wanted.topic_partition), wanted.start, removed)
+            if gaps:
+                start, end = gaps[0]
+                return (
+                    f"offsets {start} to {end - 1} of {wanted.topic_partition} were removed before they were read, and "
+                    f"the archive {self._history.root} does not have them"
+                )
+        return None
 
     def archived(self, partition: TopicPartition) -> Sequence[ArchivedFile]:
         """Return the files of a partition of the topic that has that name now."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.spark.cluster import SourceClient, shared_client
 from headrace.spark.options.source import SourceOptions
-from headrace.spark.source.offsets import OffsetRange
+from headrace.spark.source.offsets import DataLossError, OffsetRange
 from headrace.spark.source.reading import read_task
 from headrace.spark.source.tasks import ReadTask
 
@@ -32,12 +32,18 @@ def pieces(
     """Cut the ranges of a batch read where files of an archive end, so that tasks can share them.
 
     A stream's tasks must be the same whenever a batch is repeated, even if files were compacted since: not for them.
+
+    Raises:
+        DataLossError: Neither archive nor brokers have all of it, and `failOnDataLoss` is true.
     """
     if options.history is None:
         return ranges
     from headrace.spark.archive.history import HistoryClient  # noqa: PLC0415 - as above
 
     assert isinstance(client, HistoryClient)
+    lost = client.lost(ranges) if options.fail_on_data_loss else None
+    if lost is not None:
+        raise DataLossError(lost)
     return client.cut(ranges)
 
 
