@@ -11,7 +11,8 @@ from typing import Any, Final
 
 Ends = Mapping[tuple[str, str], int]
 """The next offset of each partition."""
-MAX_SAMPLES: Final = 10_000
+STEPS: Final = 100
+"""How finely a lag is divided: the more, the more is kept of it."""
 
 
 @dataclass(frozen=True)
@@ -47,19 +48,24 @@ class Progress:
 class LagClock:
     """Knows since when there have been records that are not read yet.
 
-    It keeps, for each moment of looking, the end offsets of then. The oldest unread record came no later than the
-    first moment whose ends are beyond what has been read.
+    It keeps, for moments of looking, the end offsets of then. The oldest unread record came no later than the first
+    moment whose ends are beyond what has been read. The longer it waits, the farther apart are the moments that are kept:
+    else they would fill the memory while a pipeline of many partitions is behind for days.
     """
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[int, Ends]] = deque(maxlen=MAX_SAMPLES)
+        self._seen: deque[tuple[int, Ends]] = deque()
 
     def seconds(self, now_ms: int, read: Ends, ends: Ends) -> float:
         """Return for how long something has been unread, 0 if nothing is."""
-        self._seen.append((now_ms, ends))
-        while self._seen and not _beyond(self._seen[0][1], read):
-            self._seen.popleft()
-        return (now_ms - self._seen[0][0]) / 1000 if self._seen else 0.0
+        seen = self._seen
+        if seen and STEPS * (now_ms - seen[-1][0]) >= now_ms - seen[0][0]:
+            seen.append((now_ms, ends))
+        while seen and not _beyond(seen[0][1], read):
+            seen.popleft()
+        if not seen and _beyond(ends, read):
+            seen.append((now_ms, ends))
+        return (now_ms - seen[0][0]) / 1000 if seen else 0.0
 
 
 def _beyond(ends: Ends, read: Ends) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from headrace.pipelines.progress import LagClock, read_progress
+import pytest
+
+from headrace.pipelines.progress import STEPS, LagClock, read_progress
 
 
 def report(**changes: Any) -> dict[str, Any]:
@@ -76,3 +78,16 @@ def test_a_new_partition_counts_from_its_beginning() -> None:
     clock.seconds(1000, {("t", "0"): 5}, {("t", "0"): 5, ("t", "1"): 2})
 
     assert clock.seconds(4000, {("t", "0"): 5}, {("t", "0"): 5, ("t", "1"): 2}) == 3
+
+
+def test_a_lag_of_days_is_told_without_memory_of_each_second() -> None:
+    clock, partition = LagClock(), ("flights", "0")
+    days_s = 2 * 86_400
+
+    for second in range(0, days_s, 10):
+        found = clock.seconds(1000 * second, {partition: 0}, {partition: second + 1})
+        assert found == second
+    assert len(clock._seen) <= 10 * STEPS
+
+    read = clock.seconds(1000 * days_s, {partition: days_s // 2}, {partition: days_s})
+    assert read == pytest.approx(days_s / 2, rel=0.02)
