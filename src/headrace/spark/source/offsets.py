@@ -94,7 +94,7 @@ class StreamOffsets:
         if ids:
             extra["topicIds"] = ids
         if self.epochs:
-            extra["epochs"] = positions_to_json(self.epochs)
+            extra["epochs"] = _epochs_to_json(self.epochs, self.positions)
         if self.division is not None:
             extra["tasks"] = self.division.to_json()
         return {**positions_to_json(self.positions), EXTRA: extra}
@@ -116,11 +116,12 @@ class StreamOffsets:
                     f"version reads forms up to {VERSION}): upgrade Headrace"
                 )
             start, division = extra.get("start"), extra.get("tasks")
+            positions = _positions_from_json(topics)
             return cls(
-                _positions_from_json(topics),
+                positions,
                 dict(extra.get("topicIds", {})),
                 None if start is None else _positions_from_json(start),
-                _positions_from_json(extra.get("epochs", {})),
+                _epochs_from_json(extra.get("epochs", {}), positions),
                 None if division is None else Division.from_json(division),
             )
         except (AttributeError, TypeError, ValueError):
@@ -141,6 +142,25 @@ def _positions_from_json(encoded: Mapping[str, Any]) -> dict[TopicPartition, int
         for topic, part in encoded.items()
         for partition, offset in part.items()
     }
+
+
+def _epochs_to_json(epochs: Mapping[TopicPartition, int], positions: Positions) -> dict[str, Any]:
+    """Return the epochs by partition or, where all partitions of a topic have the same, by topic."""
+    partitions = positions_to_json(positions)
+    encoded: dict[str, Any] = {}
+    for topic, part in positions_to_json(epochs).items():
+        alike = len(set(part.values())) == 1 and part.keys() == partitions.get(topic, {}).keys()
+        encoded[topic] = next(iter(part.values())) if alike else part
+    return encoded
+
+
+def _epochs_from_json(
+    encoded: Mapping[str, Any], positions: Positions
+) -> dict[TopicPartition, int]:
+    by_topic = {topic: part for topic, part in encoded.items() if isinstance(part, int)}
+    by_partition = {topic: part for topic, part in encoded.items() if topic not in by_topic}
+    alike = {each: by_topic[each.topic] for each in positions if each.topic in by_topic}
+    return {**alike, **_positions_from_json(by_partition)}
 
 
 def removed(

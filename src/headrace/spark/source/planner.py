@@ -122,16 +122,10 @@ class StreamPlanner:
         if end != self._planned:  # from the log of an earlier run: topics may have changed since
             topology = self._client.topology(self._options.selection.names)
             end = self._without_removed(end, topology)
-            self._truncated(
-                end,
-                self._client.ends(
-                    [
-                        each
-                        for each in end.positions
-                        if each in select(self._options.selection, topology)
-                    ]
-                ),
-            )
+            there = [
+                each for each in select(self._options.selection, topology) if each in end.positions
+            ]
+            self._truncated(end, self._client.ends(there))
         ranges, lost = plan(start, end)
         for what in lost:
             self._lost(what)
@@ -161,7 +155,7 @@ class StreamPlanner:
         return end
 
     def _without_removed(self, known: StreamOffsets, topology: Topology) -> StreamOffsets:
-        selected = select(self._options.selection, topology)
+        selected = set(select(self._options.selection, topology))
         gone = removed(known, topology, selected)
         for what in gone:
             self._lost(what)
