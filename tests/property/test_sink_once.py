@@ -10,7 +10,6 @@ import pytest
 
 from headrace.spark.sink import exactly_once
 from tests.fixtures.sink_rounds import (
-    NAME,
     SinkRound,
     SteppedCluster,
     SteppedProducer,
@@ -119,7 +118,9 @@ def no_claim(patch: pytest.MonkeyPatch) -> None:
 def no_marker(patch: pytest.MonkeyPatch) -> None:
     whole = SteppedCluster.marker
     patch.setattr(
-        SteppedCluster, "marker", lambda self, name: whole(self, name) if name == NAME else None
+        SteppedCluster,
+        "marker",
+        lambda self, name: whole(self, name) if name.endswith("-claim") else None,
     )
 
 

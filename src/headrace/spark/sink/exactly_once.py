@@ -19,9 +19,9 @@ The driver (`commit_batch`), when Spark has accepted one attempt of each task:
 3. commits the tasks' transactions.
 
 A claim is read and written under one id, and nothing of a batch is committed before. It is given up only when the id of
-each of its partitions was taken over and none has its marker. So all that is ever committed of a batch is divided alike,
-and then each part has one id, under which one attempt wins. Whatever fails in between, the batch is tried again: parts that
-are committed have their marker, the others have nothing.
+each of its partitions was taken over and none has its marker. So all that is ever committed of a batch is divided
+alike, and then each part has one id, under which one attempt wins. Whatever fails in between, the batch is tried again:
+parts that are committed have their marker, the others have nothing.
 """
 
 from __future__ import annotations
