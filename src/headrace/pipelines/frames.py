@@ -128,9 +128,9 @@ def _batch_writer(plan: Plan) -> Any:
         if isinstance(sink, Table):
             from headrace.pipelines.delta import append  # noqa: PLC0415 - an extra
 
-            append(batch, sink, _query_id(batch), batch_id)
+            append(batch, sink, query_id(batch), batch_id)
         elif sink is not None:
-            write_topic(batch, sink, plan, _query_id(batch), batch_id)
+            write_topic(batch, sink, plan, query_id(batch), batch_id)
 
     return write
 
@@ -148,9 +148,18 @@ def write_topic(batch: DataFrame, topic: Topic, plan: Plan, app_id: str, batch_i
     _encoded(batch, topic).write.format(NAME).mode("append").options(**options).save()
 
 
-def _query_id(batch: DataFrame) -> str:
-    """Return the id of the query whose batch it is: it is the checkpoint's, and new with a new one."""
-    return str(batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID))
+def query_id(batch: DataFrame) -> str:
+    """Return the id of the query whose batch it is: it is the checkpoint's, and new with a new one.
+
+    Raises:
+        ConfigError: Spark does not say it, and without it the batches of two queries could not be told apart.
+    """
+    found = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+    if not found:
+        raise ConfigError(
+            "Spark does not say which query a batch is of: leave PYSPARK_PIN_THREAD as it is, true"
+        )
+    return str(found)
 
 
 def _encoded(frame: DataFrame, sink: Any) -> DataFrame:
