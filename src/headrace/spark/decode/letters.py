@@ -15,6 +15,8 @@ from headrace.workers.letters import dead_letter_headers
 
 GROUP: Final = "headrace-spark"
 """Whose letters they are, if the read has no group."""
+MAX_REQUEST_BYTES: Final = 96 << 20
+"""What was a record is one again, however large: the topic's own `max.message.bytes` bounds it."""
 
 
 class DeadLetters:
@@ -30,6 +32,7 @@ class DeadLetters:
             options.client.bootstrap,
             serde="bytes",
             key_serde="bytes",
+            max_request_size=MAX_REQUEST_BYTES,
             **client_properties(options.client),
         )
 
