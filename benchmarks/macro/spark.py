@@ -3,7 +3,7 @@
     python -m benchmarks.macro.spark [--quick] [--rounds N] [--rows PART] [--conf KEY=VALUE] [--page]
 
 One Spark session has both; each load goes to one and then to the other, and the order changes with each round. Before
-anything is measured all loads have run once, smaller. Another session of the round, whose Python workers have no
+a load is measured it has run once, smaller. Another session of the round, whose Python workers have no
 accelerator, measures Headrace's reads again.
 """
 
@@ -14,6 +14,7 @@ import json
 import shutil
 import sys
 import tempfile
+import time
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -25,7 +26,7 @@ from benchmarks.macro.servers import machine
 from benchmarks.macro.spark_inputs import FULL, QUICK, Inputs, make_inputs
 from benchmarks.macro.spark_loads import FAILURES, PARTS, Loads
 from benchmarks.macro.spark_page import PAGE, report
-from benchmarks.macro.spark_session import session
+from benchmarks.macro.spark_session import Meter, session
 from headrace.errors import ConfigError
 from headrace.spark.java import check_java
 from tests.fixtures.spark_connector import ConnectorUnavailableError, connector_jars
@@ -48,23 +49,30 @@ def run_round(
             continue
         scratch = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
         try:
-            with session(
-                scratch, arguments.jars, dict(arguments.conf), accelerated=accelerated
-            ) as spark:
-                for warm, each in zip((True, False), inputs, strict=True):
-                    what = "with" if accelerated else "without"
-                    doing = "warming up" if warm else "measuring"
-                    print(f" {doing}, {what} accelerator", file=sys.stderr, flush=True)
-                    Loads(
-                        spark,
-                        server.bootstrap,
-                        scratch,
-                        each,
-                        Results() if warm else results,
-                        WARM_LATENCY_S if warm else each.scale.latency_s,
-                        accelerated,
-                        backwards,
-                    ).run(sessions[accelerated])
+            with (
+                session(
+                    scratch, arguments.jars, dict(arguments.conf), accelerated=accelerated
+                ) as spark,
+                Meter(spark) as meter,
+            ):
+                for part in sessions[accelerated]:
+                    begun = time.monotonic()
+                    # Just before it is measured: Spark ends Python workers that have nothing to do for a minute.
+                    for warm, each in zip((True, False), inputs, strict=True):
+                        Loads(
+                            spark,
+                            meter,
+                            server.bootstrap,
+                            scratch,
+                            each,
+                            Results() if warm else results,
+                            WARM_LATENCY_S if warm else each.scale.latency_s,
+                            accelerated,
+                            backwards,
+                        ).run(part)
+                    took = f"{part}: {time.monotonic() - begun:.0f} s"
+                    without = "" if accelerated else ", without the accelerator"
+                    print(f"  {took}{without}", file=sys.stderr, flush=True)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 

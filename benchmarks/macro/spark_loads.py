@@ -58,6 +58,7 @@ class Loads:
     """All loads in one session."""
 
     spark: Any
+    meter: Meter
     bootstrap: str
     scratch: Path
     inputs: Inputs
@@ -68,11 +69,8 @@ class Loads:
     backwards: bool
     """Whether the connector comes first."""
 
-    def __post_init__(self) -> None:
-        self.meter = Meter(self.spark)
-
-    def run(self, parts: list[str]) -> None:
-        """One after the other; what fails is noted, and the rest goes on."""
+    def run(self, part: str) -> None:
+        """One part; what fails is noted, and the rest goes on."""
         loads: dict[str, Callable[[], None]] = {
             "batch read": self._batch_reads,
             "stream read": self._stream_reads,
@@ -81,10 +79,7 @@ class Loads:
             "archive": self._archives,
             "latency": self._latencies,
         }
-        for part in parts:
-            begun = time.monotonic()
-            loads[part]()
-            print(f"  {part}: {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
+        loads[part]()
 
     def _each(
         self, part: str, case: str, sides: tuple[Side, ...], load: Callable[[Side], Any]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 
@@ -15,6 +16,7 @@ from headrace.spark.session import open_session, stop_session
 
 MASTER = "local[2]"
 ACCELERATOR = "HEADRACE_ACCEL"
+LOOK_S = 0.2
 # What every program on one machine would set; nothing that makes reads or writes faster.
 SETTINGS: Mapping[str, str] = {
     "spark.driver.memory": "2g",
@@ -80,12 +82,29 @@ def _has_accelerator(_: object) -> bool:
 
 
 class Meter:
-    """CPU of this program (the driver's Python), the JVM and all that runs below it; brokers are not."""
+    """CPU of this program (the driver's Python), the JVM and all that runs below it; brokers are not.
+
+    Spark's Python processes come and go, and not all are waited for by their parents: a thread looks at them often, and
+    what one that has ended used is what it had used when it was last seen.
+    """
 
     def __init__(self, spark: Any) -> None:
         # PySpark has no other way to its JVM.
         self._jvm = psutil.Process(spark.sparkContext._gateway.proc.pid)  # noqa: SLF001
+        self._seen: dict[psutil.Process, float] = {}
+        self._lock = threading.Lock()
+        self._looking_s = 0.0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look_often, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
         self.reset()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
 
     def reset(self) -> None:
         """Starts counting again."""
@@ -101,10 +120,20 @@ class Meter:
         return below_s - self._below_s + (driver_s - self._driver_s if driver else 0.0)
 
     def _cpu_s(self) -> tuple[float, float]:
-        below_s = 0.0
-        for each in (self._jvm, *self._jvm.children(recursive=True)):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                times = each.cpu_times()
-                # What workers used that have ended is in the times of who waited for them.
-                below_s += times.user + times.system + times.children_user + times.children_system
-        return time.process_time(), below_s
+        with self._lock:
+            self._look()
+            return time.process_time() - self._looking_s, sum(self._seen.values())
+
+    def _look(self) -> None:
+        begun = time.thread_time()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for each in (self._jvm, *self._jvm.children(recursive=True)):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    times = each.cpu_times()
+                    self._seen[each] = float(times.user + times.system)
+        self._looking_s += time.thread_time() - begun
+
+    def _look_often(self) -> None:
+        while not self._ended.wait(LOOK_S):
+            with self._lock:
+                self._look()
