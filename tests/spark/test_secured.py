@@ -26,6 +26,7 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
     try:
         with headrace.Admin(server.bootstraps["PLAINTEXT"]) as admin:
             admin.create_topic("t", 1)
+            admin.create_topic("copy", 1)
         yield {
             "kafka.bootstrap.servers": server.bootstraps["SASL_SSL"],
             "kafka.security.protocol": "SASL_SSL",
@@ -49,13 +50,18 @@ def test_a_table_a_stream_and_a_refusal(
 
     stream = spark.readStream.format("headrace").options(**options)
     stream = stream.option("subscribe", "t").option("startingOffsets", "earliest").load()
-    writer = stream.writeStream.format("memory").queryName("secured").trigger(availableNow=True)
+    writer = stream.select("value").writeStream.format("headrace").options(**options)
+    writer = writer.option("topic", "copy").trigger(availableNow=True)
     query = writer.option("checkpointLocation", str(tmp_path)).start()
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(120)
+    assert query.exception() is None
     assert PASSWORD not in query._jsq.lastProgress().json()
     assert PASSWORD not in query._jsq.explainInternal(True)  # noqa: FBT003 - Java has no names of arguments
     kept = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     assert not [content for content in kept if PASSWORD.encode() in content]
+
+    copy = spark.read.format("headrace").options(**options).option("subscribe", "copy").load()
+    assert [row.value for row in copy.collect()] == [b"v"]
 
     entry = options["kafka.sasl.jaas.config"].replace(PASSWORD, "not this one")
     wrong = {**options, "kafka.sasl.jaas.config": entry, "subscribe": "t"}
