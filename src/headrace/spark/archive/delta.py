@@ -21,7 +21,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from headrace.errors import ConfigError, HeadraceError
 from headrace.spark.archive.files import ArchivedFile, Source, WrittenFile, parse_path
-from headrace.spark.archive.orphans import delete_partial
+from headrace.spark.archive.orphans import LEAST_AGE_MS, delete_partial
 from headrace.spark.archive.table import BatchCommit, ConflictError, Snapshot, file_gone
 from headrace.spark.archive.writing import sync_recent
 
@@ -145,10 +145,14 @@ class DeltaArchive:
     def delete_orphans(self, age_ms: int, *, dry_run: bool) -> list[str]:
         """See `ArchiveTable`. Files that were replaced stay for as long as states with them may be read."""
         hours = math.ceil(age_ms / 3_600_000)
+        age_ms = hours * 3_600_000
         found = self._load().vacuum(
-            retention_hours=hours, dry_run=dry_run, enforce_retention_duration=False, full=True
+            retention_hours=hours,
+            dry_run=dry_run,
+            enforce_retention_duration=False,
+            full=age_ms >= LEAST_AGE_MS,  # else those only that the table had once
         )
-        return sorted({*found, *delete_partial(self.root, hours * 3_600_000, dry_run=dry_run)})
+        return sorted({*found, *delete_partial(self.root, age_ms, dry_run=dry_run)})
 
 
 def _snapshot(table: Any, candidates: Collection[Source] = ()) -> Snapshot:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Final
 
 from headrace.spark.archive.files import DATA, PARTIAL_PREFIX
+
+LEAST_AGE_MS: Final = 3_600_000
+"""Younger files may belong to a commit that is under way, whatever age is asked for: the table would lose them."""
 
 
 def delete_partial(root: Path, age_ms: int, *, dry_run: bool) -> list[str]:
@@ -31,7 +35,7 @@ def delete_unknown(
 
 
 def _old(folder: Path, age_ms: int, pattern: str = "*") -> Iterator[Path]:
-    before = time.time() - age_ms / 1000
+    before = time.time() - max(age_ms, LEAST_AGE_MS) / 1000
     for path in sorted(folder.rglob(pattern)):
         try:
             if path.is_file() and path.stat().st_mtime <= before:

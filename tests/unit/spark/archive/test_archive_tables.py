@@ -181,6 +181,25 @@ def test_orphans_are_deleted_when_they_are_old_and_nothing_else(kind: str, tmp_p
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_what_is_committed_while_orphans_are_looked_for_is_none_of_them(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = archived(tmp_path, kind)
+    table: Any = open_table(kind, world.root)
+    load = table._load
+
+    def overtaken() -> Any:
+        found = load()
+        world.cluster.grow("flights", 0, 3)
+        world.archiver().run_batch()
+        return found
+
+    monkeypatch.setattr(table, "_load", overtaken)
+    table.delete_orphans(0, dry_run=False)
+    assert world.archived() == world.expected()
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_files_that_compaction_replaced_outlive_their_readers_and_then_go(
     kind: str, tmp_path: Path
 ) -> None:
