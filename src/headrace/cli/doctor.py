@@ -42,13 +42,16 @@ def spark(
     findings = list(checks.installation())
     source = click.get_current_context().get_parameter_source("bootstrap")
     asked = source is not ParameterSource.DEFAULT or "bootstrap.servers" in properties
+    if topic is not None and not asked:
+        raise click.UsageError("--topic needs --bootstrap")
     if asked:
         where = properties.get("bootstrap.servers", bootstrap)
         findings.append(checks.examined("broker", functools.partial(_broker, where, properties)))
     else:
         findings.append(checks.Finding("broker", "absent", "not asked: --bootstrap HOST:PORT"))
     if session and not any(each.state == "fault" for each in findings):
-        start = functools.partial(checks.session, bootstrap if asked else None, topic)
+        given = {"bootstrap.servers": bootstrap, **properties} if asked else {}
+        start = functools.partial(checks.session, given, topic)
         findings.append(checks.examined("session", start))
     _print(findings, as_json=as_json)
     if any(each.state == "fault" for each in findings):

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pkgutil import iter_modules
 from typing import Any, Final, Literal
@@ -210,29 +210,36 @@ def connector() -> Finding:
     return Finding(name, "ok", ", ".join(f"{jar} {version}" for jar, version in found.items()))
 
 
-def session(bootstrap: str | None, topic: str | None) -> str:
+def session(properties: Mapping[str, Any], topic: str | None) -> str:
     """Start a session and have it find the format; with a topic, read it.
+
+    Args:
+        properties: Of a client, by their Kafka names; without `bootstrap.servers` no broker is asked.
+        topic: What to read.
 
     Raises:
         FaultError: One of this fails.
     """
     from headrace.spark.session import local_session, stop_session  # noqa: PLC0415 - starts Spark
 
+    options = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": topic or "none"}
+    options |= {f"kafka.{name}": str(value) for name, value in properties.items()}
     spark = local_session("headrace doctor", {"spark.log.level": "OFF"})
     try:
-        reader = spark.read.format(FORMAT).option(
-            "kafka.bootstrap.servers", bootstrap or "127.0.0.1:1"
-        )
-        frame = reader.option("subscribe", topic or "none").load()
-        columns = ", ".join(frame.columns)
+        frame = spark.read.format(FORMAT).options(**options).load()
         if topic is None:
-            return f"Spark finds the format: {columns}"
+            return f"Spark finds the format: {', '.join(frame.columns)}"
         return f"Spark read {frame.count()} records of {topic}"
     except Exception as error:
-        lines = [line for line in str(error).splitlines() if line.strip()]
-        told = [line for line in lines if line.startswith("headrace.")]
         raise FaultError(
-            [*lines, *told][-1 if told else 0], "what is wrong is said there"
+            essence(str(error)), "what Spark was given is what `headrace spark` prints"
         ) from error
     finally:
         stop_session(spark)
+
+
+def essence(text: str) -> str:
+    """Return the line of Spark's error that says what happened."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    own = [line.partition(": ")[2] for line in lines if line.startswith("headrace.")]
+    return [*own[-1:], *lines, "no word of it"][0]

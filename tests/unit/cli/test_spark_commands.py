@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from click.testing import CliRunner, Result
 
+from headrace.cli import doctor as cli_doctor
 from headrace.cli import main
 from headrace.spark import doctor
 from headrace.spark.doctor import Finding
@@ -62,5 +63,23 @@ def test_a_fault_is_told_with_its_remedy(sound: None) -> None:
     assert found[1]["remedy"]
 
 
-def test_a_topic_is_read_by_a_session_only(sound: None) -> None:
-    assert run("doctor", "spark", "--topic", "t").exit_code == 2
+def test_a_topic_is_read_by_a_session_of_a_cluster_only(sound: None) -> None:
+    assert run("doctor", "spark", "--topic", "t", "-b", "h:1").exit_code == 2
+    assert run("doctor", "spark", "--topic", "t", "--session").exit_code == 2
+
+
+def test_a_session_gets_the_properties_of_the_client(
+    sound: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[object] = []
+
+    def session(*arguments: object) -> str:
+        given.extend(arguments)
+        return "Spark read"
+
+    monkeypatch.setattr(doctor, "session", session)
+    monkeypatch.setattr(cli_doctor, "_broker", lambda where, properties: f"{where}")
+    shown = run("doctor", "spark", "--session", "--topic", "t", "-b", "h:1", "-X", "client.id=me")
+    assert shown.exit_code == 0
+    assert given == [{"bootstrap.servers": "h:1", "client.id": "me"}, "t"]
+    assert "session  ok     Spark read" in shown.output

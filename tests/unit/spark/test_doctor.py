@@ -154,3 +154,10 @@ def test_a_fault_says_what_and_how() -> None:
         raise doctor.FaultError("it is wrong", "mend it")
 
     assert examined("x", check) == Finding("x", "fault", "it is wrong", "mend it")
+
+
+def test_the_line_of_sparks_error_that_says_what_happened() -> None:
+    text = "[X] long\n  Traceback:\nheadrace.errors.ConfigError: there is no topic t\n"
+    assert doctor.essence(text) == "there is no topic t"
+    assert doctor.essence("[X] long\nmore") == "[X] long"
+    assert doctor.essence("")
