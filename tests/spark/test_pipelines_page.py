@@ -14,6 +14,7 @@ from headrace.cli import main
 from headrace.cli.pipeline import run
 from headrace.pipelines.checking import check
 from headrace.pipelines.loading import load_file
+from headrace.pipelines.metrics import as_text
 from headrace.pipelines.plan import Connection
 from headrace.pipelines.running import Runner, Signals
 from headrace.pipelines.state import StateDirectory
@@ -71,6 +72,11 @@ def test_every_option_of_run_is_on_the_page() -> None:
         if parameter.name not in shared:
             name = parameter.opts[0] if parameter.param_type_name == "option" else "NAME..."
             assert f"`{name}" in PAGE.read_text(), name
+
+
+def test_every_metric_is_on_the_page() -> None:
+    for line in as_text([]).splitlines():
+        assert f"`{line.split()[2]}`" in PAGE.read_text(), line
 
 
 def test_every_command_of_the_page_is_one() -> None:
