@@ -16,7 +16,7 @@ from tests.fixtures.sink_rounds import (
     finished,
 )
 
-ROUNDS = int(os.environ.get("HEADRACE_SINK_ROUNDS", "4"))
+ROUNDS = int(os.environ.get("HEADRACE_SINK_ROUNDS", "3"))
 
 
 @pytest.mark.timeout(3600)

@@ -139,6 +139,21 @@ def test_markers_that_are_gone_are_not_taken_for_a_beginning(
     commit(cluster, write(cluster, 6, 2))
 
 
+def test_a_query_that_rested_for_long_says_so_and_goes_on_when_told_to(
+    broker: Broker, cluster: Cluster
+) -> None:
+    commit(cluster, write(cluster, 0, 1))
+    for _ in range(16):
+        broker.advance(12 * 3_600_000)  # offsets are forgotten after seven days, ids as well
+
+    with pytest.raises(HeadraceError, match="brokers forget it when a query has rested"):
+        commit(cluster, write(cluster, 1, 2))
+    commit(cluster, write(cluster, 1, 2), fail_on_lost_marker=False)
+    commit(cluster, write(cluster, 2, 3))
+
+    assert values(broker)[-2:] == [b"2", b"3"]
+
+
 def test_a_checkpoint_that_was_set_back_is_not_taken_for_done(cluster: Cluster) -> None:
     for version in range(3):
         commit(cluster, write(cluster, version, version))
