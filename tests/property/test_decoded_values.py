@@ -92,7 +92,7 @@ def wanted(value: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.one_of(OBJECT, st.none(), BAD), max_size=8))
 def test_json_values_among_bad_ones(values: list[Any]) -> None:
     encoded = [json.dumps(each).encode() if isinstance(each, dict) else each for each in values]
