@@ -2,8 +2,8 @@
 
     python -m benchmarks.micro.rows [VALUE_SIZE]
 
-Prints microseconds of CPU per row, of the best of several rounds: keys of 8 bytes, eight partitions, batches of 256 KiB,
-to a broker of this process whose share of it is in there.
+Prints microseconds of CPU per row, of the best of several rounds: keys of 8 bytes, eight partitions, batches of
+256 KiB, to a broker of this process whose share of it is in there.
 """
 
 from __future__ import annotations
