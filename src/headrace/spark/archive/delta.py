@@ -23,7 +23,7 @@ from headrace.errors import ConfigError, HeadraceError
 from headrace.spark.archive.files import ArchivedFile, Source, WrittenFile, parse_path
 from headrace.spark.archive.orphans import LEAST_AGE_MS, delete_partial
 from headrace.spark.archive.table import BatchCommit, ConflictError, Snapshot, file_gone
-from headrace.spark.archive.writing import sync_recent
+from headrace.spark.archive.writing import sync_files
 
 PROPERTY: Final = "headrace.archive"
 _ATTEMPTS: Final = 20
@@ -225,12 +225,12 @@ def _commit(
     summary: Mapping[str, Any],
 ) -> bool:
     """Commit on top of the state that was loaded; return whether nobody was faster."""
+    version = table.version() + 1
     properties = CommitProperties(
         custom_metadata={PROPERTY: json.dumps(summary)},
         max_commit_retries=0,
         app_transactions=[Transaction(app, version) for app, version in versions.items()],
     )
-    began_s = time.time()
     try:
         table.create_write_transaction(
             actions, mode="append", schema=table.schema(), commit_properties=properties
@@ -239,7 +239,7 @@ def _commit(
         return False
     except DeltaError as error:
         raise HeadraceError(f"the table in {table.table_uri} took no commit: {error}") from error
-    sync_recent(root / "_delta_log", began_s - 1)
+    sync_files([root / "_delta_log" / f"{version:020d}.json"])
     return True
 
 

@@ -29,7 +29,7 @@ from headrace.errors import ConfigError
 from headrace.spark.archive.files import DATA, ArchivedFile, Source, WrittenFile, parse_path
 from headrace.spark.archive.orphans import delete_unknown
 from headrace.spark.archive.table import BatchCommit, ConflictError, Snapshot, file_gone
-from headrace.spark.archive.writing import sync_recent
+from headrace.spark.archive.writing import sync_files
 
 CATALOG: Final = "catalog.db"
 NAMESPACE: Final = "headrace"
@@ -121,7 +121,7 @@ class IcebergArchive:
         """See `ArchiveTable`."""
         paths = {written.file.path for written in commit.files}
         for attempt in range(_ATTEMPTS):
-            began_s, table = time.time(), self._load()
+            table = self._load()
             snapshot = self._snapshot(table)
             if snapshot.batch >= commit.batch:
                 if paths <= {file.path for file in snapshot.files}:
@@ -144,7 +144,7 @@ class IcebergArchive:
             except CommitFailedException:
                 _pause(attempt)
                 continue
-            sync_recent(self.root / "metadata", began_s - 1)
+            self._sync(table)
             return
         raise ConflictError(f"{self.root}: no commit in {_ATTEMPTS} attempts, others were faster")
 
@@ -152,7 +152,7 @@ class IcebergArchive:
         """See `ArchiveTable`."""
         names = {self._uri(file.path) for file in removed}
         for attempt in range(_ATTEMPTS):
-            began_s, table = time.time(), self._load()
+            table = self._load()
             files = [each for each in _data_files(table) if each.file_path in names]
             if len(files) != len(names):
                 raise ConflictError(
@@ -174,7 +174,7 @@ class IcebergArchive:
             except (CommitFailedException, ValidationException):
                 _pause(attempt)
                 continue
-            sync_recent(self.root / "metadata", began_s - 1)
+            self._sync(table)
             return
         raise ConflictError(f"{self.root}: no commit in {_ATTEMPTS} attempts, others were faster")
 
@@ -202,6 +202,16 @@ class IcebergArchive:
             paths = {self._relative(each) for each in known}
             found += delete_unknown(self.root, folder, pattern, paths, age_ms, dry_run=dry_run)
         return found
+
+    def _sync(self, table: Any) -> None:
+        snapshot = table.current_snapshot()
+        written = [table.metadata_location, snapshot.manifest_list]
+        written += [
+            each.manifest_path
+            for each in snapshot.manifests(table.io)
+            if each.added_snapshot_id == snapshot.snapshot_id
+        ]
+        sync_files([self.root / self._relative(each) for each in written])
 
     def _check_there(self, files: Sequence[WrittenFile]) -> None:
         for written in files:

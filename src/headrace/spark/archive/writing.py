@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -170,12 +170,10 @@ def _leaves(kind: Any) -> Iterator[str]:
             yield field.name
 
 
-def sync_recent(directory: Path, since_s: float) -> None:
-    """Make durable what a table's library has written since a time of the wall clock; it does not do that itself."""
-    for path in directory.iterdir():
-        if path.is_file() and path.stat().st_mtime >= since_s:
-            _sync(path)
-    _sync(directory)
+def sync_files(paths: Collection[Path]) -> None:
+    """Make durable what a table's library has written; it does not do that itself."""
+    for path in [*paths, *{path.parent for path in paths}]:
+        _sync(path)
 
 
 def _sync(path: Path) -> None:

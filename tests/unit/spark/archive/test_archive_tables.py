@@ -19,6 +19,7 @@ from tests.unit.spark.archive.worlds import SCHEMA, World, rows
 
 SOURCE = Source("flights", "id", 0)
 KINDS = ["delta", "iceberg"]
+DESCRIPTORS = Path("/proc/self/fd")
 
 
 def archived(tmp_path: Path, kind: str, batches: int = 2) -> World:
@@ -236,3 +237,27 @@ def test_a_file_that_is_deleted_before_its_commit_is_an_error_and_the_batch_is_w
         archiver.run_batch()
     world.archiver().run_batch()
     assert world.archived() == world.expected()
+
+
+@pytest.mark.skipif(not DESCRIPTORS.exists(), reason="the system does not tell what is open")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_commit_is_durable_when_it_returns(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = archived(tmp_path, kind, batches=1)
+    known = {path for path in world.root.rglob("*") if path.is_file()}
+    synced: set[Path] = set()
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        fsync(descriptor)
+        # A file's own descriptor is synced under its first name.
+        synced.add((DESCRIPTORS / str(descriptor)).resolve())
+
+    monkeypatch.setattr(os, "fsync", noted)
+    world.cluster.grow("flights", 0, 1)
+    world.archiver().run_batch()
+    new = {path for path in world.root.rglob("*") if path.is_file()} - known
+    assert {path for path in new if path.suffix != ".parquet"} <= synced
+    assert {path.parent for path in new} <= synced
+    assert any(path.name.startswith(".partial-") for path in synced)
