@@ -93,6 +93,6 @@ def _check_schema(schema: StructType, options: SourceOptions) -> None:
     given = tuple((column.name, column.dataType.simpleString()) for column in schema)
     if given != columns(options):
         raise ConfigError(
-            'the columns of format("headrace") are fixed: leave .schema(...) out, name those wanted in the option columns '
-            "and cast afterwards"
+            'the columns of format("headrace") are fixed: leave .schema(...) out, name those wanted in the '
+            "option columns and cast afterwards"
         )

@@ -22,7 +22,7 @@ WITHOUT_EFFECT: Final = (
 )
 """Accepted so that a query for Spark's connector runs as it is; this source joins no group and retries by time."""
 _OF_A_TABLE: Final = "provider"
-"""Spark hands it over, among other properties of the table, when CREATE TABLE runs; to a later SELECT no option at all."""
+"""Spark hands it over, with other properties, when CREATE TABLE runs, and no option at all to a later SELECT."""
 _DURATIONS_MS: Final = {
     "": 1,
     "ms": 1,

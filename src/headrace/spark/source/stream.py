@@ -97,7 +97,7 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read(partition, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: the next question for the latest offset tells of a finished batch, and that of the last one too."""
+        """Nothing to do: the next question for the latest offset tells of each finished batch, the last one too."""
 
     def stop(self) -> None:
         """Nothing to do: connections end with the process."""
