@@ -49,8 +49,8 @@ class LagClock:
     """Knows since when there have been records that are not read yet.
 
     It keeps, for moments of looking, the end offsets of then. The oldest unread record came no later than the first
-    moment whose ends are beyond what has been read. The longer it waits, the farther apart are the moments that are kept:
-    else they would fill the memory while a pipeline of many partitions is behind for days.
+    moment whose ends are beyond what has been read. The longer it waits, the farther apart are the moments that are
+    kept: else they would fill the memory while a pipeline of many partitions is behind for days.
     """
 
     def __init__(self) -> None:

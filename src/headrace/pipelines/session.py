@@ -30,6 +30,8 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.python.unix.domain.socket.enabled": "true",
+    # A batch that waits in Python cannot be interrupted, and the others are looked after by the same thread.
+    "spark.sql.streaming.stopTimeout": "30s",
 }
 LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     **SETTINGS,

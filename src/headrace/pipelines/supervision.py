@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -129,6 +130,7 @@ class Supervised:
             else:
                 self._end("finished" if self.plan.trigger.every is None else "stopped")
         elif self._stop_by_s is not None and self._at_rest(query):
+            self._query = None
             query.stop()
             self._collect(query)
             self._end("stopped")
@@ -164,7 +166,10 @@ class Supervised:
     def _failed(self, error: Exception) -> None:
         text = f"{type(error).__name__}: {error}"
         self._failures += 1
-        self._query = None
+        query, self._query = self._query, None
+        if query is not None:
+            with contextlib.suppress(Exception):  # it has ended, or Spark has
+                query.stop()
         wait_s = None if is_final(text) else self.backoff.wait_s(self._failures)
         if wait_s is None:
             self._end("failed", error=summary(text))
@@ -182,7 +187,8 @@ class Supervised:
 
     def _change(self, state: State, **changes: Any) -> None:
         self.status = replace(self.status, state=state, updated_ms=self._now_ms(), **changes)
-        self.claim.write(self.status)
+        with contextlib.suppress(OSError):  # a full disk: it runs on, and looks old to others
+            self.claim.write(self.status)
         self.watch(self.status)
 
     def _now_ms(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from headrace.pipelines import pipeline, table, topic
 from headrace.pipelines.backoff import Backoff
 from headrace.pipelines.checking import check
 from headrace.pipelines.plan import Connection, Plan
+from headrace.pipelines.session import SETTINGS
 from headrace.pipelines.state import StateDirectory, Status
 from headrace.pipelines.supervision import Supervised
 
@@ -162,6 +164,38 @@ def test_a_start_that_fails_counts_as_a_failure(world: World) -> None:
     world.refuse = None
 
     assert world.poll(2) == "running"
+
+
+def test_a_query_whose_report_is_not_understood_is_not_left_running(world: World) -> None:
+    world.poll()
+    world.query.reports.append({"batchId": 0, "timestamp": "yesterday"})
+
+    assert world.poll() == "restarting"
+    assert world.query.stopped
+
+
+def test_a_status_that_cannot_be_written_is_no_reason_to_end(world: World) -> None:
+    shutil.rmtree(world.state.path)
+
+    assert world.poll() == "running"
+    world.query.finish_batch(0)
+    assert world.poll() == "running"
+    assert world.told[-1].progress is not None
+
+
+def test_a_batch_that_does_not_let_itself_be_stopped_is_left_to_the_end_of_spark(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop() -> None:
+        raise TimeoutError("the batch goes on")
+
+    world.poll()
+    monkeypatch.setattr(world.query, "stop", stop)
+    world.run.stop(now=True)
+
+    assert world.poll() == "stopped"
+    assert world.run.status.error == "TimeoutError: the batch goes on"
+    assert SETTINGS["spark.sql.streaming.stopTimeout"] == "30s", "else Spark waits for ever"
 
 
 def test_a_stop_lets_the_batch_under_way_finish(world: World) -> None:
