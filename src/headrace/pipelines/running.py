@@ -72,9 +72,10 @@ class Runner:
             ConfigError: Spark cannot start, or one of them runs already.
         """
         with contextlib.ExitStack() as cleanup:
-            claims = [self.state.claim(plan.name) for plan in plans]
-            for claim in claims:
-                cleanup.callback(claim.release)
+            claims = []
+            for plan in plans:
+                claims.append(self.state.claim(plan.name))
+                cleanup.callback(claims[-1].release)
             cleanup.callback(self.sessions.close)
             runs = [
                 Supervised(

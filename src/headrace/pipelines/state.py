@@ -173,6 +173,8 @@ class Claim:
         return (self._directory.path / f"{self._name}.stop").exists()
 
     def release(self) -> None:
-        """Give the name back; the status stays, for whoever wants to know how it ended."""
+        """Give the name back, once; the status stays, for whoever wants to know how it ended."""
+        if self._lock.closed:
+            return  # the name may be another's by now
         (self._directory.path / f"{self._name}.stop").unlink(missing_ok=True)
         self._lock.close()

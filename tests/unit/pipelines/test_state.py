@@ -67,7 +67,10 @@ def test_a_request_to_stop_reaches_the_holder_and_does_not_outlive_it(tmp_path: 
     claim.release()
 
     again = directory.claim("delays")
-    assert not again.stop_wanted
+    before = again.stop_wanted
+    directory.ask_to_stop("delays")
+    claim.release()  # a second time
+    assert (before, again.stop_wanted) == (False, True)
     again.release()
 
 

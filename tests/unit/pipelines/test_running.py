@@ -1,0 +1,151 @@
+"""Several pipelines of one process, with sessions and frames that only look like Spark's."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.errors import ConfigError
+from headrace.pipelines import fitting, frames, pipeline, table, topic
+from headrace.pipelines.checking import check
+from headrace.pipelines.plan import Connection, Plan, PlanError
+from headrace.pipelines.running import Runner, Signals
+from headrace.pipelines.state import StateDirectory, Status
+
+
+class FakeSessions:
+    alive = True
+    closed = False
+
+    def get(self) -> Any:
+        return self
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakeFrame:
+    dtypes = (("value", "string"),)
+
+
+class FakeQuery:
+    """One between two batches, of which none has finished."""
+
+    def __init__(self) -> None:
+        self.isActive = True
+        self.lastProgress = None
+        self.status = {"isTriggerActive": False}
+
+    def stop(self) -> None:
+        self.isActive = False
+
+
+class Told:
+    def __init__(self) -> None:
+        self.states: list[tuple[str, str]] = []
+        self.ticks = 0
+        self.at_tick: Any = None
+
+    def changed(self, status: Status) -> None:
+        self.states.append((status.name, status.state))
+
+    def tick(self, statuses: Sequence[Status]) -> None:
+        self.ticks += 1
+        if self.at_tick is not None:
+            self.at_tick()
+
+
+class World:
+    """A runner of two pipelines."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        declared = [
+            pipeline(
+                source=topic("in", format="text"), sink=table(f"{tmp_path}/{name}"), name=name
+            )(lambda records: records)
+            for name in ("one", "two")
+        ]
+        self.plans = check(declared, Connection("127.0.0.1:1"), str(tmp_path / "checkpoints"))
+        kind: Any = FakeSessions
+        self.sessions = kind()
+        self.state = StateDirectory(tmp_path / "state")
+        self.told = Told()
+        self.signals = Signals()
+        self.signals.came.set()  # the first look is at once
+        self.wrong: dict[str, list[str]] = {}
+        self.runner = Runner(self.sessions, self.state, self.told, self.signals)
+        monkeypatch.setattr(frames, "session_of", lambda spark, plan: spark)
+        monkeypatch.setattr(frames, "result", lambda spark, plan: FakeFrame())
+        monkeypatch.setattr(frames, "start", lambda spark, plan: FakeQuery())
+        monkeypatch.setattr(fitting, "unsupported", lambda frame, plan: [])
+        monkeypatch.setattr(fitting, "problems", self._problems)
+
+    def _problems(self, spark: Any, frame: Any, plan: Plan) -> list[str]:
+        return self.wrong.get(plan.name, [])
+
+    def states(self) -> dict[str, str]:
+        return {each.name: each.state for each in self.state.statuses()}
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_all_in_order(world: World, number: int) -> None:
+    def at_tick() -> None:
+        if world.told.ticks == 1:
+            assert world.states() == {"one": "running", "two": "running"}
+            os.kill(os.getpid(), number)
+
+    world.told.at_tick = at_tick
+    before = signal.getsignal(number)
+    with world.signals.caught():
+        assert world.runner.run(world.plans)
+
+    assert world.states() == {"one": "stopped", "two": "stopped"}
+    assert world.sessions.closed
+    assert signal.getsignal(number) is before
+
+
+def test_one_is_stopped_and_the_others_go_on(world: World) -> None:
+    def at_tick() -> None:
+        if world.told.ticks == 1:
+            world.state.ask_to_stop("one")
+        if world.told.ticks == 2:
+            assert world.states() == {"one": "stopped", "two": "running"}
+            world.state.ask_to_stop("two")
+        world.signals.came.set()
+
+    world.told.at_tick = at_tick
+    assert world.runner.run(world.plans)
+    assert world.told.states[-1] == ("two", "stopped")
+
+
+def test_nothing_starts_where_a_frame_does_not_fit(world: World) -> None:
+    world.wrong["two"] = ["the frame has no column key"]
+    with pytest.raises(PlanError, match="two: the frame has no column key"):
+        world.runner.run(world.plans)
+
+    errors = {each.name: each.error for each in world.state.statuses()}
+    assert errors == {
+        "one": "another pipeline of the same run is not in order",
+        "two": "the frame has no column key",
+    }
+    assert world.told.states == []
+    assert world.sessions.closed
+
+
+def test_a_name_that_is_taken_keeps_all_from_starting(world: World) -> None:
+    taken = world.state.claim("two")
+    with pytest.raises(ConfigError, match="pipeline two is running"):
+        world.runner.run(world.plans)
+    taken.release()
+
+    world.state.claim("one").release()  # it was given back
