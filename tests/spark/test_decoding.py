@@ -58,7 +58,7 @@ def test_the_programs_of_the_page_run(
     read: Reader, client: BlockingClient, topics: Topics, tmp_path: Path
 ) -> None:
     text = PAGE.read_text()
-    names = {name: topics.create() for name in ("flights", "bad-flights", "orders", "payments")}
+    names = {name: topics.create() for name in ("flights", "dlq.flights", "orders", "payments")}
     legs = [{"origin": "JFK", "dest": "LAX"}]
     flight = {"carrier": "UA", "delay": 7, "at": "2026-11-21T12:00:00Z", "legs": legs, "more": 1}
     put(client, names["flights"], json.dumps(flight).encode(), None)
@@ -67,7 +67,7 @@ def test_the_programs_of_the_page_run(
     put(client, names["payments"], b"\x08\x96\x01")
     write_descriptor(tmp_path / "payments.desc")
     for name, own in names.items():
-        text = re.sub(rf'([":]){name}"', rf'\g<1>{own}"', text)
+        text = re.sub(rf'([":]){re.escape(name)}"', rf'\g<1>{own}"', text)
     programs = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     place: dict[str, Any] = {
         "spark": read.spark,
@@ -94,7 +94,7 @@ def test_the_programs_of_the_page_run(
     run(programs[2])
     good = read.spark.read.parquet(str(tmp_path / "good"))
     assert sorted(row["offset"] for row in good.collect()) == [0, 1, 3]
-    (letter,) = letters(read.bootstrap, names["bad-flights"], 1)
+    (letter,) = letters(read.bootstrap, names["dlq.flights"], 1)
     assert (letter.key, letter.value, letter.timestamp_ms) == (
         b"k",
         b'{"delay": "late"}',

@@ -95,7 +95,7 @@ def _text(facts: dict[str, Any]) -> str:
             _reading("headrace", own["read_options"]),
             _writing("headrace", own["write_options"]),
             "",
-            "# format(\"kafka\"): Spark's own connector, a jar of exactly Spark's version, and what it needs, from Maven.",
+            "# format(\"kafka\"): Spark's own connector, a jar of exactly Spark's version, from Maven.",
             f"spark-submit --packages {connector['packages'][0]} PROGRAM",
             *(f"{name}={value}" for name, value in connector["settings"].items()),
             "",

@@ -55,8 +55,8 @@ _TOKEN: Final = re.compile(
 def struct_type(text: str) -> Any:
     """Return the Arrow struct that a schema describes.
 
-    It is `a INT, b STRING`, `struct<a:int>`, or what `StructType.json()` returns. Columns can be null whatever the schema
-    says of it: a value may always leave something out.
+    It is `a INT, b STRING`, `struct<a:int>`, or what `StructType.json()` returns. Columns can be null whatever the
+    schema says of it: a value may always leave something out.
 
     Raises:
         ConfigError: It is no such schema, or has types that values cannot have.
