@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from headrace.errors import ConfigError
@@ -128,8 +128,9 @@ def source_options(options: Mapping[str, str], *, streaming: bool | None) -> Sou
     poll_timeout_ms = reader.number("kafkaConsumer.pollTimeoutMs", 120_000)
     assert poll_timeout_ms is not None
     columns = _columns(reader)
+    history = history_options(reader)
     checked = SourceOptions(
-        client=reader.client(),
+        client=_client(reader, history),
         selection=selection(reader),
         starting=start,
         ending=end,
@@ -147,7 +148,7 @@ def source_options(options: Mapping[str, str], *, streaming: bool | None) -> Sou
         else "headers" in columns,
         columns=columns,
         decode=decode_options(reader),
-        history=history_options(reader),
+        history=history,
         poll_timeout_ms=poll_timeout_ms,
     )
     _check_order(
@@ -158,6 +159,18 @@ def source_options(options: Mapping[str, str], *, streaming: bool | None) -> Sou
     )
     _check_order("minPartitions", checked.min_partitions, "maxTasks", checked.max_tasks)
     return checked
+
+
+def _client(reader: OptionReader, history: HistoryOptions | None) -> ClientOptions:
+    """Return the client's options; with an archive, which has no aborted records, these are not read elsewhere either.
+
+    A task that is repeated when its records have been archived would find other rows.
+    """
+    client = reader.client()
+    if history is None or "isolation.level" in dict(client.properties):
+        return client
+    properties = (*client.properties, ("isolation.level", "read_committed"))
+    return replace(client, properties=tuple(sorted(properties)))
 
 
 def _columns(reader: OptionReader) -> tuple[str, ...] | None:

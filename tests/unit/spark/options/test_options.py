@@ -218,6 +218,15 @@ def test_typed_values_and_history() -> None:
     assert options.history == HistoryOptions("/lake/shop", "delta")
 
 
+def test_what_is_archived_later_reads_as_it_did_before() -> None:
+    given = {**GOOD, "archive": "/lake/shop"}  # which has no aborted records
+    level = {"kafka.isolation.level": "read_uncommitted"}
+    found = [source_options(each, streaming=None).client for each in (given, {**given, **level})]
+
+    levels = [consumer_config(each).isolation_level for each in found]
+    assert levels == ["read_committed", "read_uncommitted"]
+
+
 def test_kafka_options_reach_the_client_and_are_checked() -> None:
     given = {**GOOD, "kafka.isolation.level": "read_committed", "kafka.fetch.max.wait.ms": "20"}
     config = consumer_config(source_options(given, streaming=True).client)
