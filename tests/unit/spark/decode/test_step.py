@@ -10,7 +10,7 @@ import pytest
 
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.errors import ConfigError
-from headrace.spark.decode.letters import _record
+from headrace.spark.decode.letters import DeadLetters, _record
 from headrace.spark.decode.step import DecodeError, decode_batch, decoded, raw_columns
 from headrace.spark.options.source import SourceOptions, source_options
 from headrace.spark.source.schema import arrow_schema, columns, raw_schema, spark_schema
@@ -140,3 +140,22 @@ def test_framing_needs_a_format() -> None:
             {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "framing": "confluent"},
             streaming=False,
         )
+
+
+def test_letters_go_by_the_way_of_the_read() -> None:
+    """What only readers have is left out, and what is said of the network and of credentials is kept."""
+    given = {
+        "kafka.security.protocol": "SASL_PLAINTEXT",
+        "kafka.sasl.mechanism": "PLAIN",
+        "kafka.sasl.username": "alice",
+        "kafka.sasl.password": "secret",
+        "kafka.request.timeout.ms": "200000",
+        "kafka.isolation.level": "read_committed",
+        "kafka.fetch.max.wait.ms": "10",
+    }
+    with DeadLetters(options(onError="dlq:bad", **given)) as letters:
+        config = letters._producer.config
+    assert config.sasl_username == "alice"
+    assert config.security_protocol.upper() == "SASL_PLAINTEXT"
+    assert config.request_timeout_ms == 200_000
+    assert config.client_id == "headrace-spark"
