@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.spark.session import local_session, stop_session
-from tests.spark.chaos.kills import INPUT
+from tests.spark.chaos.kills import INPUT, MASTER
 
 
 def to_files(stream: Any, directory: Path, _: str) -> Any:
@@ -38,7 +38,9 @@ def main() -> None:
     directory = Path(place)
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())
-    spark = local_session(subject, {"spark.sql.warehouse.dir": str(directory / "warehouse")})
+    spark = local_session(
+        subject, {"spark.sql.warehouse.dir": str(directory / "warehouse")}, master=MASTER
+    )
     stream = (
         spark.readStream.format("headrace")
         .option("kafka.bootstrap.servers", bootstrap)

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.spark.chaos import rounds
-from tests.spark.chaos.kills import INPUT, Row, parse_row
+from tests.spark.chaos.kills import INPUT, MASTER, Row, parse_row
 
 COMMAND = [sys.executable, "-m", "headrace.cli", "archive"]
 
@@ -37,7 +37,7 @@ class Archive:
             "--bootstrap",
             self._bootstrap,
         ]
-        return [*COMMAND, *words, "--master", "local[2,4]"]
+        return [*COMMAND, *words, "--master", MASTER]
 
     def rows(self) -> list[Row]:
         """What is in the files that the table has now."""

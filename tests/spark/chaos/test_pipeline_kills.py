@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.spark.chaos import rounds
+from tests.spark.chaos.kills import MASTER
 from tests.spark.chaos.outputs import OUTPUT, TopicOutput
 
 PROGRAM = f'''
@@ -40,7 +41,7 @@ class Pipeline(TopicOutput):
             "--state",
             str(self._state),
             "--master",
-            "local[2,4]",
+            MASTER,
             "--conf",
             "spark.sql.shuffle.partitions=2",
         ]
