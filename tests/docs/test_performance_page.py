@@ -9,6 +9,7 @@ from benchmarks.macro.marked_page import MarkedPage
 from benchmarks.macro.page import PAGE, tables
 from benchmarks.macro.report import HEADRACE, KAFKA, Results, Row
 from benchmarks.macro.secure import PAGE as SECURE_PAGE
+from benchmarks.macro.spark_page import PAGE as SPARK_PAGE
 
 FACTS = {
     "commit": "0123456789",
@@ -30,7 +31,7 @@ FACTS = {
 
 
 @pytest.mark.parametrize(
-    "page", [PAGE, SECURE_PAGE, DELIVERY_PAGE], ids=lambda each: each.path.stem
+    "page", [PAGE, SECURE_PAGE, DELIVERY_PAGE, SPARK_PAGE], ids=lambda each: each.path.stem
 )
 def test_a_page_is_what_its_run_makes_it(page: MarkedPage) -> None:
     assert page.rendered(page.source()) == page.path.read_text()
