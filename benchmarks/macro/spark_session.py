@@ -89,8 +89,7 @@ class Meter:
     """
 
     def __init__(self, spark: Any) -> None:
-        # PySpark has no other way to its JVM.
-        self._jvm = psutil.Process(spark.sparkContext._gateway.proc.pid)  # noqa: SLF001
+        self._jvm = psutil.Process(spark.sparkContext._gateway.proc.pid)  # noqa: SLF001 - the only way
         self._seen: dict[psutil.Process, float] = {}
         self._lock = threading.Lock()
         self._looking_s = 0.0

@@ -295,7 +295,7 @@ def record_life(
     directories: int = 1,
     clean: bool = False,
 ) -> None:
-    """Run a recorded server over `data` under load, and end it: with SIGKILL, or in order after it has compacted a log."""
+    """Run a recorded server over `data` under load, and end it: with SIGKILL, or in order after a compaction."""
     further = ["--data", str(data / SECOND)] if directories == 2 else []
     settings = [f"--config={name}={value}" for name, value in SETTINGS.items()]
     server = ServerProcess(

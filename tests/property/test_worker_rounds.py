@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 
 from headrace.clients.consumer.core import GroupMetadata
-from headrace.errors import HeadraceError, TransactionStateError
+from headrace.errors import FatalTransactionError, HeadraceError
 from headrace.workers.outlet import Outlet
 from headrace.workers.scheduler import Scheduler
 from headrace.workers.slots import Slots
@@ -128,7 +128,7 @@ async def take_for_lost(self: Transactor) -> Any:
     """Have a new producer make a transaction again that may be committed already."""
     if self._doubt is not None:
         self._doubt = None
-        await self._renew(TransactionStateError("it is not asked"))
+        await self._renew(FatalTransactionError("it is not asked"))
     return {}
 
 
@@ -136,7 +136,7 @@ async def take_for_committed(self: Transactor) -> Any:
     """Believe that a commit happened that nobody confirmed."""
     offsets, self._doubt = self._doubt or {}, None
     if offsets:
-        await self._renew(TransactionStateError("it is not asked"))
+        await self._renew(FatalTransactionError("it is not asked"))
     self._committed(offsets)
     return offsets
 

@@ -19,7 +19,7 @@ class Holders:
     """What each member was given and holds: until it says that it does not any more, or the group has removed it.
 
     Nobody holds what it was not given: a heartbeat may come late, when its member was removed and has joined again. Its
-    epoch does not tell: who has not got its last answer says what it owns with the epoch before, and the group counts it.
+    epoch does not tell: who has not got its last answer names what it owns with the epoch before, and it counts.
     """
 
     def __init__(self, group: str) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import ConfigError
 from headrace.spark.java import check_java
-from headrace.spark.session import open_session, stop_session
+from headrace.spark.session import REDACTED, open_session, stop_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,6 +32,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.python.unix.domain.socket.enabled": "true",
     # A batch that waits in Python cannot be interrupted, and the others are looked after by the same thread.
     "spark.sql.streaming.stopTimeout": "30s",
+    "spark.sql.redaction.options.regex": REDACTED,
 }
 LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     **SETTINGS,

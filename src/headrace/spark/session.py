@@ -14,6 +14,9 @@ from headrace.spark.java import check_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+REDACTED: Final = "(?i)url|jaas|ssl[.]key"
+"""Options whose values Spark leaves out of plans, in logs and its UI, besides those with password, secret or token."""
+
 # Quick to start rather than quick at its peak: the first of the two compilers only, and no collector threads.
 JVM_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SETTINGS: Final[Mapping[str, str]] = {
@@ -28,6 +31,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.redaction.options.regex": REDACTED,
 }
 MASTER: Final = "local[2,4]"
 """Two cores, four attempts for each task; plain `local[2]` never repeats a task."""

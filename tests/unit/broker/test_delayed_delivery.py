@@ -633,7 +633,7 @@ def test_after_a_start_nobody_is_told_a_number_that_is_not_exact(
     world.pass_time(10)
     assert told(world) == (20, START_MS + 5000)
     getattr(world, end)()
-    answers = []
+    answers: list[Any] = []
     for _ in range(1000):
         try:
             answers.append(told(world))

@@ -37,10 +37,10 @@ def waiting(harness: BrokerHarness) -> Pending:
 
 
 def write_out(write_outs: WriteOuts) -> WriteOut:
-    assert write_outs.sync_due
+    due = write_outs.sync_due
     begun = write_outs.start_sync()
     assert begun is not None
-    assert not write_outs.sync_due
+    assert (due, write_outs.sync_due) == (True, False)
     assert write_outs.start_sync() is None
     return begun
 

@@ -102,7 +102,8 @@ def test_the_broker_is_told_how_long_a_transaction_may_take(broker: Broker) -> N
         return exchange.request.transactional_id is not None
 
     broker.faults.on(ApiKey.INIT_PRODUCER_ID, note, when=is_transactional)
-    for options in ({}, {"transaction_timeout_ms": 3_000}):
+    given: list[dict[str, Any]] = [{}, {"transaction_timeout_ms": 3_000}]
+    for options in given:
         with make_app(**options).test(broker) as t:
             t.wait_idle()
     assert asked == [10_000, 3_000]
@@ -147,6 +148,7 @@ def test_what_could_not_be_committed_before_a_partition_went_is_there_once(
             lost = broker.faults.on(ApiKey.END_TXN, lose, client_id="older")
             with make_app("newer", **options).test(broker) as newer:
                 broker.wait_until(lambda: lost.hits)
+                assert older._thread is not None
                 older._thread.join(20)
                 broker.advance(30_000)  # the coordinator aborts what nobody ends
                 wanted = [b"%d" % number for number in range(4)]

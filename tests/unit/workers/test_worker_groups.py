@@ -7,6 +7,7 @@ import contextlib
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -427,7 +428,7 @@ def test_a_worker_that_cannot_commit_when_a_partition_has_to_go_ends_and_says_so
 ) -> None:
     """The partition goes all the same, and what was finished there is handled again."""
     handled: list[tuple[str, str]] = []
-    options = {"heartbeat_interval_ms": 20} if protocol == "classic" else {}
+    options: dict[str, Any] = {"heartbeat_interval_ms": 20} if protocol == "classic" else {}
     configs = {
         "group.consumer.min.heartbeat.interval.ms": "20",
         "group.consumer.heartbeat.interval.ms": "20",

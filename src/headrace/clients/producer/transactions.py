@@ -275,7 +275,9 @@ class Transactions:
             if self.state is not State.OPEN:
                 raise TransactionStateError("there is no transaction to hand over")
             yield from self._deliver(self._engine.now_ms + timeout_ms)
-            self._error = FatalTransactionError("the transaction was handed over: use a new producer")
+            self._error = FatalTransactionError(
+                "the transaction was handed over: use a new producer"
+            )
             self._change(State.DEAD)
             return self._who
 

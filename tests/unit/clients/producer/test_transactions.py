@@ -179,7 +179,9 @@ def test_a_second_producer_shuts_the_first_out(broker, producer) -> None:
     producer.flush()
     with make(broker, client_id="second") as second:
         transact(second, b"2")
-    with pytest.raises(ProducerFencedError, match=r"^another producer .* Close this producer") as shut_out:
+    with pytest.raises(
+        ProducerFencedError, match=r"^another producer .* Close this producer"
+    ) as shut_out:
         producer.commit_transaction()
     assert not shut_out.value.timed_out
     with pytest.raises(ProducerFencedError):

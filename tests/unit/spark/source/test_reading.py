@@ -140,7 +140,7 @@ def test_large_arrow_batches_are_passed_on_and_small_ones_put_together() -> None
 def test_a_read_that_is_given_up_ends_its_thread(cluster: FakeCluster) -> None:
     cluster.batch_records = 10_000  # an Arrow batch each
     cluster.grow("a", 0, 10_000_000)
-    batches = read_task(cluster, ReadTask([OffsetRange(A0, 0, 10_000_000)]), options())
+    batches: Any = read_task(cluster, ReadTask([OffsetRange(A0, 0, 10_000_000)]), options())
     next(batches)
     batches.close()
     assert not [each for each in threading.enumerate() if each.name == "headrace-read-ahead"]

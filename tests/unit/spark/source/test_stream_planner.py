@@ -63,11 +63,11 @@ def test_batches_follow_each_other_without_gap(cluster: FakeCluster) -> None:
     end = through_the_log(planner.latest(place, limited=False))
     covered += ranges(planner, place, end)
 
-    for each, end in ((A0, 10), (A1, 6)):
+    for each, size in ((A0, 10), (A1, 6)):
         spans = [
             (first, stop) for topic_partition, first, stop in covered if topic_partition == each
         ]
-        assert [offset for span in spans for offset in range(*span)] == list(range(end))
+        assert [offset for span in spans for offset in range(*span)] == list(range(size))
 
 
 def test_nothing_new_is_the_very_same_place(cluster: FakeCluster) -> None:
