@@ -1,0 +1,25 @@
+"""Plans that Spark logs and shows in its UI name the options of writes: those that are secrets it has to leave out."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from headrace.config.secrets import is_secret
+from headrace.pipelines import session as of_pipelines
+from headrace.spark import session as of_spark
+
+BY_ITSELF = "(?i)secret|password|token|access[.]?key"
+"""What Spark leaves out anyway."""
+
+
+@pytest.mark.parametrize("settings", [of_pipelines.SETTINGS, of_spark.SETTINGS])
+@pytest.mark.parametrize(
+    "name", ["sasl.jaas.config", "sasl.password", "ssl.key.pem", "ssl.keystore.key"]
+)
+def test_secrets_among_options_are_left_out_of_plans(settings: dict[str, str], name: str) -> None:
+    assert is_secret(name)
+    patterns = (BY_ITSELF, settings["spark.sql.redaction.options.regex"])
+    assert any(re.search(each, f"kafka.{name}") for each in patterns)
+    assert not any(re.search(each, "kafka.sasl.mechanism") for each in patterns)
