@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from headrace import spark
 from headrace.cli import main
 from headrace.cli.archive import _stopped_by_signals
+from headrace.spark import archive
 from tests.unit.spark.archive.worlds import World
 
 
@@ -97,6 +99,7 @@ def test_what_is_wrong_is_said_before_anything_starts(tmp_path: Path, world: Wor
 def test_without_the_extra_it_says_what_to_install(
     words: list[str], world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(spark, "archive", archive)  # which the command imports anew
     for name in [each for each in sys.modules if each.startswith("headrace.spark.archive")]:
         monkeypatch.delitem(sys.modules, name)
     for name in ("pyarrow", "pyarrow.parquet", "deltalake", "pyspark.errors"):

@@ -174,6 +174,7 @@ def test_a_clock_moved_by_hand_cannot_be_shared() -> None:
 
 
 def test_closing_ends_connections_threads_and_waiting_clients(broker) -> None:
+    before = set(threading.enumerate())
     broker.create_topic("t")
     address = broker.listen()
     host, _, port = address.rpartition(":")
@@ -184,7 +185,7 @@ def test_closing_ends_connections_threads_and_waiting_clients(broker) -> None:
     client.close()
     with pytest.raises(OSError, match="refused"):
         socket.create_connection((host, int(port)))
-    assert not [each for each in threading.enumerate() if each.name == "headrace-listen"]
+    assert not set(threading.enumerate()) - before
     with pytest.raises(ClosedError):
         broker.listen()
 
