@@ -497,8 +497,8 @@ IMPORTED_BY_NAME = {
     "headrace/spark/doctor.py",
     "headrace/testing/__init__.py",
 }
-"""Where `import_module` is: names of our own modules, libraries, the program that a user tells `headrace run` to run, and
-the module of Protobuf code that the option `schema` of the user's own query names."""
+"""Where `import_module` is: names of our own modules, libraries, the program that a user tells `headrace run` to run,
+and the module of Protobuf code that the option `schema` of the user's own query names."""
 
 
 def test_cve_2023_52251_nothing_is_evaluated() -> None:
