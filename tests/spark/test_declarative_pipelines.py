@@ -1,4 +1,7 @@
-"""The format in Spark Declarative Pipelines. A minute or two, so only with HEADRACE_SPARK_PIPELINES=1."""
+"""The format in Spark Declarative Pipelines.
+
+`spark-pipelines` binds Spark Connect's fixed port, 15002, on all interfaces, so this is not for `make test`.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,8 @@ spark.sql.warehouse.dir warehouse
 
 
 @pytest.mark.skipif(
-    not os.environ.get("HEADRACE_SPARK_PIPELINES"), reason="HEADRACE_SPARK_PIPELINES=1 runs it"
+    not os.environ.get("HEADRACE_SPARK_PIPELINES"),
+    reason="binds port 15002 on all interfaces: HEADRACE_SPARK_PIPELINES=1, or make chaos-spark, runs it",
 )
 @pytest.mark.timeout(TIMEOUT_S + 60)
 def test_spark_pipelines_runs_the_definitions_of_the_page(
