@@ -314,6 +314,22 @@ class WorkerFailedError(HeadraceError):
     """A worker stopped: at a record that its handler could not handle, or with positions that it could not commit."""
 
 
+class KinesisError(HeadraceError):
+    """Amazon Kinesis refused what was asked for, or a stream is not what it should be."""
+
+
+class StreamNotFoundError(KinesisError):
+    """There is no such stream, or shard, in this account and region."""
+
+
+class LeaseLostError(KinesisError):
+    """The lease of a shard is another member's by now: what was finished since the last checkpoint comes again there."""
+
+
+class LeaseStoreError(KinesisError):
+    """A store of leases did not answer, or could not: whether what was asked for has happened is not known."""
+
+
 class StorageError(HeadraceError):
     """Stored data is missing or damaged."""
 
