@@ -323,7 +323,7 @@ class StreamNotFoundError(KinesisError):
 
 
 class LeaseLostError(KinesisError):
-    """The lease of a shard is another member's by now: what was finished since the last checkpoint comes again there."""
+    """The lease of a shard is another's by now: what was finished since the last checkpoint comes again there."""
 
 
 class LeaseStoreError(KinesisError):

@@ -1,1 +1,1 @@
-"""Leases of shards: which member of a group reads which shard, and how far it has come. Pure, as everything in `core`."""
+"""Leases of shards: which member of a group reads which shard, and how far it has come."""

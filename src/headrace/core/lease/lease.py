@@ -32,7 +32,7 @@ class Lease:
     """What the group knows of a shard.
 
     `epoch` and `beat` are two counters instead of the Kinesis Client Library's one: renewals and checkpoints are
-    conditional on (owner, epoch) alone, so they never race each other, and repeating one after a lost answer is harmless.
+    conditional on (owner, epoch) alone, so they never race each other, and one may be repeated after a lost answer.
 
     Attributes:
         key: Whose it is.

@@ -56,7 +56,7 @@ class LeaseStore(Protocol):
         *,
         bytes_per_s: float | None = None,
     ) -> Lease | None:
-        """As `renew`, and write the checkpoint and switches = 0. It is the owner who sees that checkpoints only grow."""
+        """As `renew`, and write the checkpoint and switches = 0. That checkpoints only grow is the owner's care."""
 
     async def ask(self, seen: Lease, asker: str) -> bool:
         """Write `next_owner` if the epoch is as seen and nobody asks yet (or this asker does already)."""
@@ -76,7 +76,7 @@ class LeaseStore(Protocol):
         """
 
     async def reset(self, seen: Lease, checkpoint: Checkpoint) -> Lease | None:
-        """Write a checkpoint on a lease without an owner, epoch + 1, if epoch and beat are as seen (an administrator's)."""
+        """Write a checkpoint on a free lease, with epoch + 1, if epoch and beat are as seen; an administrator's."""
 
     async def delete(self, seen: Lease) -> bool:
         """Remove a row if its epoch is as seen; True also if it is gone."""
