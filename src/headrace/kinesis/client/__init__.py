@@ -1,0 +1,1 @@
+"""How Headrace talks to AWS: settings, clients, and their failures in words."""
