@@ -33,13 +33,20 @@ class LeaseStore(Protocol):
         """Return every (group, stream) that has leases, sorted."""
 
     async def create(self, lease: Lease) -> bool:
-        """Write a lease unless there is one with its key; return whether it was written."""
+        """Write a lease unless there is one with its key; return whether it was written.
+
+        False may also mean that an earlier attempt, whose answer was lost, has written it.
+
+        Raises:
+            ConfigError: A name in the key is one that rows cannot have.
+        """
 
     async def take(self, seen: Lease, owner: str) -> Lease | None:
         """Make somebody the owner, if epoch and beat are as they were seen.
 
         Writes owner, epoch + 1, beat + 1, switches + 1 and removes `next_owner`. A repetition after a lost answer
-        finds the row already written by itself (owner, epoch seen + 1) and returns it.
+        finds the row already written by itself (owner, epoch seen + 1), renews it (others count from the first
+        attempt, the owner from this one) and returns it.
         """
 
     async def renew(
@@ -76,7 +83,10 @@ class LeaseStore(Protocol):
         """
 
     async def reset(self, seen: Lease, checkpoint: Checkpoint) -> Lease | None:
-        """Write a checkpoint on a free lease, with epoch + 1, if epoch and beat are as seen; an administrator's."""
+        """Write an administrator's checkpoint, epoch + 1, no owner and no `next_owner`, if epoch and beat are as seen.
+
+        Whether an owner lives is for the caller to find out before; one that does is shut out by the epoch.
+        """
 
     async def delete(self, seen: Lease) -> bool:
         """Remove a row if its epoch is as seen; True also if it is gone."""
