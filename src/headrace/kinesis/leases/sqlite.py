@@ -1,0 +1,329 @@
+"""Leases in an SQLite file: for any number of processes on one machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from headrace.core.lease.checkpoint import Checkpoint, parse_checkpoint
+from headrace.core.lease.lease import HashRange, Lease, LeaseKey
+from headrace.errors import ConfigError, LeaseStoreError
+from headrace.kinesis.leases import writes
+
+T = TypeVar("T")
+
+APPLICATION_ID: Final = 0x48524B4C
+"""Written into the file's header ("HRKL"), so that some other database is not taken for ours."""
+
+SCHEMA_VERSION: Final = 1
+_SCHEMA: Final = """
+CREATE TABLE leases (
+    group_name TEXT NOT NULL, stream TEXT NOT NULL, shard TEXT NOT NULL,
+    position TEXT NOT NULL, sub_sequence INTEGER, owner TEXT, epoch INTEGER NOT NULL, beat INTEGER NOT NULL,
+    parents TEXT NOT NULL, next_owner TEXT, first_hash TEXT, last_hash TEXT,
+    bytes_per_s REAL NOT NULL, switches INTEGER NOT NULL,
+    PRIMARY KEY (group_name, stream, shard)
+) WITHOUT ROWID;
+CREATE TABLE recorded (
+    scope TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (scope, name)
+) WITHOUT ROWID;
+"""
+_COLUMNS: Final = (
+    "group_name, stream, shard, position, sub_sequence, owner, epoch, beat, parents, next_owner, "
+    "first_hash, last_hash, bytes_per_s, switches"
+)
+_INSERT: Final = f"INTO leases ({_COLUMNS}) VALUES ({', '.join('?' * 14)})"  # noqa: S608 - constants
+_WHERE: Final = "group_name = ? AND stream = ? AND shard = ?"
+
+
+class SqliteLeaseStore:
+    """A `LeaseStore` in an SQLite file.
+
+    Every write is a transaction of its own that has the file's write lock from its beginning, and is synced: a write that
+    returned survives a power cut. The file must lie on a local file system, where locks work.
+    """
+
+    def __init__(self, path: Path, *, busy_timeout_ms: int = 5_000) -> None:
+        self._path = path
+        self._busy_timeout_s = busy_timeout_ms / 1000
+        self._connection: sqlite3.Connection | None = None
+        # One thread: SQLite's connections are used by one at a time, and a disk that is slow blocks no event loop.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-leases")
+
+    async def open(self) -> None:
+        """Open the file; create it, and the directories above it, where they are missing.
+
+        Raises:
+            ConfigError: The file is something else, or written by a later version, or cannot be opened.
+            LeaseStoreError: Others keep it locked.
+        """
+        await self._run(self._open)
+
+    async def close(self) -> None:
+        """Close the file."""
+        with contextlib.suppress(RuntimeError):  # closed before
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
+        self._thread.shutdown(wait=False)
+
+    async def leases(self, group: str, stream: str) -> list[Lease]:
+        """Return all leases of a group on a stream, by shard."""
+        query = f"SELECT {_COLUMNS} FROM leases WHERE group_name = ? AND stream = ? ORDER BY shard"  # noqa: S608 - constants
+        return [_lease(row) for row in await self._read(query, group, stream)]
+
+    async def streams(self) -> list[tuple[str, str]]:
+        """Return every (group, stream) that has leases, sorted."""
+        rows = await self._read("SELECT DISTINCT group_name, stream FROM leases")
+        return sorted((group, stream) for group, stream in rows)
+
+    async def create(self, lease: Lease) -> bool:
+        """Write a lease unless there is one with its key."""
+        writes.check_key(lease.key)
+        return await self._execute(f"INSERT OR IGNORE {_INSERT}", *_row(lease)) > 0
+
+    async def take(self, seen: Lease, owner: str) -> Lease | None:
+        """Make somebody the owner, if epoch and beat are as they were seen."""
+        return await self._change(seen.key, lambda row: writes.taken(row, seen, owner))
+
+    async def renew(
+        self, key: LeaseKey, owner: str, epoch: int, *, bytes_per_s: float | None = None
+    ) -> Lease | None:
+        """Write beat + 1 if (owner, epoch) holds."""
+        return await self._change(
+            key, partial(writes.renewed, owner=owner, epoch=epoch, bytes_per_s=bytes_per_s)
+        )
+
+    async def checkpoint(
+        self,
+        key: LeaseKey,
+        owner: str,
+        epoch: int,
+        checkpoint: Checkpoint,
+        *,
+        bytes_per_s: float | None = None,
+    ) -> Lease | None:
+        """As `renew`, and write the checkpoint."""
+        change = partial(
+            writes.renewed, owner=owner, epoch=epoch, bytes_per_s=bytes_per_s, checkpoint=checkpoint
+        )
+        return await self._change(key, change)
+
+    async def ask(self, seen: Lease, asker: str) -> bool:
+        """Write who asks, if the epoch is as seen and nobody else asks."""
+        return await self._change(seen.key, lambda row: writes.asked(row, seen, asker)) is not None
+
+    async def give(
+        self,
+        key: LeaseKey,
+        owner: str,
+        epoch: int,
+        *,
+        to: str | None,
+        checkpoint: Checkpoint | None,
+    ) -> bool:
+        """Write the checkpoint and the next owner in one."""
+        change = partial(writes.given, owner=owner, epoch=epoch, to=to, checkpoint=checkpoint)
+        return await self._change(key, change) is not None
+
+    async def reset(self, seen: Lease, checkpoint: Checkpoint) -> Lease | None:
+        """Write an administrator's checkpoint, if epoch and beat are as seen."""
+        return await self._change(seen.key, lambda row: writes.moved(row, seen, checkpoint))
+
+    async def delete(self, seen: Lease) -> bool:
+        """Remove a row if its epoch is as seen."""
+        delete = f"DELETE FROM leases WHERE {_WHERE} AND epoch = ?"  # noqa: S608 - constants
+        await self._execute(delete, *seen.key, seen.epoch)
+        return not await self._read(f"SELECT 1 FROM leases WHERE {_WHERE}", *seen.key)  # noqa: S608 - constants
+
+    async def record_once(self, scope: str, name: str, value: str) -> str:
+        """Write a value under a name unless there is one; return the one that is there now."""
+        writes.check_name("scope", scope)
+
+        def record(connection: sqlite3.Connection) -> str:
+            with _transaction(connection):
+                connection.execute(
+                    "INSERT OR IGNORE INTO recorded VALUES (?, ?, ?)", (scope, name, value)
+                )
+                query = "SELECT value FROM recorded WHERE scope = ? AND name = ?"
+                return str(connection.execute(query, (scope, name)).fetchone()[0])
+
+        return await self._use(record)
+
+    async def recorded(self, scope: str) -> dict[str, str]:
+        """Return all values of a scope by name."""
+        return dict(await self._read("SELECT name, value FROM recorded WHERE scope = ?", scope))
+
+    async def forget(self, scope: str, names: list[str]) -> None:
+        """Remove values."""
+
+        def remove(connection: sqlite3.Connection) -> None:
+            with _transaction(connection):
+                query = "DELETE FROM recorded WHERE scope = ? AND name = ?"
+                connection.executemany(query, [(scope, name) for name in names])
+
+        await self._use(remove)
+
+    async def _read(self, query: str, *values: object) -> list[Any]:
+        return await self._use(lambda connection: connection.execute(query, values).fetchall())
+
+    async def _execute(self, statement: str, *values: object) -> int:
+        def write(connection: sqlite3.Connection) -> int:
+            with _transaction(connection):
+                return connection.execute(statement, values).rowcount
+
+        return await self._use(write)
+
+    async def _change(self, key: LeaseKey, change: Callable[[Lease], Lease | None]) -> Lease | None:
+        def write(connection: sqlite3.Connection) -> Lease | None:
+            with _transaction(connection):
+                query = f"SELECT {_COLUMNS} FROM leases WHERE {_WHERE}"  # noqa: S608 - constants
+                row = connection.execute(query, key).fetchone()
+                changed = None if row is None else change(_lease(row))
+                if changed is not None:
+                    connection.execute(f"REPLACE {_INSERT}", _row(changed))
+                return changed
+
+        return await self._use(write)
+
+    async def _use(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        def use() -> T:
+            if self._connection is None:
+                raise LeaseStoreError(f"{self._path}: the store of leases is not open")
+            try:
+                return work(self._connection)
+            except sqlite3.Error as error:
+                raise LeaseStoreError(f"{self._path}: {error}") from error
+
+        return await self._run(use)
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except RuntimeError as error:  # of an executor that was shut down
+            raise LeaseStoreError(f"{self._path}: the store of leases is closed") from error
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _open(self) -> None:
+        if self._connection is not None:
+            return
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            connection = sqlite3.connect(
+                self._path,
+                timeout=self._busy_timeout_s,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError(
+                f"{self._path} cannot be opened as a store of leases: {error}"
+            ) from error
+        try:
+            self._prepare(connection)
+        except sqlite3.Error as error:
+            connection.close()
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in {
+                sqlite3.SQLITE_BUSY,
+                sqlite3.SQLITE_LOCKED,
+            }:
+                raise LeaseStoreError(f"{self._path}: {error}") from error
+            raise ConfigError(f"{self._path} is no store of leases: {error}") from error
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        with _transaction(connection):
+            version = _number(connection, "PRAGMA user_version")
+            ours = _number(connection, "PRAGMA application_id") == APPLICATION_ID
+            if not ours and (version or _number(connection, "SELECT count(*) FROM sqlite_master")):
+                raise ConfigError(
+                    f"{self._path} is another program's database: name another file for the leases"
+                )
+            if ours and version > SCHEMA_VERSION:
+                raise ConfigError(
+                    f"{self._path} was written in format {version}, this version knows up to {SCHEMA_VERSION}: "
+                    "upgrade headrace here"
+                )
+            if not ours:
+                for statement in filter(str.strip, _SCHEMA.split(";")):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        connection.execute("PRAGMA synchronous = FULL")
+        _write_ahead(connection, time.monotonic() + self._busy_timeout_s)
+
+
+def _write_ahead(connection: sqlite3.Connection, deadline_s: float) -> None:
+    """Change to a write-ahead log; SQLite does not wait by itself while others open the same new file."""
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
+@contextlib.contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        # After some errors SQLite has rolled back already.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _number(connection: sqlite3.Connection, query: str) -> int:
+    return int(connection.execute(query).fetchone()[0])
+
+
+def _row(lease: Lease) -> tuple[object, ...]:
+    first, last = lease.hash_range or (None, None)
+    return (
+        *lease.key,
+        lease.checkpoint.position,
+        lease.checkpoint.sub_sequence,
+        lease.owner,
+        lease.epoch,
+        lease.beat,
+        " ".join(sorted(lease.parents)),
+        lease.next_owner,
+        None if first is None else str(first),
+        None if last is None else str(last),
+        lease.bytes_per_s,
+        lease.switches,
+    )
+
+
+def _lease(row: tuple[Any, ...]) -> Lease:
+    first, last = row[10:12]
+    return Lease(
+        key=LeaseKey(*row[:3]),
+        checkpoint=parse_checkpoint(*row[3:5]),
+        owner=row[5],
+        epoch=row[6],
+        beat=row[7],
+        parents=frozenset(row[8].split()),
+        next_owner=row[9],
+        hash_range=None if first is None else HashRange(int(first), int(last)),
+        bytes_per_s=row[12],
+        switches=row[13],
+    )
