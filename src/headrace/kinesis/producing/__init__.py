@@ -1,0 +1,1 @@
+"""Writing to Kinesis: batches, repetitions in order, and many records in one."""

@@ -1,0 +1,52 @@
+"""The fate of a record, to be waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from typing import Any
+
+from headrace.errors import HeadraceError
+from headrace.kinesis.producing.records import SentRecord
+
+
+class Delivery:
+    """What `send` returns: awaited, it gives where the record went, or raises why it went nowhere."""
+
+    __slots__ = ("_future", "noticed")
+
+    def __init__(self) -> None:
+        self._future: asyncio.Future[SentRecord] = asyncio.get_running_loop().create_future()
+        self.noticed = False
+        """Whether the program has asked; a failure that it did not ask for is raised by `flush` or `close`."""
+
+    def done(self) -> bool:
+        """Whether the record's fate is known."""
+        return self._future.done()
+
+    def result(self) -> SentRecord:
+        """Return where the record went.
+
+        Raises:
+            HeadraceError: Why it went nowhere.
+            InvalidStateError: Its fate is not known yet.
+        """
+        self.noticed = True
+        return self._future.result()
+
+    def exception(self) -> BaseException | None:
+        """Return why the record went nowhere, or None."""
+        self.noticed = True
+        return self._future.exception()
+
+    def __await__(self) -> Generator[Any, None, SentRecord]:
+        self.noticed = True
+        return asyncio.shield(self._future).__await__()
+
+    def settle(self, sent: SentRecord | None, error: HeadraceError | None) -> None:
+        """Tell it; the producer does."""
+        if error is not None:
+            self._future.set_exception(error)
+            self._future.exception()  # asyncio would write to the log that nobody has asked
+        elif sent is not None:
+            self._future.set_result(sent)

@@ -1,0 +1,305 @@
+"""The asyncio producer: moves what the cores decide."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Any, Self
+
+from headrace.errors import ClosedError, HeadraceError
+from headrace.kinesis.client.errors import Verdict, explained, verdict
+from headrace.kinesis.client.settings import AwsClient, AwsSettings, open_client
+from headrace.kinesis.producing.core import Outcome, Request, StreamCore
+from headrace.kinesis.producing.delivery import Delivery
+from headrace.kinesis.producing.lanes import Result
+from headrace.kinesis.producing.records import outgoing
+from headrace.kinesis.producing.settings import ProducerSettings
+from headrace.kinesis.producing.shards import ShardMap
+from headrace.kinesis.reading.shards import StreamShards
+
+_PAUSE_FOR_SHARDS_MS = 1_000
+
+
+class Producer:
+    """Writes records to streams; an asynchronous context manager that flushes and closes.
+
+    Records of one partition key are written in the order of `send`, also where some are refused and repeated. A request
+    whose answer is lost is repeated, so a record may be written twice, never lost without an error: at least once.
+    One producer may be used by many tasks of one event loop.
+    """
+
+    def __init__(
+        self,
+        aws: AwsSettings | None = None,
+        *,
+        settings: ProducerSettings | None = None,
+        **options: Any,
+    ) -> None:
+        """Prepare a producer; nothing is connected before the first record.
+
+        Args:
+            aws: Where AWS is and who asks; what is not given comes from environment, files and roles.
+            settings: How to batch, repeat and give up.
+            options: The same by name, as `linger_ms=50` or `aggregate_bytes=51_200`, in place of `settings`.
+
+        Raises:
+            ConfigError: A setting cannot work.
+        """
+        self.settings = settings or ProducerSettings(**options)
+        self._aws = aws or AwsSettings()
+        self._stack = AsyncExitStack()
+        self._opening = asyncio.Lock()
+        self._client: AwsClient | None = None
+        self._streams: dict[str, _Stream] = {}
+        self._closed = False
+        self._buffered = 0
+        self._turns = asyncio.Lock()
+        self._freed = asyncio.Event()
+        self._failures: list[tuple[Delivery, HeadraceError]] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close(flush=kind is None)
+
+    async def send(
+        self,
+        stream: str,
+        data: bytes,
+        *,
+        partition_key: str,
+        explicit_hash_key: str | int | None = None,
+    ) -> Delivery:
+        """Take a record over; waits only while the buffer is full.
+
+        Args:
+            stream: Name or ARN.
+            data: The content.
+            partition_key: Chooses the shard; records of one key keep their order.
+            explicit_hash_key: Chooses the shard in place of the key.
+
+        Returns:
+            The record's fate: `await` it for a `SentRecord`.
+
+        Raises:
+            ClosedError: The producer is closed.
+            ConfigError: Credentials or region are missing.
+            KinesisError: Kinesis takes no such record: it is too large, or its key is.
+        """
+        found = self._streams.get(stream) or await self._open(stream)
+        await self._room(len(data))
+        self._raise_if_closed()
+        record = outgoing(
+            bytes(data),
+            partition_key,
+            explicit_hash_key,
+            record_bytes=self.settings.record_bytes,
+            now_ms=_now_ms(),
+        )
+        delivery = record.ticket = Delivery()
+        self._buffered += record.size
+        found.core.add(record)
+        found.soon()
+        return delivery
+
+    async def flush(self) -> None:
+        """Wait until the fate of every record that was given so far is known.
+
+        Raises:
+            HeadraceError: The first failure since the last flush that the program has not asked for.
+        """
+        await asyncio.gather(*(stream.drained() for stream in self._streams.values()))
+        failures, self._failures = self._failures, []
+        for delivery, error in failures:
+            if not delivery.noticed:
+                raise error
+
+    async def close(self, *, flush: bool = True) -> None:
+        """Deliver what is left, and disconnect.
+
+        Args:
+            flush: False gives up what is left.
+
+        Raises:
+            HeadraceError: As `flush`.
+        """
+        self._closed = True
+        try:
+            if flush:
+                await self.flush()
+        finally:
+            for stream in self._streams.values():
+                await stream.end()
+            self._freed.set()
+            await self._stack.aclose()
+
+    async def _open(self, name: str) -> _Stream:
+        async with self._opening:
+            self._raise_if_closed()
+            if self._client is None:
+                self._client = await self._stack.enter_async_context(
+                    open_client(self._aws, "kinesis")
+                )
+            return self._streams.setdefault(name, _Stream(name, self, self._client))
+
+    def _raise_if_closed(self) -> None:
+        if self._closed:
+            raise ClosedError("the producer is closed")
+
+    async def _room(self, size: int) -> None:
+        """Wait for room in the buffer, in the order of calls; a record always fits into an empty one."""
+        async with self._turns:
+            while self._buffered and self._buffered + size > self.settings.buffer_bytes:
+                self._freed.clear()
+                await self._freed.wait()
+                self._raise_if_closed()
+
+    def settle(self, outcomes: Iterable[Outcome]) -> None:
+        """Tell fates."""
+        for record, sent, error in outcomes:
+            delivery: Delivery = record.ticket
+            self._buffered -= record.size
+            delivery.settle(sent, error)
+            if error is not None:
+                self._failures.append((delivery, error))
+        self._freed.set()
+
+
+class _Stream:
+    """One stream's core, and the calls that are under way for it."""
+
+    def __init__(self, name: str, producer: Producer, client: AwsClient) -> None:
+        self.core = StreamCore(name, producer.settings, random.random)
+        self._name = {"StreamARN" if name.startswith("arn:") else "StreamName": name}
+        self._producer = producer
+        self._client = client
+        self._loop = asyncio.get_running_loop()
+        self._calls: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.Handle | None = None
+        self._timer_ms = 0
+        self._mapping = False
+        self._drained: list[asyncio.Future[None]] = []
+
+    async def drained(self) -> None:
+        """Wait until nothing is left."""
+        if self.core.idle:
+            return
+        drained = self._loop.create_future()
+        self._drained.append(drained)
+        self.core.flushing = True
+        self.soon()
+        await drained
+
+    async def end(self) -> None:
+        """Give up what is left."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for call in self._calls:
+            call.cancel()
+        await asyncio.gather(*self._calls, return_exceptions=True)
+        self._producer.settle(self.core.give_up(ClosedError("the producer was closed before")))
+
+    def soon(self) -> None:
+        """Look what is to be done, when the program has had its turn."""
+        self._at(0)
+
+    def _at(self, when_ms: int) -> None:
+        if self._timer is not None:
+            if self._timer_ms <= when_ms:
+                return
+            self._timer.cancel()
+        self._timer_ms = when_ms
+        delay_s = max(0, when_ms - _now_ms()) / 1000
+        self._timer = (
+            self._loop.call_later(delay_s, self._turn)
+            if delay_s
+            else self._loop.call_soon(self._turn)
+        )
+
+    def _turn(self) -> None:
+        self._timer = None
+        now_ms = _now_ms()
+        self._producer.settle(self.core.expire(now_ms))
+        while (request := self.core.next_request(now_ms)) is not None:
+            self._start(self._put(request))
+        if self.core.wants_map and not self._mapping and not self.core.idle:
+            self._mapping = True
+            self._start(self._learn_shards())
+        if self.core.idle and self._drained:
+            self.core.flushing = False
+            drained, self._drained = self._drained, []
+            for future in drained:
+                if not future.done():
+                    future.set_result(None)
+        deadline_ms = self.core.next_deadline_ms(now_ms)
+        if deadline_ms is not None:
+            self._at(deadline_ms)
+
+    def _start(self, call: Any) -> None:
+        task = self._loop.create_task(call)
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+
+    async def _put(self, request: Request) -> None:
+        records = [_entry(parcel) for parcel in request.parcels]
+        try:
+            answer = await self._client.put_records(Records=records, **self._name)
+            results = [_result(one) for one in answer["Records"]]
+            outcomes = self.core.on_results(request, results, _now_ms())
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the fate of these records
+            outcomes = self._failed(request, error)
+        self._producer.settle(outcomes)
+        self.soon()
+
+    def _failed(self, request: Request, error: Exception) -> list[Outcome]:
+        told = explained(error, f"writing to {self.core.stream}", stream=self.core.stream)
+        what = verdict(error)
+        if what in {Verdict.THROTTLED, Verdict.REPEAT, Verdict.IN_USE}:
+            in_doubt = what is Verdict.REPEAT
+            return self.core.on_lost(request, str(told), _now_ms(), in_doubt=in_doubt)
+        return self.core.on_refused(request, told)
+
+    async def _learn_shards(self) -> None:
+        """Bring the core a map; where shards may not be listed, plain records do without."""
+        try:
+            shards = await StreamShards(self._client, self.core.stream).list_shards()
+            found = ShardMap(
+                {shard.shard: shard.hash_range for shard in shards if not shard.closed},
+                {shard.shard: shard.hash_range for shard in shards if shard.closed},
+            )
+            self._producer.settle(self.core.on_map(found))
+        except HeadraceError as error:
+            self._producer.settle(self.core.on_no_map(error))
+        if self.core.wants_map:
+            await asyncio.sleep(_PAUSE_FOR_SHARDS_MS / 1000)
+        self._mapping = False
+        self.soon()
+
+
+def _entry(parcel: Any) -> dict[str, Any]:
+    entry = {"Data": parcel.data, "PartitionKey": parcel.partition_key}
+    if parcel.explicit_hash_key is not None:
+        entry["ExplicitHashKey"] = parcel.explicit_hash_key
+    return entry
+
+
+def _result(answer: dict[str, Any]) -> Result:
+    return Result(
+        answer.get("ShardId") or "",
+        answer.get("SequenceNumber") or "",
+        answer.get("ErrorCode") or "",
+        answer.get("ErrorMessage") or "",
+    )
+
+
+def _now_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)

@@ -1,0 +1,46 @@
+"""Which shard a record goes to, as far as it is known."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from hashlib import md5
+from typing import Final
+
+from headrace.core.lease.lease import HashRange
+
+HASH_KEYS: Final = 1 << 128
+
+
+def hash_key_of(partition_key: str) -> int:
+    """Return the hash key that Kinesis makes of a partition key."""
+    return int.from_bytes(md5(partition_key.encode(), usedforsecurity=False).digest(), "big")
+
+
+class ShardMap:
+    """The shards of a stream at some time: open ones take records, closed ones have taken some."""
+
+    def __init__(
+        self,
+        open_ranges: Mapping[str, HashRange],
+        closed_ranges: Mapping[str, HashRange] | None = None,
+    ) -> None:
+        self._ranges = {**(closed_ranges or {}), **open_ranges}
+        self._open = sorted(open_ranges, key=lambda shard: open_ranges[shard].first)
+        self._firsts = [open_ranges[shard].first for shard in self._open]
+
+    def find(self, hash_key: int) -> str | None:
+        """Return the open shard that takes a hash key, or None."""
+        index = bisect_right(self._firsts, hash_key) - 1
+        if index < 0 or not self.takes(self._open[index], hash_key):
+            return None
+        return self._open[index]
+
+    def knows(self, shard: str) -> bool:
+        """Whether there was such a shard then."""
+        return shard in self._ranges
+
+    def takes(self, shard: str, hash_key: int) -> bool:
+        """Whether a hash key is one of a shard's."""
+        first, last = self._ranges[shard]
+        return first <= hash_key <= last
