@@ -31,8 +31,8 @@ PROGRAMS = {
         ["maven"],
         "the Java clients, Spark's own Kafka connector and Apache Kafka among the tests",
     ),
-    "node": (["nodejs", "npm"], "the kafkajs conformance tests"),
-    "npm": (["npm"], "the kafkajs conformance tests"),
+    "node": (["nodejs", "npm"], "the tests of kafkajs, Kinesis and DynamoDB"),
+    "npm": (["npm"], "the tests of kafkajs, Kinesis and DynamoDB"),
     "kcat": (["kcat"], "the kcat conformance tests"),
 }
 NEEDED = {"run": ["java"], "test": ["java", "mvn", "node", "npm", "kcat"]}

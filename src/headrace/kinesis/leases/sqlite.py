@@ -39,7 +39,7 @@ _COLUMNS: Final = (
     "group_name, stream, shard, position, sub_sequence, owner, epoch, beat, parents, next_owner, "
     "first_hash, last_hash, bytes_per_s, switches"
 )
-_INSERT: Final = f"INTO leases ({_COLUMNS}) VALUES ({', '.join('?' * 14)})"  # noqa: S608 - constants
+_INSERT: Final = f"INTO leases ({_COLUMNS}) VALUES ({', '.join('?' * 14)})"
 _WHERE: Final = "group_name = ? AND stream = ? AND shard = ?"
 
 

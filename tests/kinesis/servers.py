@@ -1,0 +1,92 @@
+"""Servers of the tests that speak Kinesis (kinesis-local) and DynamoDB (dynalite): on Node, in memory, on free ports.
+
+They are slow: a module or a whole session shares one, with streams and tables of unique names.
+"""
+
+from __future__ import annotations
+
+import queue
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+import pytest
+
+from headrace.kinesis.client.settings import AwsSettings
+from tests.fixtures.javascript import NodeUnavailableError, node_packages
+
+JS = Path(__file__).parent / "js"
+START_TIMEOUT_S = 120
+REGION = "us-east-1"
+
+
+def dummy_aws(url: str) -> AwsSettings:
+    """Settings of a server that believes every key."""
+    return AwsSettings(
+        region=REGION, endpoint_url=url, access_key_id="dummy", secret_access_key="dummy"
+    )
+
+
+@contextmanager
+def node_server(name: str) -> Iterator[str]:
+    """Run `js/<name>.js` until the block ends; its address.
+
+    Raises:
+        NodeUnavailableError: Node or npm is not installed, or npm could not install the packages.
+    """
+    node, directory = node_packages(JS / "package.json", programs=[JS / f"{name}.js"])
+    process = subprocess.Popen(
+        [node, str(directory / f"{name}.js")],
+        stdin=subprocess.PIPE,  # which ends with this process, however that ends; and then the server does
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    ports: queue.Queue[int | None] = queue.Queue()
+    said: deque[str] = deque(maxlen=50)
+    reader = threading.Thread(target=_read, args=(process.stdout, ports, said), daemon=True)
+    reader.start()
+    try:
+        port = ports.get(timeout=START_TIMEOUT_S)
+        assert port is not None, f"{name}.js ended: {''.join(said)}"
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
+        reader.join()
+        process.stdin.close()
+        process.stdout.close()
+
+
+def _read(output: TextIO, ports: queue.Queue[int | None], said: deque[str]) -> None:
+    for line in output:
+        said.append(line)
+        if line.startswith("port "):
+            ports.put(int(line.split()[1]))
+    ports.put(None)
+
+
+def _address(name: str) -> Iterator[str]:
+    try:
+        with node_server(name) as url:
+            yield url
+    except NodeUnavailableError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def kinesis_url() -> Iterator[str]:
+    """Where kinesis-local is."""
+    yield from _address("kinesis")
+
+
+@pytest.fixture(scope="session")
+def dynamodb_url() -> Iterator[str]:
+    """Where dynalite is."""
+    yield from _address("dynamodb")
