@@ -101,7 +101,29 @@ def a_rival_divides_otherwise(story: SinkRound, step: int) -> bool:
     return True
 
 
-STORIES = [a_rival_commits, a_rival_does_it_all, a_commit_ends, a_rival_divides_otherwise]
+def a_commit_ends_for_long(story: SinkRound, step: int) -> bool:
+    """A driver is killed in its commit, and started again when the brokers have forgotten all offsets."""
+    tasks = [finished(story.task(0, partition, 2)) for partition in range(2)]
+    commit = story.commit([each.outcome for each in tasks])
+    for _ in range(step):
+        if commit.done:
+            return False
+        commit.advance()
+    if not commit.done:
+        commit.advance(kill=True)
+    story.rest()
+    story.complete(0, 2, [])
+    assert step or not story.counts["nobody can tell"], "the batch was not claimed"
+    return True
+
+
+STORIES = [
+    a_rival_commits,
+    a_rival_does_it_all,
+    a_commit_ends,
+    a_rival_divides_otherwise,
+    a_commit_ends_for_long,
+]
 
 
 @pytest.mark.parametrize("take", STORIES, ids=lambda take: take.__name__)
@@ -129,12 +151,23 @@ def marker_before_the_take_over(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SteppedProducer, "init_transactions", lambda _: None)
 
 
+def no_kept_claim(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SteppedCluster, "kept_claim", lambda *_: None)
+
+
+def trust_in_markers(patch: pytest.MonkeyPatch) -> None:
+    """However long ago it was."""
+    patch.setattr(exactly_once, "_check_known", lambda *_, **__: None)
+
+
 @pytest.mark.parametrize(
     ("break_it", "take"),
     [
         (no_claim, a_rival_divides_otherwise),
         (no_marker, a_commit_ends),
         (marker_before_the_take_over, a_rival_does_it_all),
+        (no_kept_claim, a_commit_ends_for_long),
+        (trust_in_markers, a_commit_ends_for_long),
     ],
     ids=lambda each: each.__name__,
 )

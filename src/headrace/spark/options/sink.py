@@ -17,9 +17,11 @@ SINK_OPTIONS: Final = (
     "txnAppId",
     "txnVersion",
     "markerTopic",
+    "claimTopic",
     "failOnLostMarker",
 )
 MARKER_TOPIC: Final = "headrace-spark-markers"
+CLAIM_TOPIC: Final = "headrace-spark-claims"
 NAME: Final = "headrace-spark"
 """What the names of transactions and groups begin with, unless `kafka.transactional.id` says it."""
 _DELIVERIES: Final = ("exactly_once", "at_least_once")
@@ -68,6 +70,7 @@ class SinkOptions:
     """Of a batch write that is exactly once; a stream's follow from query and batch."""
     name: str = NAME
     marker_topic: str = MARKER_TOPIC
+    claim_topic: str = CLAIM_TOPIC
     fail_on_lost_marker: bool = True
 
 
@@ -97,6 +100,7 @@ def sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         transaction=transaction,
         name=name or NAME,
         marker_topic=reader.text("markerTopic") or MARKER_TOPIC,
+        claim_topic=reader.text("claimTopic") or CLAIM_TOPIC,
         fail_on_lost_marker=reader.flag("failOnLostMarker", default=True),
     )
     producer_config(options_.client)  # for its checks

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.errors import ApiError, ConfigError, ErrorCode, HeadraceError
 from headrace.spark.options.reader import ClientOptions
 from headrace.spark.options.sink import SinkOptions, producer_config, producer_properties
+from headrace.spark.sink.claims import claim_rows, kept_claim
 from headrace.spark.sink.producer import OpenTransaction, RowProducer, end_transactions
 from headrace.types import TopicPartition
 
@@ -31,6 +32,7 @@ class Cluster:
         client: BlockingClient,
         new_producer: Callable[[str | None], RowProducer],
         marker_topic: str,
+        claim_topic: str,
     ) -> None:
         """Use a client and producers.
 
@@ -38,10 +40,12 @@ class Cluster:
             client: For questions, and to end transactions.
             new_producer: Opens a producer, with a transactional id or without.
             marker_topic: The topic under whose name markers are committed.
+            claim_topic: The topic that keeps claims.
         """
         self.client = client
         self.new_producer = new_producer
         self._marker = TopicPartition(marker_topic, 0)
+        self._claims = claim_topic
 
     def marker(self, group: str) -> OffsetAndMetadata | None:
         """Return the marker of a group; one that is being committed is waited for."""
@@ -51,6 +55,15 @@ class Cluster:
         """Have a group's marker committed with a producer's transaction."""
         nobody = GroupMetadata(group, -1, "", None)
         producer.send_offsets_to_transaction({self._marker: marker}, nobody)
+
+    def kept_claim(self, name: str) -> OffsetAndMetadata | None:
+        """Return the claim of a name that its topic has kept, though the offset was forgotten."""
+        return kept_claim(self.client, self._claims, name)
+
+    def claim(self, producer: RowProducer, name: str, claim: OffsetAndMetadata) -> None:
+        """Have a claim committed with a producer's transaction, as an offset and as a record."""
+        self.mark(producer, name, claim)
+        producer.send_rows(claim_rows(self._claims, name, claim))
 
     def end(
         self, transactions: Sequence[OpenTransaction], *, committed: bool
@@ -77,7 +90,7 @@ def open_cluster(options: SinkOptions, target: Target | None = None) -> Cluster:
         )
 
     client = _new_client(options.client, where) if target else _shared_client(options.client)
-    return Cluster(client, new_producer, options.marker_topic)
+    return Cluster(client, new_producer, options.marker_topic, options.claim_topic)
 
 
 def _new_client(options: ClientOptions, where: Target) -> BlockingClient:
@@ -124,7 +137,8 @@ def check_cluster(options: SinkOptions) -> None:
     if options.topic is not None:
         _check_topic(client, options.topic)
     if options.exactly_once:
-        _make_marker_topic(client, options.marker_topic)
+        _make_topic(client, options.marker_topic, "markerTopic")
+        _make_topic(client, options.claim_topic, "claimTopic", {"cleanup.policy": "compact"})
     _checked.add(key)
 
 
@@ -141,13 +155,16 @@ def _check_topic(client: BlockingClient, topic: str) -> None:
     raise ConfigError(text)
 
 
-def _make_marker_topic(client: BlockingClient, topic: str) -> None:
+def _make_topic(
+    client: BlockingClient, topic: str, option: str, configs: Mapping[str, str] | None = None
+) -> None:
     error: HeadraceError | None = None
     if client.metadata([topic]).topics[topic].error not in _EXISTS:
-        error = client.create_topics([NewTopic(topic, 1, -1)])[topic]
+        error = client.create_topics([NewTopic(topic, 1, -1, configs=configs or {})])[topic]
     if isinstance(error, ApiError) and error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+        how = "".join(f" and {name}={value}" for name, value in (configs or {}).items())
         raise ConfigError(
-            f"the topic {topic!r}, under whose name an exactly-once write keeps how far it is, cannot be created: "
-            f"{error}. Create it with one partition (nothing is ever written to it), name another by the option "
-            "markerTopic, or set delivery=at_least_once"
+            f"the topic {topic!r}, by which an exactly-once write keeps how far it is, cannot be created: "
+            f"{error}. Create it with one partition{how}, name another by the option "
+            f"{option}, or set delivery=at_least_once"
         )

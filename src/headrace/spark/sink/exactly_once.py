@@ -13,10 +13,15 @@ A task (`write_partition`):
    is still open, to the driver.
 
 The driver (`commit_batch`), when Spark has accepted one attempt of each task:
-1. takes over the id `NAME-claim`, and reads the claim, an offset of the group that is called like it;
+1. takes over the id `NAME-claim`, and reads the claim, an offset of the group that is called like it, or the record
+   that was written with it;
 2. claims the batch: batch + 1, and how it is divided, in a transaction of that id. If the batch is claimed already it
    has to be divided as the claim says, or be committed as a whole; a later batch is refused;
 3. commits the tasks' transactions.
+
+Brokers forget offsets of groups that rest, but not the records of a compacted topic (`claims.py`). A batch that comes
+after the last claim was not committed in part, whatever has been forgotten. Of one that is claimed, parts without a
+marker may be committed if markers may have been forgotten; then there is an error, for nobody can tell.
 
 A claim is read and written under one id, and nothing of a batch is committed before. It is given up only when the id of
 each of its partitions was taken over and none has its marker. So all that is ever committed of a batch is divided
@@ -27,8 +32,9 @@ parts that are committed have their marker, the others have nothing.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from headrace.clients.flows.offsets import OffsetAndMetadata
@@ -39,6 +45,9 @@ from headrace.spark.sink.cluster import Cluster
 from headrace.spark.sink.producer import OpenTransaction, RowProducer
 
 _log: Final = logging.getLogger("headrace.spark")
+
+MARKERS_KEPT_MS: Final = 6 * 24 * 3_600_000
+"""Brokers keep offsets for seven days unless told otherwise, and markers are a little older than the claim."""
 
 
 @dataclass(frozen=True)
@@ -68,21 +77,27 @@ class Claim:
     written: int
     """Of these, how many have rows."""
     records: int
+    at_ms: int | None = field(default=None, compare=False)
+    """When it was claimed; earlier versions did not say."""
 
     @classmethod
     def of(cls, writes: Sequence[PartitionWrite]) -> Claim:
         """Return what a batch's tasks make."""
         counts = [each.records for each in writes]
-        return cls(len(counts), sum(1 for count in counts if count), sum(counts))
+        return cls(len(counts), sum(1 for count in counts if count), sum(counts), _now_ms())
 
     @classmethod
     def parse(cls, text: str) -> Claim:
         """Return what was committed as an offset's metadata."""
-        partitions, written, records = map(int, text.split())
-        return cls(partitions, written, records)
+        partitions, written, records, *at_ms = map(int, text.split())
+        return cls(partitions, written, records, *at_ms)
 
     def __str__(self) -> str:
-        return f"{self.partitions} {self.written} {self.records}"
+        return f"{self.partitions} {self.written} {self.records} {self.at_ms}"
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 RowBatches = Iterator[tuple[int, Callable[[], Iterable[Rows]]]]
@@ -154,19 +169,19 @@ def commit_batch(
     once = writes[0].once
     with cluster.new_producer(once.claim) as producer:
         producer.init_transactions()
-        claim = cluster.marker(once.claim)
-        if claim is None and fail_on_lost_marker:
-            _check_beginning(once, writes, streaming=streaming)
-        if claim is not None and claim.offset > once.version:
-            if claim.offset > once.version + 1:
-                raise _too_old(once, claim.offset - 1)
-            divided = Claim.parse(claim.metadata)
-            if not _is_divided_as(divided, writes):
-                _settle(cluster, producer, divided, writes)
-                return
-        else:
-            mine = OffsetAndMetadata(once.version + 1, str(Claim.of(writes)))
-            _claim(cluster, producer, once, mine)
+        offset = cluster.marker(once.claim)
+        claim = offset or cluster.kept_claim(once.claim)
+        claimed = claim is not None and claim.offset > once.version
+        if claim is not None and claim.offset > once.version + 1:
+            raise _too_old(once, claim.offset - 1)
+        divided = Claim.parse(claim.metadata) if claim is not None and claimed else None
+        if fail_on_lost_marker:
+            _check_known(writes, claim, divided, forgotten=offset is None, streaming=streaming)
+        if divided is None:
+            _claim(cluster, producer, once, str(Claim.of(writes)))
+        elif not _is_divided_as(divided, writes):
+            _settle(cluster, producer, divided, writes)
+            return
     failures = cluster.end(_open(writes), committed=True)
     for transaction, error in failures.items():
         raise TransactionError(
@@ -177,13 +192,36 @@ def commit_batch(
         ) from error
 
 
-def _check_beginning(once: Once, writes: Sequence[PartitionWrite], *, streaming: bool) -> None:
-    if (streaming and once.version) or any(write.repeated for write in writes):
+def _check_known(
+    writes: Sequence[PartitionWrite],
+    claim: OffsetAndMetadata | None,
+    divided: Claim | None,
+    *,
+    forgotten: bool,
+    streaming: bool,
+) -> None:
+    """Check that markers, or that there are none, can be relied on.
+
+    Raises:
+        HeadraceError: The batch may be committed in part, and what tells it is gone.
+    """
+    once = writes[0].once
+    if claim is None:
+        known = not (streaming and once.version) and not any(each.repeated for each in writes)
+    elif divided is None:
+        known = not any(
+            each.repeated for each in writes
+        )  # nothing is committed before it is claimed
+    else:
+        at_ms = _now_ms() if divided.at_ms is None else divided.at_ms
+        old = forgotten or _now_ms() - at_ms > MARKERS_KEPT_MS
+        known = not old or all(each.repeated or not each.records for each in writes)
+    if not known:
         raise HeadraceError(
-            f"nothing is known any more of how far {once.name} is: brokers forget it when a query has rested for "
-            "longer than offsets.retention.minutes (7 days), or its marker topic was deleted, or the query was not "
-            f"exactly once before. Whether batch {once.version} was written in part cannot be told. If it was not, "
-            "or if that does no harm, start the query once with failOnLostMarker=false"
+            f"nothing is known any more of how far {once.name} is: brokers forget markers when a query has rested for "
+            "longer than offsets.retention.minutes (7 days), or its marker or claim topic was deleted, or the query "
+            f"was not exactly once before. Whether batch {once.version} was written in part cannot be told. If it was "
+            "not, or if that does no harm, start the query once with failOnLostMarker=false"
         )
 
 
@@ -211,7 +249,7 @@ def _settle(
         f"now that it is repeated it has {now.partitions} of {now.records}, or other ones"
     )
     if not committed:
-        _claim(cluster, producer, once, OffsetAndMetadata(once.version))
+        _claim(cluster, producer, replace(once, version=once.version - 1))
         raise TransactionError(f"{was}. Nothing of it was committed: start it again")
     raise HeadraceError(
         f"{was}. {committed} were committed. Start it with what it had until this batch is done: the same query, "
@@ -229,9 +267,9 @@ def _is_committed(cluster: Cluster, once: Once, partition: int) -> bool:
         return marker is not None and marker.offset > once.version
 
 
-def _claim(cluster: Cluster, producer: RowProducer, once: Once, claim: OffsetAndMetadata) -> None:
+def _claim(cluster: Cluster, producer: RowProducer, once: Once, divided: str = "") -> None:
     producer.begin_transaction()
-    cluster.mark(producer, once.claim, claim)
+    cluster.claim(producer, once.claim, OffsetAndMetadata(once.version + 1, divided))
     producer.commit_transaction()
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 import pytest
 
 import headrace
+from headrace.clients.blocking import OffsetAndMetadata, ResourceType
 from headrace.clients.producer.many import Rows
 from headrace.errors import HeadraceError
 from headrace.spark.options.reader import ClientOptions
-from headrace.spark.options.sink import MARKER_TOPIC, Once, SinkOptions
+from headrace.spark.options.sink import CLAIM_TOPIC, MARKER_TOPIC, Once, SinkOptions
 from headrace.spark.sink import cluster as clusters
+from headrace.spark.sink import exactly_once
 from headrace.spark.sink.cluster import Cluster, check_cluster, open_cluster
 from headrace.spark.sink.exactly_once import (
     PartitionWrite,
@@ -28,9 +31,10 @@ OPTIONS = SinkOptions(
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    with Broker() as broker:
-        broker.create_topic("t")
+    with Broker(configs={"offsets.retention.minutes": "60"}) as broker:
+        broker.create_topic("t", configs={"retention.ms": "-1"})
         broker.create_topic(MARKER_TOPIC)
+        broker.create_topic(CLAIM_TOPIC, configs={"cleanup.policy": "compact"})
         yield broker
 
 
@@ -139,19 +143,100 @@ def test_markers_that_are_gone_are_not_taken_for_a_beginning(
     commit(cluster, write(cluster, 6, 2))
 
 
-def test_a_query_that_rested_for_long_says_so_and_goes_on_when_told_to(
+def forget_offsets(broker: Broker) -> None:
+    broker.advance(2 * 3_600_000)
+
+
+def test_a_query_that_rested_for_long_goes_on(broker: Broker, cluster: Cluster) -> None:
+    for version in range(3):
+        commit(cluster, write(cluster, version, version))
+    forget_offsets(broker)
+
+    commit(cluster, write(cluster, 3, 3))
+    commit(cluster, write(cluster, 4, 4))
+
+    assert values(broker) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_batch_that_was_begun_long_ago_may_be_there_in_part(
     broker: Broker, cluster: Cluster
 ) -> None:
     commit(cluster, write(cluster, 0, 1))
-    for _ in range(16):
-        broker.advance(12 * 3_600_000)  # offsets are forgotten after seven days, ids as well
+    begun = [write(cluster, 1, 2), write(cluster, 1, 3, partition=1)]
+    abort_batch(cluster, begun[1:])
+    with pytest.raises(HeadraceError, match="1 of 2 partitions are missing"):
+        commit(cluster, *begun)
+    forget_offsets(broker)
 
-    with pytest.raises(HeadraceError, match="brokers forget it when a query has rested"):
-        commit(cluster, write(cluster, 1, 2))
-    commit(cluster, write(cluster, 1, 2), fail_on_lost_marker=False)
-    commit(cluster, write(cluster, 2, 3))
+    def again() -> list[PartitionWrite]:
+        return [write(cluster, 1, 2), write(cluster, 1, 3, partition=1)]
 
-    assert values(broker)[-2:] == [b"2", b"3"]
+    with pytest.raises(HeadraceError, match="brokers forget markers when a query has rested"):
+        commit(cluster, *again())
+    assert values(broker) == [b"1", b"2"]
+    commit(cluster, *again(), fail_on_lost_marker=False)
+    commit(cluster, write(cluster, 2, 4))
+
+    assert sorted(values(broker)) == [b"1", b"2", b"2", b"3", b"4"]
+
+
+def test_markers_may_be_forgotten_before_the_claim(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = [write(cluster, 0, 1), write(cluster, 0, 2, partition=1)]
+    abort_batch(cluster, begun[1:])
+    with pytest.raises(HeadraceError, match="1 of 2 partitions are missing"):
+        commit(cluster, *begun)
+    later_ms = exactly_once._now_ms() + exactly_once.MARKERS_KEPT_MS + 1
+    monkeypatch.setattr(exactly_once, "_now_ms", lambda: later_ms)
+
+    with pytest.raises(HeadraceError, match="brokers forget markers when a query has rested"):
+        commit(cluster, write(cluster, 0, 1), write(cluster, 0, 2, partition=1))
+
+
+def test_the_claim_of_an_earlier_version_is_taken_over(broker: Broker, cluster: Cluster) -> None:
+    with cluster.new_producer(Once("q", 4).claim) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        cluster.mark(producer, Once("q", 4).claim, OffsetAndMetadata(5, "1 1 1"))
+        producer.commit_transaction()
+
+    commit(cluster, write(cluster, 5, 1))
+    forget_offsets(broker)
+    commit(cluster, write(cluster, 6, 2))
+
+    assert values(broker) == [b"1", b"2"]
+
+
+def test_a_marker_without_a_claim_is_not_believed(broker: Broker, cluster: Cluster) -> None:
+    commit(cluster, write(cluster, 0, 1))
+    with cluster.new_producer("q-1") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        cluster.mark(producer, "q-1", OffsetAndMetadata(2, "1"))
+        producer.commit_transaction()
+
+    with pytest.raises(HeadraceError, match="Whether batch 1 was written in part cannot be told"):
+        commit(cluster, write(cluster, 1, 2), write(cluster, 1, 3, partition=1))
+
+
+def test_a_claim_is_waited_for_while_another_is_under_way(cluster: Cluster) -> None:
+    commit(cluster, write(cluster, 0, 1))
+    cluster.client.config = dataclasses.replace(cluster.client.config, request_timeout_ms=300)
+    other = cluster.new_producer("other-claim")
+    other.init_transactions()
+    other.begin_transaction()
+    cluster.claim(other, "other-claim", OffsetAndMetadata(1))
+    other.flush()
+
+    with pytest.raises(HeadraceError, match="cannot be read to its end"):
+        cluster.kept_claim("q-claim")
+    other.commit_transaction()
+    other.close()
+
+    kept = cluster.kept_claim("q-claim")
+    assert kept is not None
+    assert kept.offset == 1
 
 
 def test_a_checkpoint_that_was_set_back_is_not_taken_for_done(cluster: Cluster) -> None:
@@ -225,11 +310,18 @@ def test_what_a_write_needs_is_made_or_asked_for_before_it_begins(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.delete_topic(MARKER_TOPIC)
+    broker.delete_topic(CLAIM_TOPIC)
     opened = open_cluster(OPTIONS, broker)
     monkeypatch.setattr(clusters, "open_cluster", lambda _: opened)
     monkeypatch.setattr(clusters, "_checked", set())
 
     check_cluster(OPTIONS)
 
-    assert MARKER_TOPIC in broker.topics()
+    assert {MARKER_TOPIC, CLAIM_TOPIC} <= set(broker.topics())
+    (cleanup,) = [
+        each.value
+        for each in opened.client.describe_configs(ResourceType.TOPIC, [CLAIM_TOPIC])[CLAIM_TOPIC]
+        if each.name == "cleanup.policy"
+    ]
+    assert cleanup == "compact"
     opened.client.close()

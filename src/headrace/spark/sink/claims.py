@@ -1,0 +1,78 @@
+"""Claims that do not expire: the last of each name, as a record of a compacted topic.
+
+Brokers forget the offsets of a group that rests, and with them the claim. A record of the same transaction stays. It is
+read only when the offset is gone, for that takes a walk over the topic.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+from headrace.clients.blocking import (
+    EARLIEST,
+    LATEST,
+    READ_COMMITTED,
+    BlockingClient,
+    FetchPosition,
+)
+from headrace.clients.flows.offsets import OffsetAndMetadata
+from headrace.clients.producer.many import Rows
+from headrace.errors import ApiError, HeadraceError
+from headrace.types import TopicPartition
+
+_PAUSE_S: Final = 0.1
+
+
+def claim_rows(topic: str, name: str, claim: OffsetAndMetadata) -> Rows:
+    """Return the record that keeps a claim."""
+    value = f"{claim.offset} {claim.metadata}".encode()
+    now_ms = time.time_ns() // 1_000_000
+    return Rows(topic, [(name.encode(), value, (), now_ms, 0)], [0])
+
+
+def kept_claim(client: BlockingClient, topic: str, name: str) -> OffsetAndMetadata | None:
+    """Return the last claim of a name whose transaction was committed.
+
+    Whoever has the name's transactional id has ended all of its earlier transactions, so none is on its way.
+
+    Raises:
+        HeadraceError: Another claim's transaction was open for too long, or the topic cannot be read.
+    """
+    found: OffsetAndMetadata | None = None
+    for batch in _records(client, TopicPartition(topic, 0)):
+        keys, values = (batch.column(each).to_pylist() for each in ("key", "value"))
+        for key, value in zip(keys, values, strict=True):
+            if key == name.encode() and value is not None:
+                offset, _, metadata = value.decode().partition(" ")
+                found = OffsetAndMetadata(int(offset), metadata)
+    return found
+
+
+def _records(client: BlockingClient, place: TopicPartition) -> Iterator[Any]:
+    """Yield what is committed up to where the log ends now, which others' open transactions may hold up."""
+    from headrace.spark.source.arrow import RangeDecoder  # noqa: PLC0415 - rarely needed
+    from headrace.spark.source.schema import topic_schema  # noqa: PLC0415 - rarely needed
+
+    start, end = (client.list_offsets({place: at})[place].offset for at in (EARLIEST, LATEST))
+    decoder = RangeDecoder(place, start, end, topic_schema(include_headers=False))
+    deadline = time.monotonic() + client.config.request_timeout_ms / 1000
+    while decoder.position < end:
+        at = decoder.position
+        fetched = client.fetch({place: FetchPosition(at)}, isolation_level=READ_COMMITTED)[place]
+        if fetched.error and not fetched.error.retriable:
+            raise ApiError.for_code(fetched.error, f"reading {place}")
+        yield from decoder.feed(fetched.records, fetched.aborted_transactions)
+        if decoder.position > at:
+            continue
+        if not fetched.error and not fetched.records and fetched.last_stable_offset >= end:
+            break  # compaction has left nothing up to the end
+        if time.monotonic() > deadline:
+            raise HeadraceError(
+                f"{place}, where exactly-once writes keep how far they are, cannot be read to its end: a write that "
+                "was killed in its claim holds it up, until it is started again or its transaction's time is over "
+                "(kafka.transaction.timeout.ms). Start the query again then"
+            )
+        time.sleep(_PAUSE_S)
+    yield from decoder.finish()
