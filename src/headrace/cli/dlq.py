@@ -183,7 +183,10 @@ class _Redrive:
         from headrace.workers import letters  # noqa: PLC0415 - as above
 
         options = self._options
-        target = options["to"] or letters.place_of(record, letters.LETTER).topic
+        home = letters.place_of(record, letters.LETTER).topic
+        if letters.header(record, letters.SHARD) is not None:
+            home = record.topic  # it is of a stream, and no topic has to be its home
+        target = options["to"] or home
         wanted = options["error_type"]
         if (wanted is not None and _describe(record)["error_type"] != wanted) or letters.redrives(
             record

@@ -30,13 +30,14 @@ from headrace.workers.settings import (
     as_retry,
     as_topics,
 )
+from headrace.workers.source import Elsewhere
 from headrace.workers.trial import Trial
 
 F = TypeVar("F")
 
 
 class App:
-    """Functions that handle the records of topics.
+    """Functions that handle the records of topics, or of streams of Kinesis.
 
         app = headrace.App("localhost:9092")        # or a headrace.Broker
 
@@ -94,7 +95,7 @@ class App:
 
     def worker(
         self,
-        topics: str | Sequence[str] | None = None,
+        topics: str | Sequence[str] | Elsewhere | None = None,
         *,
         pattern: str | re.Pattern[str] | None = None,
         attached: bool = False,
@@ -118,6 +119,8 @@ class App:
     ) -> Callable[[F], F]:
         """Have a function handle the records of topics; what the arguments mean is said at `WorkerSettings`.
 
+        In place of topics it takes streams of Kinesis: `@app.worker(kinesis("orders"), group="billing")`.
+
         The function is a coroutine function, or a plain one, which runs in threads, or an object with `handle(batch)`.
         Its first parameter is the value; the annotation says what bytes become: bytes, str, dict, a msgspec.Struct, a
         dataclass, a pydantic model; `list[T]` asks for batches. Without annotation the topic's metadata say it
@@ -126,9 +129,16 @@ class App:
         Raises:
             ConfigError: The function cannot be a handler, or the arguments do not go together.
         """
+        elsewhere = topics if isinstance(topics, Elsewhere) else None
+        if elsewhere is not None and properties:
+            raise ConfigError(
+                f"{', '.join(sorted(properties))}: these are properties of a topic's consumer; how streams are read is "
+                "said in kinesis(...)"
+            )
         settings = partial(
             WorkerSettings,
             topics=as_topics(topics),
+            elsewhere=elsewhere,
             pattern=re.compile(pattern) if isinstance(pattern, str) else pattern,
             attached=attached,
             ordering=ordering,

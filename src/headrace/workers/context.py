@@ -3,16 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.clients.producer.delivery import RecordMetadata
+from headrace.kinesis.records import StreamRecord
 from headrace.records.directives import directives
+from headrace.types import TopicPartition
 from headrace.workers.letters import Headers, Place, place_of
 
 if TYPE_CHECKING:
     from headrace.workers.outbox import Publisher
+    from headrace.workers.source import Source
+
+
+class Hold:
+    """What a member has of the partition whose records are handled.
+
+    Attributes:
+        wanted: Whether what comes of these records still matters.
+        epoch: The fencing token.
+    """
+
+    __slots__ = ("_source", "_topic_partition", "epoch", "wanted")
+
+    def __init__(self, source: Source, record: ConsumerRecord, wanted: Callable[[], bool]) -> None:
+        self._source = source
+        self._topic_partition = TopicPartition(record.topic, record.partition)
+        self.wanted = wanted
+        self.epoch = source.epoch(self._topic_partition)
+
+    def valid(self) -> bool:
+        """Whether it is still this one's."""
+        return self.wanted() and self._source.valid(self._topic_partition)
 
 
 class Context:
@@ -23,12 +47,15 @@ class Context:
         attempt: Which attempt this is, from 1.
     """
 
-    __slots__ = ("_out", "attempt", "records")
+    __slots__ = ("_hold", "_out", "attempt", "records")
 
-    def __init__(self, records: list[ConsumerRecord], attempt: int, out: Publisher) -> None:
+    def __init__(
+        self, records: list[ConsumerRecord], attempt: int, out: Publisher, hold: Hold
+    ) -> None:
         self.records = records
         self.attempt = attempt
         self._out = out
+        self._hold = hold
 
     @property
     def record(self) -> ConsumerRecord:
@@ -69,6 +96,34 @@ class Context:
     def headers(self) -> Headers:
         """The record's headers."""
         return self.record.headers
+
+    @property
+    def shard(self) -> str | None:
+        """The shard of a stream that the record is of; None for a record of a topic."""
+        return self.record.shard if isinstance(self.record, StreamRecord) else None
+
+    @property
+    def sequence_number(self) -> str | None:
+        """The record's sequence number in its shard; None for a record of a topic."""
+        return self.record.sequence_number if isinstance(self.record, StreamRecord) else None
+
+    @property
+    def sub_sequence(self) -> int | None:
+        """Which user record of an aggregated record it is, from 0; None for any other."""
+        return self.record.sub_sequence if isinstance(self.record, StreamRecord) else None
+
+    @property
+    def epoch(self) -> int:
+        """A number that grows whenever the partition or the shard changes hands: the fencing token.
+
+        Where a sink keeps the highest it was given and refuses lower ones, a worker that was halted and does not know
+        that others have gone on cannot overwrite what they wrote.
+        """
+        return self._hold.epoch
+
+    def valid(self) -> bool:
+        """Whether the partition or the shard is still this worker's; a long handler may look before it acts."""
+        return self._hold.valid()
 
     def publish(
         self,
@@ -116,8 +171,10 @@ class ThreadContext(Context):
 
     __slots__ = ("_loop",)
 
-    def __init__(self, records: list[ConsumerRecord], attempt: int, out: Publisher) -> None:
-        super().__init__(records, attempt, out)
+    def __init__(
+        self, records: list[ConsumerRecord], attempt: int, out: Publisher, hold: Hold
+    ) -> None:
+        super().__init__(records, attempt, out, hold)
         self._loop = asyncio.get_running_loop()
 
     def publish(

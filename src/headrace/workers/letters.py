@@ -10,6 +10,7 @@ import struct
 from typing import Final, NamedTuple
 
 from headrace.clients.consumer.records import ConsumerRecord
+from headrace.kinesis.records import StreamRecord
 from headrace.records.directives import DELAY_MS, DELIVER_AT_MS
 
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -30,17 +31,32 @@ ONLY_GROUP: Final = "headrace-only-group"
 RETRY_ATTEMPT: Final = "retry_topic-attempts"
 RETRY_DUE: Final = "retry_topic-backoff-timestamp"
 
+SHARD: Final = "dlq-shard"
+SEQUENCE_NUMBER: Final = "dlq-sequence-number"
+"""In its shard, with the number of the user record behind a colon where several share it; of records of streams."""
+
 MAX_MESSAGE: Final = 1_000
 """Characters of an error's text that are kept: the letter must not outgrow the record much."""
 
 INT: Final = struct.Struct(">i")
 LONG: Final = struct.Struct(">q")
+MAX_LONG: Final = (1 << 63) - 1
 NUMBERS: Final = {
     f"{prefix}{what}": layout
     for prefix in (LETTER, RETRIED)
     for what, layout in (("partition", INT), ("offset", LONG), ("timestamp", LONG))
 } | {RETRY_ATTEMPT: INT, RETRY_DUE: LONG}
-_OWN: Final = {ERROR_TYPE, ERROR_MESSAGE, ATTEMPTS, GROUP, ONLY_GROUP, RETRY_ATTEMPT, RETRY_DUE}
+_OWN: Final = {
+    ERROR_TYPE,
+    ERROR_MESSAGE,
+    ATTEMPTS,
+    GROUP,
+    ONLY_GROUP,
+    RETRY_ATTEMPT,
+    RETRY_DUE,
+    SHARD,
+    SEQUENCE_NUMBER,
+}
 _SPENT: Final = {DELIVER_AT_MS, DELAY_MS}
 """What said when the record was to come: it has, and is not to be delayed once more."""
 
@@ -128,6 +144,7 @@ def dead_letter_headers(
     return (
         *_foreign(record, RETRIED, LETTER),
         *_place_headers(LETTER, place_of(record)),
+        *_shard_headers(record),
         (f"{LETTER}consumer-group", group.encode()),
         (ERROR_TYPE, type(error).__name__.encode()),
         (ERROR_MESSAGE, str(error)[:MAX_MESSAGE].encode(errors="replace")),
@@ -164,14 +181,27 @@ def _place_headers(prefix: str, place: Place) -> Headers:
     return (
         (f"{prefix}topic", place.topic.encode()),
         (f"{prefix}partition", INT.pack(place.partition)),
-        (f"{prefix}offset", LONG.pack(place.offset)),
+        (f"{prefix}offset", _offset(place.offset)),
         (f"{prefix}timestamp", LONG.pack(place.timestamp_ms)),
     )
+
+
+def _shard_headers(record: ConsumerRecord) -> Headers:
+    if not isinstance(record, StreamRecord):
+        return ()
+    return ((SHARD, record.shard.encode()), (SEQUENCE_NUMBER, record.place.encode()))
+
+
+def _offset(offset: int) -> bytes:
+    """Return an offset as Spring writes it; those of streams do not fit, and are text."""
+    return LONG.pack(offset) if offset <= MAX_LONG else b"%d" % offset
 
 
 def _number(record: ConsumerRecord, name: str) -> int | None:
     value = header(record, name)
     layout = NUMBERS[name]
+    if value is not None and len(value) > layout.size and value.isdigit():
+        return int(value)  # an offset in a shard
     if value is None or len(value) != layout.size:
         return None
     number: int = layout.unpack(value)[0]

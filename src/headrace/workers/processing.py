@@ -11,11 +11,12 @@ from headrace.clients.consumer.records import ConsumerRecord
 from headrace.errors import SerializationError
 from headrace.serdes.serde import resolve_serde
 from headrace.serdes.typed import serde_of_type
-from headrace.workers.context import Context, ThreadContext
+from headrace.workers.context import Context, Hold, ThreadContext
 from headrace.workers.dedupe import Deduplication
 from headrace.workers.outbox import Outbox, Publisher
 from headrace.workers.outlet import Outlet
 from headrace.workers.settings import WorkerSettings
+from headrace.workers.source import Source
 from headrace.workers.threads import HandlerThreads
 
 Decode = Callable[[bytes], Any]
@@ -24,11 +25,18 @@ Decode = Callable[[bytes], Any]
 class Processor:
     """Calls the handler of one worker."""
 
-    def __init__(self, settings: WorkerSettings, outlet: Outlet, threads: HandlerThreads) -> None:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        outlet: Outlet,
+        threads: HandlerThreads,
+        source: Source,
+    ) -> None:
         self._settings = settings
         self._handler = settings.handler
         self._outlet = outlet
         self._threads = threads
+        self._source = source
         self._sources = settings.retry_topics()
         self._decoders: dict[str, Decode] = {}
         self._deduplication = None if settings.dedupe is None else Deduplication(settings.seen)
@@ -51,10 +59,13 @@ class Processor:
         Returns:
             Those that were handled; others were before, by their keys.
         """
+        hold = Hold(
+            self._source, records[0], wanted
+        )  # before anything waits, as it is this member's now
         values = [await self._value(record) for record in records]
         if self._deduplication is not None:
-            return await self._handle_new(records, values, attempt, out, wanted)
-        await self._handle(records, values, attempt, out, wanted)
+            return await self._handle_new(records, values, attempt, out, hold)
+        await self._handle(records, values, attempt, out, hold)
         return records
 
     async def _handle_new(
@@ -63,7 +74,7 @@ class Processor:
         values: list[Any],
         attempt: int,
         out: Publisher,
-        wanted: Callable[[], bool],
+        hold: Hold,
     ) -> list[ConsumerRecord]:
         deduplication = self._deduplication
         assert deduplication is not None, "only then this is called"
@@ -75,8 +86,8 @@ class Processor:
         try:
             if chosen:
                 news = list(itertools.compress(values, fresh))
-                await self._handle(chosen, news, attempt, out, wanted)
-            handled = wanted()
+                await self._handle(chosen, news, attempt, out, hold)
+            handled = hold.wanted()
         finally:
             new = list(itertools.compress(keys, fresh))
             if handled and isinstance(out, Outbox):
@@ -98,7 +109,7 @@ class Processor:
         values: list[Any],
         attempt: int,
         out: Publisher,
-        wanted: Callable[[], bool],
+        hold: Hold,
     ) -> None:
         handler = self._handler
         argument = values if handler.wants_batches else values[0]
@@ -106,15 +117,15 @@ class Processor:
             if handler.context is None:
                 result = await handler.call(argument)
             else:
-                context = Context(records, attempt, out)
+                context = Context(records, attempt, out, hold)
                 result = await handler.call(argument, **{handler.context: context})
         else:
             call = partial(handler.call, argument)
             if handler.context is not None:
-                context = ThreadContext(records, attempt, out)
+                context = ThreadContext(records, attempt, out, hold)
                 call = partial(handler.call, argument, **{handler.context: context})
             result = await self._threads.run(call)
-        if result is not None and wanted():
+        if result is not None and hold.wanted():
             await self._publish(records, result, out)
 
     async def _publish(self, records: list[ConsumerRecord], result: Any, out: Publisher) -> None:
@@ -156,5 +167,7 @@ class Processor:
         if self._handler.schema is not None:
             decode: Decode = serde_of_type(self._handler.schema).deserialize
             return decode
+        if self._settings.elsewhere is not None:
+            return bytes
         settings = await self._outlet.settings(topic)
         return resolve_serde(settings.serde or "bytes").deserialize

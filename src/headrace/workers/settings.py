@@ -13,6 +13,7 @@ from headrace.workers.handlers import Handler
 from headrace.workers.letters import DEAD_LETTER_PREFIX, RETRY_PREFIX, retry_topic
 from headrace.workers.outcomes import NO_RETRY, OnFailure, Retry
 from headrace.workers.scheduler import Ordering
+from headrace.workers.source import Elsewhere, LetterStream
 
 Delivery = Literal["at_least_once", "at_most_once", "exactly_once"]
 DEFAULT_CONCURRENCY: Final = 16
@@ -50,6 +51,7 @@ class WorkerSettings:
         name: What counters and messages call it; the function's name unless given.
         handler: What it calls.
         topics: The topics, one or several.
+        elsewhere: What is read in place of topics: `kinesis("orders")`.
         pattern: In place of topics, a regular expression that the whole name of a topic must match.
         attached: In place of both, whatever the group is attached to, which an administrator may change while it runs;
             the group's assignor is used then. Only Headrace's brokers keep such a thing.
@@ -59,7 +61,8 @@ class WorkerSettings:
         batch: At most so many records a call, for handlers of batches; 100 unless given.
         retry: How often a failed record is handled again; a number is that of attempts. Five unless given, or one
             where delivery is at most once.
-        dead_letter: Whether records whose attempts are used up go to `dlq.<topic>`, or the name of a topic for them.
+        dead_letter: Whether records whose attempts are used up go to `dlq.<topic>`, or the name of a topic for them; of
+            a stream's records also `kinesis://STREAM`.
         on_failure: What happens to them without dead letters: "stop" ends the worker with an error before anything is
             lost, "skip" takes them for finished.
         dedupe: Returns a value's key; a record with a key that was handled is skipped.
@@ -85,6 +88,7 @@ class WorkerSettings:
     name: str
     handler: Handler
     topics: tuple[str, ...]
+    elsewhere: Elsewhere | None = None
     pattern: re.Pattern[str] | None
     attached: bool
     group: str
@@ -109,7 +113,9 @@ class WorkerSettings:
     publications: list[Publication] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        chosen = sum((bool(self.topics), self.pattern is not None, self.attached))
+        chosen = sum(
+            map(bool, (self.topics, self.elsewhere, self.pattern is not None, self.attached))
+        )
         if not chosen:
             raise ConfigError(
                 f"the worker {self.name!r} needs a topic, a list of topics, pattern=, or attached=True"
@@ -121,6 +127,7 @@ class WorkerSettings:
         _one_of(self.ordering, get_args(Ordering), "ordering")
         _one_of(self.delivery, get_args(Delivery), "delivery")
         _one_of(self.on_failure, get_args(OnFailure), "on_failure")
+        self._check_elsewhere()
         if self.concurrency < 1 or self.max_buffered < 1 or (self.batch or 1) < 1:
             raise ConfigError("concurrency, batch and max_buffered are at least 1")
         if self.transaction_ms < 1 or self.transaction_records < 1:
@@ -139,7 +146,15 @@ class WorkerSettings:
             )
         if self.retry.topics and (not self.topics or self.handler.wants_batches):
             raise ConfigError(
-                "Retry(topics=True) goes neither with pattern=, attached=True nor with batches"
+                "Retry(topics=True) goes neither with pattern=, attached=True, streams nor with batches"
+            )
+
+    def _check_elsewhere(self) -> None:
+        if self.elsewhere is not None:
+            self.elsewhere.check(delivery=self.delivery)
+        elif isinstance(self.dead_letter, str) and "://" in self.dead_letter:
+            raise ConfigError(
+                f"dead_letter={self.dead_letter!r}: dead letters of topics go to a topic, and this is no name of one"
             )
 
     @property
@@ -177,6 +192,13 @@ class WorkerSettings:
         named = f"|{re.escape(self.dead_letter)}" if isinstance(self.dead_letter, str) else ""
         return f"{aside}.*{named}"
 
+    def open_letters(self) -> LetterStream | None:
+        """Return what writes dead letters where they do not go to a topic."""
+        place = self.dead_letter
+        if self.elsewhere is None or not isinstance(place, str) or "://" not in place:
+            return None
+        return self.elsewhere.open_letters(place)
+
     def dead_letter_topic(self, topic: str) -> str:
         """Return where the dead letters of a topic go."""
         if isinstance(self.dead_letter, str):
@@ -193,9 +215,9 @@ def as_retry(given: Retry | int | None, delivery: Delivery) -> Retry:
     return NO_RETRY if delivery == "at_most_once" else DEFAULT_RETRY
 
 
-def as_topics(given: str | Sequence[str] | None) -> tuple[str, ...]:
+def as_topics(given: str | Sequence[str] | Elsewhere | None) -> tuple[str, ...]:
     """Return the topics of one name, or of several."""
-    if given is None:
+    if given is None or isinstance(given, Elsewhere):
         return ()
     return (given,) if isinstance(given, str) else tuple(given)
 

@@ -26,6 +26,8 @@ AWAY_MS: Final = 250
 """How much longer than until it is due a record may be on its way out of a retry topic."""
 CANCEL_TIMEOUT_S: Final = 1.0
 """How long a cancelled handler may take to end before it counts as running on."""
+LOOK_AGAIN_S: Final = 0.05
+"""The pause before it is asked again whether a partition is still this member's."""
 YIELD_EVERY: Final = 32
 """Jobs that end without waiting before others get the event loop."""
 
@@ -43,6 +45,7 @@ class Slots:
         outlet: Outlet,
         *,
         transactor: Transactor | None,
+        valid: Callable[[TopicPartition], bool],
         tally: Tally,
         ended: Callable[[TopicPartition | None], object],
         failed: Callable[[BaseException], object],
@@ -55,6 +58,7 @@ class Slots:
             processor: What calls the handler.
             outlet: Where dead letters go.
             transactor: Where goes what is written with the records' positions; None writes at once.
+            valid: Whether a partition's records may be handled at this moment.
             tally: What counts.
             ended: Called when a job of a partition has ended, and (with None) when there is none to begin.
             failed: Called with what the worker has to stop for.
@@ -64,11 +68,13 @@ class Slots:
         self._processor = processor
         self._outlet = outlet
         self._transactor = transactor
+        self._valid = valid
         self._tally = tally
         self._ended = ended
         self._fail = failed
         self._sources = settings.retry_topics()
         self._pauses_s = settings.pauses_s
+        self._letters = settings.open_letters()
         self._jobs: dict[asyncio.Task[None], Job | None] = {}
         self._closed = False
         self._known_topics: set[str] = set()
@@ -106,6 +112,8 @@ class Slots:
         """Wait for nothing any more."""
         self._closed = True
         await _cancel(self._jobs)
+        if self._letters is not None:
+            await self._letters.close()
 
     async def _work(self, first: Job) -> None:
         """Run one job after another, as long as there are any."""
@@ -139,7 +147,10 @@ class Slots:
         out = self._out()
         handled: list[ConsumerRecord] = []
         try:
-            if job.error is None:
+            # It is lost in a moment, or was not told yet that it is not: there is nothing to wait on.
+            while not (self._valid(job.topic_partition) or job.let_go):  # noqa: ASYNC110 - so
+                await asyncio.sleep(LOOK_AGAIN_S)
+            if job.error is None and not job.let_go:
                 handled = await self._attempt(job, out)
             if job.let_go or not scheduler.is_current(job):
                 self._discard(out)
@@ -251,8 +262,11 @@ class Slots:
         record = job.records[0]
         out = self._out()
         try:
-            await self._ensure(topic, record.topic)
-            await out.write(topic, record.value, key=record.key, headers=headers)
+            if self._letters is not None:
+                await self._letters.write(record, headers)
+            else:
+                await self._ensure(topic, record.topic)
+                await out.write(topic, record.value, key=record.key, headers=headers)
         except HeadraceError as error:
             _log.warning(
                 "%s: a record cannot be written to %s, and it is tried again: %s",
@@ -271,10 +285,13 @@ class Slots:
 
     async def _ensure(self, topic: str, source: str) -> None:
         """Create a topic before the first write, with as many partitions as that where the records come from."""
-        if topic not in self._known_topics:
-            counts = await self._outlet.partition_counts([source])
-            await self._outlet.create_topics({topic: counts[source] or -1})
-            self._known_topics.add(topic)
+        if topic in self._known_topics:
+            return
+        count = 0
+        if self._settings.elsewhere is None:
+            count = (await self._outlet.partition_counts([source]))[source]
+        await self._outlet.create_topics({topic: count or -1})
+        self._known_topics.add(topic)
 
     def _count(self, kind: EventKind, job: Job) -> None:
         self._tally.add(kind, job.records, job.attempt, job.error)

@@ -17,8 +17,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from headrace.clients.flows.transactions import GroupMember
@@ -39,9 +41,12 @@ from headrace.types import TopicPartition
 from headrace.workers.outbox import Outbox
 from headrace.workers.outlet import Outlet
 from headrace.workers.scheduler import Job
+from headrace.workers.topics import TopicSource
 
 if TYPE_CHECKING:
     from headrace.clients.consumer.aio import Consumer
+    from headrace.workers.settings import WorkerSettings
+    from headrace.workers.source import Source
 
 HOPELESS: Final = frozenset(
     {
@@ -345,3 +350,25 @@ class Transactor:
         """End, without what is not committed."""
         with contextlib.suppress(HeadraceError):
             await self._producer.close(0)
+
+
+def new_transactor(
+    settings: WorkerSettings,
+    outlet: Outlet,
+    source: Source,
+    on_end: Callable[[Iterable[Outbox], bool], object],
+) -> Transactor:
+    """Return what makes a worker's transactions; by a name that no other worker has, unless it was given one."""
+    assert isinstance(source, TopicSource), "the settings see to that"
+    instance = source.config.group_instance_id or secrets.token_hex(4)
+    default = f"{source.config.client_id}-{settings.group}-{settings.name}-{instance}"
+    name = settings.transactional_id or default
+    return Transactor(
+        outlet,
+        source,
+        settings.group,
+        partial(outlet.transactional, name, settings.transaction_timeout_ms),
+        shared_id=settings.transactional_id,
+        max_records=settings.transaction_records,
+        on_end=on_end,
+    )

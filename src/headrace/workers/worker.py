@@ -1,4 +1,4 @@
-"""A worker at work: records from a consumer to the handler, positions back to the group.
+"""A worker at work: records from a source to the handler, positions back to the group.
 
 The poller never waits for a handler, so the group keeps this member however long one takes. A partition with much open
 work is paused. Only what is finished without a gap is committed. When a partition goes, what runs there is waited for,
@@ -15,16 +15,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import secrets
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
 from typing import Final
 
-from headrace.clients.consumer.aio import Consumer
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.errors import (
     ApiError,
-    ConfigError,
     ErrorCode,
     FatalTransactionError,
     HeadraceError,
@@ -34,13 +30,17 @@ from headrace.errors import (
 from headrace.types import TopicPartition
 from headrace.workers import letters
 from headrace.workers.counters import Counters, Hook, Tally
+from headrace.workers.handovers import Handovers
 from headrace.workers.outlet import Outlet
+from headrace.workers.pausing import Pauses
 from headrace.workers.processing import Processor
 from headrace.workers.scheduler import Scheduler
 from headrace.workers.settings import WorkerSettings
 from headrace.workers.slots import Slots
+from headrace.workers.source import Source
 from headrace.workers.threads import HandlerThreads
-from headrace.workers.transacting import Transactor
+from headrace.workers.topics import open_source
+from headrace.workers.transacting import Transactor, new_transactor
 
 POLL_MS: Final = 1_000
 CLOSE_TIMEOUT_S: Final = 10.0
@@ -58,13 +58,6 @@ NOT_OURS: Final = frozenset(
 """Why a last commit may fail without harm: the group went on without this member, or the topic is gone."""
 
 _log: Final = logging.getLogger("headrace.workers")
-
-
-def _assignor(settings: WorkerSettings) -> str | None:
-    """Members keep their partitions through a rebalance; None leaves the division to the group, or its coordinator."""
-    named = {name.replace("_", "."): value for name, value in settings.consumer.items()}
-    by_members = named.get("group.protocol", "classic") == "classic"
-    return "cooperative-sticky" if by_members and not settings.attached else None
 
 
 class Worker:
@@ -87,66 +80,32 @@ class Worker:
             batch=settings.batch,
             max_buffered=settings.max_buffered,
         )
-        self._sources = settings.retry_topics()
-        exactly_once = settings.delivery == "exactly_once"
-        self._consumer = Consumer(
-            outlet.target,
-            **{
-                "group": settings.group,
-                "auto_offset_reset": "earliest",
-                "assignor": _assignor(settings),
-                **settings.consumer,
-                **({"isolation_level": "read_committed"} if exactly_once else {}),
-                "enable_auto_commit": False,
-                "serde": "bytes",
-                "key_serde": "bytes",
-            },
-        )
-        processor = Processor(settings, outlet, self._threads)
-        self._transactor = self._new_transactor(processor) if exactly_once else None
+        self._source: Source = open_source(settings, outlet)
+        processor = Processor(settings, outlet, self._threads, self._source)
+        self._transactor: Transactor | None = None
+        if settings.delivery == "exactly_once":
+            self._transactor = new_transactor(settings, outlet, self._source, processor.written)
+        self._pauses = Pauses(settings, self._source, self._scheduler, self._transactor)
         self._slots = Slots(
             settings,
             self._scheduler,
             processor,
             outlet,
             transactor=self._transactor,
+            valid=self._source.valid,
             tally=Tally(settings.name, counters, hooks),
             ended=self._job_ended,
             failed=self._fail,
         )
-        if self._sources and self._consumer.config.auto_offset_reset != "earliest":
-            raise ConfigError("Retry(topics=True) needs auto_offset_reset='earliest'")
-        self._begins_late = self._consumer.config.auto_offset_reset != "earliest"
         self._committed: dict[TopicPartition, int] = {}
-        self._full: set[TopicPartition] = set()
-        self._held: dict[TopicPartition, int] = {}
-        """Partitions of retry topics whose next record is not due, and when it is."""
         self._ended = asyncio.Event()
         """Something came to an end: a handler, or the wait for one."""
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._committing = asyncio.Lock()
-        self._handing_over = asyncio.Lock()
+        self._handovers = Handovers()
         self._timer: asyncio.TimerHandle | None = None
         self._stopping = False
         self._closed = False
-
-    def _new_transactor(self, processor: Processor) -> Transactor:
-        settings, config = self.settings, self._consumer.config
-        instance = config.group_instance_id or secrets.token_hex(4)
-        default = f"{config.client_id}-{settings.group}-{settings.name}-{instance}"
-        return Transactor(
-            self._outlet,
-            self._consumer,
-            settings.group,
-            partial(
-                self._outlet.transactional,
-                settings.transactional_id or default,
-                settings.transaction_timeout_ms,
-            ),
-            shared_id=settings.transactional_id,
-            max_records=settings.transaction_records,
-            on_end=processor.written,
-        )
 
     # Life
 
@@ -160,15 +119,9 @@ class Worker:
         """
         tasks: list[asyncio.Task[None]] = []
         try:
-            await self._create_retry_topics()
             if self._transactor is not None:
                 await self._transactor.prepare()
-            await self._consumer.subscribe(
-                [*self.settings.topics, *self._sources] or None,
-                pattern=self.settings.pattern,
-                exclude=self.settings.exclude(),
-                listener=self,
-            )
+            await self._source.begin(self)
             tasks = [asyncio.create_task(self._poll()), asyncio.create_task(self._commit_often())]
             for task in tasks:
                 task.add_done_callback(self._task_ended)
@@ -196,14 +149,13 @@ class Worker:
         self._stopping = True
         if not self._at_most_once:
             self._scheduler.stop(self._scheduler.partitions)
-        async with self._handing_over:  # a partition that is being given up is given up in order
-            for task in tasks:
-                task.cancel()
+        await self._handovers.none()  # a partition that is being given up is given up in order
+        for task in tasks:
+            task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         try:
-            # The consumer gives up all its partitions: `on_revoked` waits for handlers and commits.
-            limit_s = self.settings.drain_timeout_s + CLOSE_TIMEOUT_S
-            await self._consumer.close(commit=False, timeout_s=limit_s)
+            # All partitions are given up: `on_revoked` waits for handlers and commits.
+            await self._source.leave(self.settings.drain_timeout_s + CLOSE_TIMEOUT_S)
         except WorkerFailedError as error:
             return error
         except HeadraceError as error:
@@ -218,13 +170,6 @@ class Worker:
             self._threads.close()
         return None
 
-    async def _create_retry_topics(self) -> None:
-        if not self._sources:
-            return
-        counts = await self._outlet.partition_counts(self.settings.topics)
-        wanted = {name: counts[topic] or -1 for name, topic in self._sources.items()}
-        await self._outlet.create_topics(wanted, delayed=True)
-
     # Records in
 
     async def _poll(self) -> None:
@@ -233,17 +178,15 @@ class Worker:
             wait_ms = self._wait_ms()
             timeout_s = (POLL_MS if wait_ms is None else min(POLL_MS, wait_ms)) / 1000
             if self._at_most_once:
-                records = await self._consumer.poll(timeout_s, limit)
-                async with (
-                    self._handing_over
-                ):  # what is committed is handled, also if the end comes meanwhile
+                records = await self._source.poll(timeout_s, limit)
+                async with self._handovers:  # what is committed is handled, also if the end comes
                     self._take_in(await self._committed_before(records))
                     self._start()
             else:
                 records = await self._next(timeout_s)
                 # Nothing may wait between taking records and adding them: positions count on it.
                 self._take_in(records)
-                if records and self._begins_late:
+                if records and self._source.begins_late:
                     await self._commit_beginnings()
                 self._start()
             if records:
@@ -251,7 +194,7 @@ class Worker:
 
     async def _next(self, timeout_s: float) -> list[ConsumerRecord]:
         try:
-            return await self._consumer.poll(timeout_s)
+            return await self._source.poll(timeout_s)
         except TransportError as error:
             # A consumer that nobody has answered yet may have a wrong address; its worker's producer was answered.
             if self._transactor is None:
@@ -267,7 +210,7 @@ class Worker:
         now_ms = self._outlet.now_ms()
         wanted: list[ConsumerRecord] = []
         for record in records:
-            if record.topic in self._sources and self._hold(record, now_ms):
+            if self._pauses.hold(record, now_ms):
                 continue
             if record.headers and not letters.is_for(record, self.settings.group):
                 self._scheduler.add(wanted)
@@ -276,28 +219,7 @@ class Worker:
             else:
                 wanted.append(record)
         self._scheduler.add(wanted)
-        for name in {TopicPartition(record.topic, record.partition) for record in records}:
-            if name not in self._full and self._is_full(name):
-                self._full.add(name)
-                self._consumer.pause([name])
-
-    def _is_full(self, name: TopicPartition) -> bool:
-        limit = self.settings.max_buffered
-        crowded = self._transactor is not None and self._transactor.crowded(name, limit)
-        return crowded or self._scheduler.full(name)
-
-    def _hold(self, record: ConsumerRecord, now_ms: int) -> bool:
-        """Whether a record of a retry topic has to wait; then its partition waits with it."""
-        name = TopicPartition(record.topic, record.partition)
-        if name in self._held:
-            return True  # it comes behind one that waits, and is read again with it
-        due_ms = letters.retry_note(record).due_ms
-        if due_ms <= now_ms or not letters.is_for(record, self.settings.group):
-            return False
-        self._held[name] = due_ms
-        self._consumer.seek(name, record.offset)
-        self._consumer.pause([name])
-        return True
+        self._pauses.look({TopicPartition(record.topic, record.partition) for record in records})
 
     async def _committed_before(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
         """Return records whose offsets are committed, for at most once; others are read again."""
@@ -307,7 +229,7 @@ class Worker:
         if not after:
             return []
         try:
-            await self._consumer.commit(after)
+            await self._source.commit(after)
         except HeadraceError as error:
             _log.warning(
                 "%s: records wait until their offsets are committed: %s", self.settings.name, error
@@ -317,10 +239,10 @@ class Worker:
         first: dict[TopicPartition, int] = {}
         for record in records:
             first.setdefault(TopicPartition(record.topic, record.partition), record.offset)
-        assigned = self._consumer.positions()
+        assigned = self._source.positions()
         for name, offset in first.items():
             if name in assigned:
-                self._consumer.seek(name, offset)
+                self._source.seek(name, offset)
         return []
 
     # Work
@@ -330,10 +252,7 @@ class Worker:
         if self._closed:
             return
         now_ms = self._outlet.now_ms()
-        for name in [name for name, due_ms in self._held.items() if due_ms <= now_ms]:
-            del self._held[name]
-            if name not in self._full:
-                self._consumer.resume([name])
+        self._pauses.release(now_ms)
         self._slots.start()
         if self._timer is not None:
             self._timer.cancel()
@@ -344,7 +263,7 @@ class Worker:
 
     def _wait_ms(self) -> int | None:
         """Return how long it is until something is due; None where nothing is."""
-        moments = list(self._held.values())
+        moments = list(self._pauses.held.values())
         if (
             not self._scheduler.saturated
             and (due_ms := self._scheduler.next_deadline_ms) is not None
@@ -357,13 +276,7 @@ class Worker:
         if name is None:
             self._start()
         else:
-            self._make_room(name)
-
-    def _make_room(self, name: TopicPartition) -> None:
-        if name in self._full and self._scheduler.roomy(name) and not self._is_full(name):
-            self._full.discard(name)
-            if name not in self._held:
-                self._consumer.resume([name])
+            self._pauses.make_room(name)
 
     # Positions
 
@@ -390,7 +303,7 @@ class Worker:
                 if wanted and self._transactor is not None:
                     self._note(await self._transactor.commit(wanted))
                 elif wanted:
-                    await self._consumer.commit(wanted)
+                    await self._source.commit(wanted)
                     self._committed.update(wanted)
             except HeadraceError as error:
                 _log.warning("%s: positions are not committed: %s", self.settings.name, error)
@@ -403,7 +316,7 @@ class Worker:
         if self._transactor is None:
             return error
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._consumer.config.request_timeout_ms / 1000):
+            async with asyncio.timeout(self._source.commit_timeout_s):
                 while error is not None and not _is_final(error):
                     await asyncio.sleep(COMMIT_AGAIN_S)
                     error = await self._commit(partitions)
@@ -411,10 +324,10 @@ class Worker:
 
     def _note(self, committed: Mapping[TopicPartition, int]) -> None:
         """Take note of what a transaction has committed."""
-        assigned = self._consumer.positions()
+        assigned = self._source.positions()
         self._committed.update((name, at) for name, at in committed.items() if name in assigned)
         for name in committed:
-            self._make_room(name)
+            self._pauses.make_room(name)
 
     async def _commit_beginnings(self) -> None:
         """Commit where reading began: a restart would else begin at the end, behind what is being handled now."""
@@ -423,7 +336,7 @@ class Worker:
             await self._commit(began)
 
     def _news(self, partitions: Collection[TopicPartition] | None) -> dict[TopicPartition, int]:
-        positions = self._consumer.positions()
+        positions = self._source.positions()
         wanted: dict[TopicPartition, int] = {}
         for name, finished in self._scheduler.positions().items():
             if name not in positions or (partitions is not None and name not in partitions):
@@ -444,7 +357,7 @@ class Worker:
             WorkerFailedError: The commit failed until `request.timeout.ms` was over. They go all the same, and the
                 worker ends.
         """
-        async with self._handing_over:
+        async with self._handovers:
             if not self._at_most_once:
                 self._scheduler.stop(partitions)
             with contextlib.suppress(TimeoutError):
@@ -469,7 +382,7 @@ class Worker:
 
     async def on_lost(self, partitions: list[TopicPartition]) -> None:
         """These are others' already: end what runs there, and commit nothing."""
-        async with self._handing_over:
+        async with self._handovers:
             self._scheduler.stop(partitions)
             await self._slots.let_go(set(partitions))
             self._forget(partitions)
@@ -485,29 +398,24 @@ class Worker:
         self._scheduler.drop(partitions)
         if self._transactor is not None:
             self._transactor.drop(partitions)
+        self._pauses.forget(partitions)
         for name in partitions:
             self._committed.pop(name, None)
-            self._held.pop(name, None)
-            self._full.discard(name)
 
     # For tests
 
     @property
     def _at_rest(self) -> bool:
         """Whether nothing is open, nor on its way from the consumer to the scheduler."""
-        return self._scheduler.idle and not self._handing_over.locked()
+        return self._scheduler.idle and not self._handovers.under_way
 
     async def idle(self) -> bool:
         """Whether every record that is there now is finished; then positions are committed too."""
-        if not self._consumer.joined or self._held or not self._at_rest:
+        if self._pauses.held or not self._at_rest:
             return False
         if self._outlet.now_ms() < self._slots.away_until_ms:
             return False
-        positions = self._consumer.positions()
-        ends = await self._consumer.end_offsets(positions)
-        positions = self._consumer.positions()
-        caught_up = all((positions.get(name) or 0) >= end for name, end in ends.items())
-        if not ends or not caught_up or not self._at_rest:
+        if not await self._source.caught_up() or not self._at_rest:
             return False
         before = dict(self._committed)
         error = await self._commit(None)

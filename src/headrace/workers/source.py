@@ -1,0 +1,107 @@
+"""What a worker reads from: topics, or whatever else has partitions with records in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol, runtime_checkable
+
+from headrace.clients.consumer.records import ConsumerRecord
+from headrace.types import TopicPartition
+from headrace.workers.letters import Headers
+
+
+class Listener(Protocol):
+    """Who is told when partitions go; the partitions go when it returns."""
+
+    async def on_revoked(self, partitions: list[TopicPartition]) -> None:
+        """Finish what runs in partitions, and commit it: others are about to have them."""
+
+    async def on_lost(self, partitions: list[TopicPartition]) -> None:
+        """End what runs in partitions, and commit nothing: others may have them already."""
+
+
+class Source(Protocol):
+    """A member of a group that reads partitions.
+
+    The listener may be called while `poll` is under way, and for several partitions at once. Between taking records and
+    returning them `poll` does not wait, so a call that is cancelled takes none.
+    """
+
+    @property
+    def begins_late(self) -> bool:
+        """Whether reading begins at the end where nothing is committed: then where it began is committed at once."""
+
+    @property
+    def commit_timeout_s(self) -> float:
+        """For how long a last commit is tried again."""
+
+    async def begin(self, listener: Listener) -> None:
+        """Join the group; partitions come from the next poll on."""
+
+    async def poll(
+        self, timeout_s: float = 1.0, max_records: int | None = None
+    ) -> list[ConsumerRecord]:
+        """Return records, waiting for the first of them; in the order of each partition."""
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Return no records of these partitions until `resume`; they stay this member's."""
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Return records of these partitions again."""
+
+    def seek(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Return records of a partition again, from an offset that was returned and is not committed."""
+
+    def positions(self) -> Mapping[TopicPartition, int | None]:
+        """Return, for each partition that is this member's, one past the last record that was returned."""
+
+    def valid(self, topic_partition: TopicPartition) -> bool:
+        """Whether a partition is this member's at this moment, so that a record of it may be handled."""
+
+    def epoch(self, topic_partition: TopicPartition) -> int:
+        """Return a number that grows whenever a partition changes hands."""
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit how far partitions are finished: one past the last record that is, with all before it."""
+
+    async def caught_up(self) -> bool:
+        """Whether every record that is there now was returned; for tests."""
+
+    async def leave(self, timeout_s: float) -> None:
+        """Give all partitions up (the listener is told), leave the group, and close."""
+
+
+class LetterStream(Protocol):
+    """Where dead letters go that do not go to a topic."""
+
+    async def write(self, record: ConsumerRecord, headers: Headers) -> None:
+        """Write a record with what is said of it, and wait until it is safe."""
+
+    async def close(self) -> None:
+        """Close."""
+
+
+@runtime_checkable
+class Elsewhere(Protocol):
+    """What `@app.worker` takes in place of topics: it says what is read, and opens it."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What stands in the place of the topics' names."""
+
+    def check(self, *, delivery: str) -> None:
+        """Refuse what cannot be.
+
+        Raises:
+            ConfigError: It cannot be read with this kind of delivery.
+        """
+
+    def open_source(self, group: str, *, delivery: str) -> Source:
+        """Return a new member of a group; called on the event loop that it is used on."""
+
+    def open_letters(self, place: str) -> LetterStream:
+        """Return what writes dead letters to a place that is no topic.
+
+        Raises:
+            ConfigError: There is no such kind of place.
+        """

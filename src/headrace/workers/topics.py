@@ -1,0 +1,93 @@
+"""Topics as what a worker reads from."""
+
+from __future__ import annotations
+
+from headrace.clients.consumer.aio import Consumer
+from headrace.errors import ConfigError
+from headrace.types import TopicPartition
+from headrace.workers.outlet import Outlet
+from headrace.workers.settings import WorkerSettings
+from headrace.workers.source import Listener, Source
+
+
+def _assignor(settings: WorkerSettings) -> str | None:
+    """Members keep their partitions through a rebalance; None leaves the division to the group, or its coordinator."""
+    named = {name.replace("_", "."): value for name, value in settings.consumer.items()}
+    by_members = named.get("group.protocol", "classic") == "classic"
+    return "cooperative-sticky" if by_members and not settings.attached else None
+
+
+class TopicSource(Consumer):
+    """The consumer of a worker, with the worker's retry topics."""
+
+    def __init__(self, settings: WorkerSettings, outlet: Outlet) -> None:
+        exactly_once = settings.delivery == "exactly_once"
+        super().__init__(
+            outlet.target,
+            **{
+                "group": settings.group,
+                "auto_offset_reset": "earliest",
+                "assignor": _assignor(settings),
+                **settings.consumer,
+                **({"isolation_level": "read_committed"} if exactly_once else {}),
+                "enable_auto_commit": False,
+                "serde": "bytes",
+                "key_serde": "bytes",
+            },
+        )
+        self._settings = settings
+        self._outlet = outlet
+        if settings.retry.topics and self.begins_late:
+            raise ConfigError("Retry(topics=True) needs auto_offset_reset='earliest'")
+
+    @property
+    def begins_late(self) -> bool:
+        """Whether reading begins at the end where nothing is committed."""
+        return self.config.auto_offset_reset != "earliest"
+
+    @property
+    def commit_timeout_s(self) -> float:
+        """For how long a last commit is tried again."""
+        return self.config.request_timeout_ms / 1000
+
+    async def begin(self, listener: Listener) -> None:
+        """Join the group, with the retry topics, which are created if need be."""
+        settings = self._settings
+        waiting = settings.retry_topics()
+        if waiting:
+            counts = await self._outlet.partition_counts(settings.topics)
+            wanted = {name: counts[topic] or -1 for name, topic in waiting.items()}
+            await self._outlet.create_topics(wanted, delayed=True)
+        await self.subscribe(
+            [*settings.topics, *waiting] or None,
+            pattern=settings.pattern,
+            exclude=settings.exclude(),
+            listener=listener,
+        )
+
+    def valid(self, topic_partition: TopicPartition) -> bool:  # noqa: ARG002 - other sources look at it
+        """Say yes: the worker is told before a partition is another's, or the group refuses its commit."""
+        return True
+
+    def epoch(self, topic_partition: TopicPartition) -> int:  # noqa: ARG002 - all partitions have the group's
+        """Return the generation of the group."""
+        return self.group_metadata().generation_id
+
+    async def caught_up(self) -> bool:
+        """Whether every record that is there now was returned; not before there are partitions."""
+        if not self.joined:
+            return False
+        ends = await self.end_offsets(self.positions())
+        positions = self.positions()
+        return bool(ends) and all((positions.get(name) or 0) >= end for name, end in ends.items())
+
+    async def leave(self, timeout_s: float) -> None:
+        """Give up all partitions, which has the worker commit them, leave the group, and close."""
+        await self.close(commit=False, timeout_s=timeout_s)
+
+
+def open_source(settings: WorkerSettings, outlet: Outlet) -> Source:
+    """Return what a worker reads from: a new member of its group."""
+    if settings.elsewhere is not None:
+        return settings.elsewhere.open_source(settings.group, delivery=settings.delivery)
+    return TopicSource(settings, outlet)
