@@ -4,6 +4,8 @@
         bill_everything(headrace_broker.bootstrap, headrace_topic)
         headrace_broker.wait_caught_up("billing")
 
+For programs that use Kinesis there are fakes of it, and of DynamoDB: `headrace.testing.kinesis`.
+
 Nothing here is loaded before it is used: pytest imports this package at every start, wherever Headrace is installed.
 """
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from headrace.testing.faults import drop_connection as drop_connection
     from headrace.testing.faults import error as error
     from headrace.testing.interception import Exchange as Exchange
+    from headrace.testing.kinesis.aws import FakeAws as FakeAws
+    from headrace.testing.kinesis.machine import FakeKinesis as FakeKinesis
     from headrace.testing.process import BrokerProcess as BrokerProcess
 
 _HOMES = {
@@ -32,6 +36,8 @@ _HOMES = {
     "BrokerProcess": "headrace.testing.process",
     "Clients": "headrace.testing.clients",
     "Exchange": "headrace.testing.interception",
+    "FakeAws": "headrace.testing.kinesis.aws",
+    "FakeKinesis": "headrace.testing.kinesis.machine",
     "Fault": "headrace.testing.faults",
     "HeadraceContainer": "headrace.testing.container",
     "KafkaContainer": "headrace.testing.container",

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from headrace.streams.clock import Clock
     from headrace.testing.broker import Broker
     from headrace.testing.clients import Clients
+    from headrace.testing.kinesis.aws import FakeAws
+    from headrace.testing.kinesis.machine import FakeKinesis
     from headrace.testing.process import BrokerProcess
 
 Scope = Literal["session", "package", "module", "class", "function"]
@@ -211,6 +213,63 @@ def client(broker: str | None = None, *, scope: Scope = "function") -> Any:
         found = _of(request, broker)
         with Clients(_target(found), **_properties(found)) as clients:
             yield clients
+
+    return made
+
+
+def aws(*, scope: Scope = "function", **options: Any) -> Any:
+    """Make a fixture of a `headrace.testing.FakeAws` that runs in a thread of its own.
+
+    Args:
+        scope: How long it lives.
+        **options: More for `FakeAws`, such as `limits`, `transition_ms` and `shard_end`.
+    """
+
+    @pytest.fixture(scope=scope)
+    def made() -> Iterator[FakeAws]:
+        """Fakes of Kinesis and DynamoDB on a free port, see `headrace.testing.FakeAws`."""
+        from headrace.testing.kinesis.aws import FakeAws  # noqa: PLC0415 - pytest starts without it
+
+        with FakeAws(**options) as running:
+            yield running
+
+    return made
+
+
+def kinesis(aws: str = "headrace_aws", *, scope: Scope = "function") -> Any:
+    """Make a fixture of the `headrace.testing.FakeKinesis` of a fake of AWS.
+
+    Args:
+        aws: The name of the fake's fixture.
+        scope: How long it lives.
+    """
+
+    @pytest.fixture(scope=scope)
+    def made(request: pytest.FixtureRequest) -> FakeKinesis:
+        """The Kinesis of `headrace_aws`, see `headrace.testing.FakeKinesis`."""
+        found: FakeKinesis = request.getfixturevalue(aws).kinesis
+        return found
+
+    return made
+
+
+def stream(aws: str = "headrace_aws", *, shards: int = 1, scope: Scope = "function") -> Any:
+    """Make a fixture of the name of a stream that is created for it.
+
+    Args:
+        aws: The name of the fixture of the fake of AWS.
+        shards: How many shards it has, unless the test says so by `@pytest.mark.headrace_stream(shards=2)`.
+        scope: How long it lives.
+    """
+
+    @pytest.fixture(scope=scope)
+    def made(request: pytest.FixtureRequest) -> str:
+        """The name of a stream for this test alone."""
+        mark = request.node.get_closest_marker("headrace_stream")
+        wanted = {"shards": shards, **(mark.kwargs if mark else {})}
+        name = unique_name(request.node.name)
+        request.getfixturevalue(aws).kinesis.create_stream(name, **wanted)
+        return name
 
     return made
 

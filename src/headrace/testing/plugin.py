@@ -1,4 +1,4 @@
-"""The pytest plugin: fixtures of brokers, topics and clients. `pytest --fixtures` shows them.
+"""The pytest plugin: fixtures of brokers, topics and clients, of fakes of AWS and streams. `pytest --fixtures` shows them.
 
 pytest loads it wherever Headrace is installed, so it imports nothing else of Headrace but the makers of fixtures.
 """
@@ -23,6 +23,9 @@ headrace_bootstrap = factories.bootstrap()
 headrace_topic = factories.topic()
 headrace_admin = factories.admin()
 headrace_client = factories.client()
+headrace_aws = factories.aws()
+headrace_kinesis = factories.kinesis()
+headrace_stream = factories.stream()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,6 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         "headrace_topic(partitions=1, **options): how headrace_topic is created, see headrace.Admin.create_topic",
     )
+    config.addinivalue_line("markers", "headrace_stream(shards=1): how headrace_stream is created")
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,147 @@
+"""The fakes of Kinesis and DynamoDB on one address, for tests of programs that use them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from headrace.errors import ConfigError
+from headrace.streams.clock import Clock
+from headrace.testing.clock import LeapingClock
+from headrace.testing.kinesis.limits import Limits
+from headrace.testing.kinesis.machine import FakeKinesis
+from headrace.testing.kinesis.service import Service
+from headrace.testing.kinesis.world import ShardEnd
+
+if TYPE_CHECKING:
+    from headrace.testing.kinesis.server import Server
+
+
+class FakeAws:
+    """Kinesis and DynamoDB in this process, on a free port of 127.0.0.1.
+
+        with FakeAws() as aws:
+            aws.kinesis.create_stream("orders", 2)
+            client = boto3.client("kinesis", **aws.client_options)
+
+    With `with` it runs in a thread of its own, with `async with` on the caller's loop.
+
+    Attributes:
+        kinesis: The streams.
+        clock: The time of both.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock | None = None,
+        limits: Limits | None = None,
+        transition_ms: int = 0,
+        shard_end: ShardEnd = "with_data",
+        region: str | None = None,
+    ) -> None:
+        """Make an account with nothing in it.
+
+        Args:
+            clock: Its time; None is the process's, which `advance` moves ahead.
+            limits: What Kinesis allows; `Limits().unthrottled()` has no limits by the second.
+            transition_ms: How long a stream is CREATING, UPDATING or DELETING; 0: such a change is done at once.
+            shard_end: How reading a closed shard ends, see `FakeKinesis`.
+            region: The only region where there is anything; None: every region has the same.
+        """
+        self.clock: Clock = clock or LeapingClock()
+        self.region = region or "us-east-1"
+        self.kinesis = FakeKinesis(
+            clock=self.clock,
+            limits=limits,
+            transition_ms=transition_ms,
+            shard_end=shard_end,
+            region=self.region,
+        )
+        self._only_region = region
+        self._server: Server | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def endpoint_url(self) -> str:
+        """Where clients reach it.
+
+        Raises:
+            ConfigError: It was not started.
+        """
+        if self._server is None:
+            raise ConfigError(
+                "the fake of AWS does not run: start it, or use it in a with statement"
+            )
+        return f"http://127.0.0.1:{self._server.port}"
+
+    @property
+    def client_options(self) -> dict[str, str]:
+        """Return what a client of boto3 or aiobotocore needs: address, region and a key that opens nothing."""
+        return {
+            "endpoint_url": self.endpoint_url,
+            "region_name": self.region,
+            "aws_access_key_id": "fake",
+            "aws_secret_access_key": "fake",
+        }
+
+    def advance(self, milliseconds: int) -> None:
+        """Let time pass at once: iterators expire, records are forgotten, budgets are full again."""
+        self.kinesis.advance(milliseconds)
+
+    def start(self) -> Self:
+        """Run in a thread of its own."""
+        server = self._make_server()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="headrace-fake-aws", daemon=True)  # fmt: skip
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(server.start(), self._loop).result()
+        self._server = server
+        return self
+
+    def stop(self) -> None:
+        """End the thread; what is stored stays."""
+        if self._loop is None or self._thread is None or self._server is None:
+            return
+        asyncio.run_coroutine_threadsafe(self._server.stop(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._server = self._loop = self._thread = None
+
+    def _make_server(self) -> Server:
+        if self._server is not None:
+            raise ConfigError("the fake of AWS runs already")
+        try:
+            from headrace.testing.kinesis.server import Server  # noqa: PLC0415 - aiohttp is optional
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                "the fake of AWS needs aiohttp: pip install 'headrace[kinesis]'"
+            ) from error
+        services: dict[str, Service] = {"Kinesis_20131202": self.kinesis}
+        return Server(services, self._only_region)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        server = self._make_server()
+        await server.start()
+        self._server = server
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        assert self._server is not None
+        await self._server.stop()
+        self._server = None

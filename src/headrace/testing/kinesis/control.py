@@ -1,0 +1,170 @@
+"""Streams as wholes: create, describe, list, delete, and their settings."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headrace.testing.kinesis.calls import Call
+from headrace.testing.kinesis.errors import AwsError, in_use, invalid
+from headrace.testing.kinesis.limits import KIB
+from headrace.testing.kinesis.stream import ACCOUNT, ACTIVE, CREATING, DELETING, UPDATING, Stream
+from headrace.testing.kinesis.world import World
+
+_MODE: Final = "StreamModeDetails"
+_ON_DEMAND_SHARDS: Final = 4
+_DEFAULT_PAGE: Final = 100
+_SHORTEST_RETENTION_HOURS: Final = 24
+_LONGEST_RETENTION_HOURS: Final = 8_760
+
+
+def create_stream(world: World, call: Call) -> None:
+    """Create a stream."""
+    request = call.request
+    name = request["StreamName"]
+    world.settle(call.now_ms)
+    if name in world.streams:
+        raise in_use(f"Stream {name} under account {ACCOUNT} already exists.")
+    mode = request.get(_MODE, {}).get("StreamMode", "PROVISIONED")
+    shards = request.get("ShardCount", _ON_DEMAND_SHARDS if mode == "ON_DEMAND" else None)
+    if shards is None:
+        raise invalid("ShardCount must be specified for a stream of mode PROVISIONED.")
+    stream = Stream(name, world.arn(name), shards, call.now_ms, mode)
+    stream.max_record_bytes = request.get("MaxRecordSizeInKiB", KIB) * KIB
+    world.streams[name] = stream
+    world.begin(stream, CREATING, call.now_ms, stream.build)
+
+
+def delete_stream(world: World, call: Call) -> None:
+    """Delete a stream; its consumers of fan-out go with it, if that is asked for."""
+    stream = world.stream(call)
+    if stream.status == DELETING:
+        return
+    readers = [each for each in world.consumers.values() if each.stream is stream]
+    if readers and not call.request.get("EnforceConsumerDeletion"):
+        raise in_use(f"Stream {stream.name} under account {ACCOUNT} has enhanced consumers registered and EnforceConsumerDeletion is not set.")  # fmt: skip
+    world.begin(stream, DELETING, call.now_ms, lambda _: world.remove(stream))
+
+
+def list_streams(world: World, call: Call) -> dict[str, object]:
+    """List streams by name."""
+    world.settle(call.now_ms)
+    after = call.request.get("NextToken") or call.request.get("ExclusiveStartStreamName") or ""
+    limit = call.request.get("Limit", _DEFAULT_PAGE)
+    names = sorted(name for name in world.streams if name > after)
+    page = names[:limit]
+    told: dict[str, object] = {
+        "StreamNames": page,
+        "HasMoreStreams": len(names) > limit,
+        "StreamSummaries": [_summary(world.streams[name]) for name in page],
+    }
+    return told | ({"NextToken": page[-1]} if len(names) > limit else {})
+
+
+def describe_stream_summary(world: World, call: Call) -> dict[str, object]:
+    """Describe a stream without its shards."""
+    stream = world.stream(call)
+    consumers = sum(each.stream is stream for each in world.consumers.values())
+    told = _described(stream) | {
+        "OpenShardCount": len(stream.open_shards()),
+        "ConsumerCount": consumers,
+        "MaxRecordSizeInKiB": stream.max_record_bytes // KIB,
+    }
+    return {"StreamDescriptionSummary": told}
+
+
+def describe_stream(world: World, call: Call) -> dict[str, object]:
+    """Describe a stream with a page of its shards."""
+    stream = world.stream(call)
+    after = call.request.get("ExclusiveStartShardId", "")
+    limit = call.request.get("Limit", _DEFAULT_PAGE)
+    shards = [shard for shard in stream.listed(call.now_ms) if shard.name > after]
+    told = _described(stream) | {
+        "Shards": [shard.described() for shard in shards[:limit]],
+        "HasMoreShards": len(shards) > limit,
+    }
+    return {"StreamDescription": told}
+
+
+def _summary(stream: Stream) -> dict[str, object]:
+    return {
+        "StreamName": stream.name,
+        "StreamARN": stream.arn,
+        "StreamStatus": stream.status,
+        "StreamModeDetails": {"StreamMode": stream.mode},
+        "StreamCreationTimestamp": stream.created_ms / 1000,
+    }
+
+
+def _described(stream: Stream) -> dict[str, object]:
+    encryption: dict[str, object] = {"EncryptionType": "NONE"}
+    if stream.key_id:
+        encryption = {"EncryptionType": "KMS", "KeyId": stream.key_id}
+    return (
+        _summary(stream)
+        | {"RetentionPeriodHours": stream.retention_hours, "EnhancedMonitoring": [{"ShardLevelMetrics": []}]}
+        | encryption
+    )  # fmt: skip
+
+
+def increase_retention(world: World, call: Call) -> None:
+    """Keep records longer."""
+    _set_retention(world, call, grow=True)
+
+
+def decrease_retention(world: World, call: Call) -> None:
+    """Keep records for less time."""
+    _set_retention(world, call, grow=False)
+
+
+def _set_retention(world: World, call: Call, *, grow: bool) -> None:
+    stream = world.stream(call)
+    hours = call.request["RetentionPeriodHours"]
+    if not _SHORTEST_RETENTION_HOURS <= hours <= _LONGEST_RETENTION_HOURS:
+        raise invalid(
+            f"Retention period must be between {_SHORTEST_RETENTION_HOURS} and {_LONGEST_RETENTION_HOURS} hours, not {hours}."
+        )
+    if (hours < stream.retention_hours) if grow else (hours > stream.retention_hours):
+        raise invalid(
+            f"Requested retention period ({hours} hours) for stream {stream.name} can not be "
+            f"{'shorter' if grow else 'longer'} than the existing retention period ({stream.retention_hours} hours)."
+        )
+    stream.require_active()
+    stream.retention_hours = hours
+
+
+def update_max_record_size(world: World, call: Call) -> None:
+    """Allow larger records."""
+    stream = world.stream(call)
+    stream.require_active()
+    stream.max_record_bytes = call.request["MaxRecordSizeInKiB"] * KIB
+
+
+def update_stream_mode(world: World, call: Call) -> None:
+    """Change between provisioned and on demand."""
+    stream = world.stream(call)
+    stream.require_active()
+    stream.mode = call.request[_MODE]["StreamMode"]
+
+
+def start_encryption(world: World, call: Call) -> None:
+    """Encrypt what comes; the fake only says so."""
+    stream = world.stream(call)
+    stream.require_active()
+    stream.key_id = call.request["KeyId"]
+    world.begin(stream, UPDATING, call.now_ms, lambda _: None)
+
+
+def stop_encryption(world: World, call: Call) -> None:
+    """Encrypt no more."""
+    stream = world.stream(call)
+    stream.require_active()
+    stream.key_id = None
+    world.begin(stream, UPDATING, call.now_ms, lambda _: None)
+
+
+def require_provisioned(stream: Stream) -> None:
+    """Refuse to reshard a stream that AWS reshards by itself."""
+    if stream.mode != "PROVISIONED":
+        raise AwsError("ValidationException", f"Stream {stream.name} is in mode {stream.mode}: its shards are managed by the service.")  # fmt: skip
+    if stream.status != ACTIVE:
+        stream.require_active()

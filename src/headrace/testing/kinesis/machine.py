@@ -1,0 +1,180 @@
+"""The fake of Kinesis: requests in, replies out, and nothing else. No socket, no thread, no clock but the given one."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from headrace.streams.clock import Clock
+from headrace.testing.kinesis import control, listing, putting, reading, resharding
+from headrace.testing.kinesis.calls import Call
+from headrace.testing.kinesis.errors import AwsError
+from headrace.testing.kinesis.faults import Reply
+from headrace.testing.kinesis.limits import Limits
+from headrace.testing.kinesis.service import Service, replied
+from headrace.testing.kinesis.shard import Shard, StoredRecord
+from headrace.testing.kinesis.stream import Stream
+from headrace.testing.kinesis.validation import validate
+from headrace.testing.kinesis.world import ShardEnd, World, stream_name
+
+Operation = Callable[[World, Call], dict[str, object] | bytes | None]
+
+OPERATIONS: Final[Mapping[str, Operation]] = {
+    "CreateStream": control.create_stream,
+    "DecreaseStreamRetentionPeriod": control.decrease_retention,
+    "DeleteStream": control.delete_stream,
+    "DescribeStream": control.describe_stream,
+    "DescribeStreamSummary": control.describe_stream_summary,
+    "GetRecords": reading.get_records,
+    "GetShardIterator": reading.get_shard_iterator,
+    "IncreaseStreamRetentionPeriod": control.increase_retention,
+    "ListShards": listing.list_shards,
+    "ListStreams": control.list_streams,
+    "MergeShards": resharding.merge_shards,
+    "PutRecord": putting.put_record,
+    "PutRecords": putting.put_records,
+    "SplitShard": resharding.split_shard,
+    "StartStreamEncryption": control.start_encryption,
+    "StopStreamEncryption": control.stop_encryption,
+    "UpdateMaxRecordSize": control.update_max_record_size,
+    "UpdateShardCount": resharding.update_shard_count,
+    "UpdateStreamMode": control.update_stream_mode,
+}
+
+
+class Put(NamedTuple):
+    """Where a record went.
+
+    Attributes:
+        shard: The shard's name.
+        sequence_number: The record's.
+    """
+
+    shard: str
+    sequence_number: str
+
+
+class FakeKinesis(Service):
+    """Kinesis in memory: streams, shards, iterators, the limits and refusals of AWS.
+
+    `handle` is what clients reach; all other methods are the test's own, for which no limit by the second counts.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock | None = None,
+        limits: Limits | None = None,
+        transition_ms: int = 0,
+        shard_end: ShardEnd = "with_data",
+        region: str = "us-east-1",
+    ) -> None:
+        """Make an account without streams.
+
+        Args:
+            clock: Its time; None is the process's, which `advance` moves ahead.
+            limits: What it allows; `Limits().unthrottled()` has no limits by the second.
+            transition_ms: How long a stream is CREATING, UPDATING or DELETING; 0: such a change is done at once.
+            shard_end: How reading a closed shard ends: NextShardIterator is missing together with the last records
+                ("with_data"), or in one more answer without records ("extra_call"). Both have been seen.
+            region: What ARNs say.
+        """
+        super().__init__(clock)
+        self.world = World(
+            region=region,
+            limits=limits or Limits(),
+            transition_ms=transition_ms,
+            shard_end=shard_end,
+        )
+
+    def create_stream(self, name: str, shards: int = 1, **members: Any) -> str:
+        """Create a stream; return its ARN."""
+        self.call("CreateStream", StreamName=name, ShardCount=shards, **members)
+        return self.world.arn(name)
+
+    def put(self, stream: str, data: bytes, partition_key: str = "key", *, explicit_hash_key: int | None = None) -> Put:  # fmt: skip
+        """Write a record."""
+        chosen = {} if explicit_hash_key is None else {"ExplicitHashKey": str(explicit_hash_key)}
+        told = self.call("PutRecord", StreamName=stream, Data=b64encode(data).decode(), PartitionKey=partition_key, **chosen)  # fmt: skip
+        return Put(told["ShardId"], told["SequenceNumber"])
+
+    def records(self, stream: str, shard: str | None = None) -> list[StoredRecord]:
+        """Return what a stream has, or one shard of it: shard by shard, each in order."""
+        with self.lock:
+            found = self._stream(stream)
+            shards = found.shards.values() if shard is None else [found.shard(shard)]
+            return [record for each in shards for record in each.records()]
+
+    def shards(self, stream: str, *, only_open: bool = False) -> list[Shard]:
+        """Return a stream's shards: all, by number, or the open ones, by hash key."""
+        with self.lock:
+            found = self._stream(stream)
+            return found.open_shards() if only_open else list(found.shards.values())
+
+    def split(self, stream: str, shard: str, at: int | None = None) -> None:
+        """Split a shard, in the middle unless it is said where."""
+        with self.lock:
+            first, last = self._stream(stream).shard(shard).hash_range
+            middle = str((first + last) // 2 + 1 if at is None else at)
+            self.call("SplitShard", StreamName=stream, ShardToSplit=shard, NewStartingHashKey=middle)  # fmt: skip
+
+    def merge(self, stream: str, shard: str, adjacent: str) -> None:
+        """Merge two shards."""
+        self.call("MergeShards", StreamName=stream, ShardToMerge=shard, AdjacentShardToMerge=adjacent)  # fmt: skip
+
+    def reshard(self, stream: str, shards: int) -> None:
+        """Have a number of shards, at most the double and at least the half of what there is."""
+        self.call("UpdateShardCount", StreamName=stream, TargetShardCount=shards, ScalingType="UNIFORM_SCALING")  # fmt: skip
+
+    def expire_iterators(self) -> None:
+        """Let all iterators and tokens of next pages expire that were given out so far."""
+        with self.lock:
+            self.world.tokens.expire()
+
+    def _stream(self, name: str) -> Stream:
+        return self.world.named(name, self.clock.now_ms())
+
+    def locate(self, call: Call) -> None:
+        """Note the stream and the shard that a request is about."""
+        call.stream = stream_name(call.request)
+        if call.operation == "GetRecords":
+            self._locate_iterator(call)
+            return
+        for member in ("ShardId", "ShardToSplit", "ShardToMerge"):
+            if isinstance(shard := call.request.get(member), str):
+                call.shard = shard
+                return
+
+    def _locate_iterator(self, call: Call) -> None:
+        token = call.request.get("ShardIterator")
+        try:
+            place, *_ = self.world.tokens.peek_iterator(str(token), call.now_ms, self.world.limits)
+        except AwsError:
+            return
+        call.stream, call.shard = place.stream, f"shardId-{place.shard:012d}"
+
+    def perform(self, call: Call) -> Reply:
+        """Do what a request asks for."""
+        operation = OPERATIONS.get(call.operation)
+        if operation is None:
+            raise AwsError("UnknownOperationException", f"the fake has no operation {call.operation!r}")  # fmt: skip
+        validate(call.operation, call.request)
+        self.world.admit(call)
+        return replied(operation(self.world, call))
+
+    def undisturbed(self, call: Call) -> Reply:
+        """Do what the test itself asks for, without limits by the second."""
+        limits = self.world.limits
+        self.world.limits = limits.unthrottled()
+        try:
+            return self.perform(call)
+        finally:
+            self.world.limits = limits
+
+    def answer_empty(self, call: Call) -> Reply:
+        """Answer a GetRecords without records."""
+        if call.operation != "GetRecords":
+            return super().answer_empty(call)
+        validate(call.operation, call.request)
+        return replied(reading.nothing_yet(self.world, call))

@@ -1,0 +1,121 @@
+"""PutRecord and PutRecords."""
+
+from __future__ import annotations
+
+import binascii
+from typing import Any, Final, NamedTuple
+
+from headrace.testing.kinesis.calls import Call
+from headrace.testing.kinesis.errors import THROTTLED, AwsError, invalid, malformed
+from headrace.testing.kinesis.limits import MIB
+from headrace.testing.kinesis.numbers import LAST_HASH_KEY, hash_key
+from headrace.testing.kinesis.shard import Shard
+from headrace.testing.kinesis.stream import ACCOUNT, Stream
+from headrace.testing.kinesis.world import World
+
+_LONGEST_KEY: Final = 256
+
+
+class Entry(NamedTuple):
+    """A record that is to be written.
+
+    Attributes:
+        data: Its bytes in base64.
+        partition_key: Its key.
+        size: How many bytes it counts: data and partition key.
+        shard: Where it belongs.
+    """
+
+    data: str
+    partition_key: str
+    size: int
+    shard: Shard
+
+
+def put_record(world: World, call: Call) -> dict[str, object]:
+    """Write one record."""
+    stream = world.usable(call)
+    entry = _entry(call.request, stream, "")
+    call.shard = entry.shard.name
+    sequence = _store(world, stream, entry, call.now_ms)
+    if sequence is None:
+        raise AwsError(THROTTLED, throttled_message(stream, entry.shard))
+    told: dict[str, object] = {"ShardId": entry.shard.name, "SequenceNumber": str(sequence)}
+    return told | _encryption(stream)
+
+
+def put_records(world: World, call: Call) -> dict[str, object]:
+    """Write records, each for itself: some may be refused."""
+    rows = call.request["Records"]
+    most = world.limits.put_request_records
+    if not 1 <= len(rows) <= most:
+        raise malformed("[...]", "Records", f"have length between 1 and {most}")
+    stream = world.usable(call)
+    entries = [_entry(row, stream, f"records.{at}.member.") for at, row in enumerate(rows, 1)]
+    if sum(entry.size for entry in entries) > world.limits.put_request_bytes:
+        raise invalid(f"Records size exceeds {world.limits.put_request_bytes // MIB} MB limit")
+    told = [_put_one(world, stream, entry, call, at) for at, entry in enumerate(entries)]
+    if len({entry.shard.name for entry in entries}) == 1:
+        call.shard = entries[0].shard.name
+    failed = sum("ErrorCode" in each for each in told)
+    return {"FailedRecordCount": failed, "Records": told} | _encryption(stream)
+
+
+def throttled_message(stream: Stream, shard: Shard) -> str:
+    """Return what AWS says when a shard has had enough."""
+    return f"Rate exceeded for shard {shard.name} in stream {stream.name} under account {ACCOUNT}."
+
+
+def _put_one(world: World, stream: Stream, entry: Entry, call: Call, at: int) -> dict[str, str]:
+    if at in call.failing:
+        kind = call.failing[at]
+        internal = "Internal service failure."
+        message = throttled_message(stream, entry.shard) if kind == THROTTLED else internal
+        return {"ErrorCode": kind, "ErrorMessage": message}
+    sequence = _store(world, stream, entry, call.now_ms)
+    if sequence is None:
+        return {"ErrorCode": THROTTLED, "ErrorMessage": throttled_message(stream, entry.shard)}
+    return {"SequenceNumber": str(sequence), "ShardId": entry.shard.name}
+
+
+def _entry(row: dict[str, Any], stream: Stream, where: str) -> Entry:
+    data, key = row.get("Data"), row.get("PartitionKey")
+    if not isinstance(data, str):
+        raise malformed(None, f"{where}data", "not be null")
+    if not isinstance(key, str):
+        raise malformed(None, f"{where}partitionKey", "not be null")
+    if not 1 <= len(key) <= _LONGEST_KEY:
+        raise malformed(key, f"{where}partitionKey", "have length between 1 and 256")
+    try:
+        size = len(binascii.a2b_base64(data, strict_mode=True)) if data else 0
+    except binascii.Error as error:
+        raise AwsError("SerializationException", "Data is not base64") from error
+    size += len(key.encode())
+    if size > stream.max_record_bytes:
+        most = stream.max_record_bytes
+        raise malformed("java.nio.HeapByteBuffer", f"{where}data", f"have length less than or equal to {most}")  # fmt: skip
+    return Entry(data, key, size, _shard_for(row, key, stream))
+
+
+def _shard_for(row: dict[str, Any], partition_key: str, stream: Stream) -> Shard:
+    explicit = row.get("ExplicitHashKey")
+    if explicit is None:
+        return stream.shard_of(hash_key(partition_key))
+    key = int(explicit) if str(explicit).isdecimal() else -1
+    if not 0 <= key <= LAST_HASH_KEY:
+        raise invalid(
+            "Invalid ExplicitHashKey. ExplicitHashKey must be in the range: [0, 2^128-1]. "
+            f"Specified value was {explicit}"
+        )
+    return stream.shard_of(key)
+
+
+def _store(world: World, stream: Stream, entry: Entry, now_ms: int) -> int | None:
+    """Write a record; None if the shard has had enough for this second."""
+    if not entry.shard.put_budget.take(now_ms, entry.size, world.limits):
+        return None
+    return entry.shard.append(stream.next_record(), now_ms, entry.data, entry.size, entry.partition_key)  # fmt: skip
+
+
+def _encryption(stream: Stream) -> dict[str, object]:
+    return {"EncryptionType": "KMS"} if stream.key_id else {}

@@ -1,0 +1,98 @@
+"""SplitShard, MergeShards and UpdateShardCount."""
+
+from __future__ import annotations
+
+from headrace.core.lease.lease import HashRange
+from headrace.testing.kinesis.calls import Call
+from headrace.testing.kinesis.control import require_provisioned
+from headrace.testing.kinesis.errors import AwsError, invalid
+from headrace.testing.kinesis.numbers import uniform_ranges
+from headrace.testing.kinesis.shard import Shard
+from headrace.testing.kinesis.stream import ACCOUNT, UPDATING, Stream
+from headrace.testing.kinesis.world import World
+
+
+def split_shard(world: World, call: Call) -> None:
+    """Make two shards of one."""
+    stream = world.stream(call)
+    require_provisioned(stream)
+    shard = stream.open_shard(call.request["ShardToSplit"])
+    at = int(call.request["NewStartingHashKey"])
+    first, last = shard.hash_range
+    if not first + 1 < at < last:
+        raise invalid(
+            f"NewStartingHashKey {at} used in SplitShard() on shard {shard.name} in stream {stream.name} under account "
+            f"{ACCOUNT} is not both greater than one plus the shard's StartingHashKey {first} and less than the shard's "
+            f"EndingHashKey {last}."
+        )
+    world.begin(stream, UPDATING, call.now_ms, lambda now_ms: _split(stream, shard, at, now_ms))
+
+
+def merge_shards(world: World, call: Call) -> None:
+    """Make one shard of two neighbours."""
+    stream = world.stream(call)
+    require_provisioned(stream)
+    one = stream.open_shard(call.request["ShardToMerge"])
+    other = stream.open_shard(call.request["AdjacentShardToMerge"])
+    low, high = sorted((one.hash_range, other.hash_range))
+    if low.last + 1 != high.first:
+        raise invalid(
+            f"Shards {one.name} and {other.name} in stream {stream.name} under account {ACCOUNT} are not an adjacent pair "
+            "of shards eligible for merging"
+        )
+    world.begin(stream, UPDATING, call.now_ms, lambda now_ms: _merge(stream, one, other, now_ms))
+
+
+def update_shard_count(world: World, call: Call) -> dict[str, object]:
+    """Split and merge until there are so many shards, with equal ranges of hash keys."""
+    stream = world.stream(call)
+    require_provisioned(stream)
+    current = len(stream.open_shards())
+    target = call.request["TargetShardCount"]
+    if not (current + 1) // 2 <= target <= current * 2:
+        raise AwsError(
+            "LimitExceededException",
+            f"UpdateShardCount cannot scale stream {stream.name} under account {ACCOUNT} from {current} to {target} shards: "
+            "at most to the double or the half of what there is.",
+        )
+    if target != current:
+        world.begin(stream, UPDATING, call.now_ms, lambda now_ms: _scale(stream, target, now_ms))
+    return {
+        "StreamName": stream.name,
+        "StreamARN": stream.arn,
+        "CurrentShardCount": current,
+        "TargetShardCount": target,
+    }
+
+
+def _split(stream: Stream, shard: Shard, at: int, now_ms: int) -> None:
+    first, last = shard.hash_range
+    ranges = (HashRange(first, at - 1), HashRange(at, last))
+    shard.close(now_ms, [stream.add_shard(each, now_ms, (shard,)) for each in ranges])
+
+
+def _merge(stream: Stream, one: Shard, other: Shard, now_ms: int) -> None:
+    joined = HashRange(
+        min(one.hash_range.first, other.hash_range.first),
+        max(one.hash_range.last, other.hash_range.last),
+    )
+    child = stream.add_shard(joined, now_ms, (one, other))
+    one.close(now_ms, [child])
+    other.close(now_ms, [child])
+
+
+def _scale(stream: Stream, target: int, now_ms: int) -> None:
+    """Split at every border that is wanted and missing, then merge what lies between two of them.
+
+    On the way there are shards that live but a moment, as AWS warns.
+    """
+    ranges = uniform_ranges(target)
+    for border in [each.first for each in ranges[1:]]:
+        for shard in stream.open_shards():
+            if shard.hash_range.first < border <= shard.hash_range.last:
+                _split(stream, shard, border, now_ms)
+    for wanted in ranges:
+        inside = [each for each in stream.open_shards() if wanted.first <= each.hash_range.first <= wanted.last]  # fmt: skip
+        while len(inside) > 1:
+            _merge(stream, inside[0], inside[1], now_ms)
+            inside = [each for each in stream.open_shards() if wanted.first <= each.hash_range.first <= wanted.last]  # fmt: skip

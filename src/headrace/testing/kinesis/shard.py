@@ -1,0 +1,177 @@
+"""One shard: its records, encoded once as the JSON that every read of them returns."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import NamedTuple
+
+import msgspec
+
+from headrace.core.lease.lease import HashRange
+from headrace.testing.kinesis.limits import PutBudget, ReadBudget, Window
+from headrace.testing.kinesis.numbers import LAST_COUNTER, sequence_number
+
+
+class Slice(NamedTuple):
+    """Records that a read returns: JSON objects divided by commas, and how far it came."""
+
+    body: bytes
+    records: int
+    size: int
+    next_sequence: int
+    is_last: bool
+    """Whether nothing follows that was written by now."""
+    behind_ms: int
+
+
+class StoredRecord(msgspec.Struct, rename="pascal"):
+    """A record as a reader gets it."""
+
+    sequence_number: str
+    approximate_arrival_timestamp: float
+    data: bytes
+    partition_key: str
+
+
+class Shard:
+    """A range of hash keys and the records that fell there, in order.
+
+    Attributes:
+        number: The one in its name.
+        parents: The shards that it came from: none, the one that was split, or the two that were merged.
+        created_ms: When it was made.
+        created_s: The same in its sequence numbers, but later than its parents'.
+        closed_ms: Since when it takes no records; None while it is open.
+        children: What came of it.
+    """
+
+    def __init__(self, number: int, hash_range: HashRange, now_ms: int, parents: tuple[Shard, ...] = ()) -> None:  # fmt: skip
+        self.number = number
+        self.name = f"shardId-{number:012d}"
+        self.hash_range = hash_range
+        self.parents = tuple(parent.name for parent in parents)
+        self.children: list[Shard] = []
+        self.created_ms = now_ms
+        self.created_s: int = max([now_ms // 1000, *(parent.created_s + 1 for parent in parents)])
+        self.closed_ms: int | None = None
+        self.first_sequence = self._sequence(0, now_ms)
+        self.last_sequence = self.first_sequence
+        self.read_budget = ReadBudget()
+        self.put_budget = PutBudget()
+        self.iterator_calls = Window()
+        self._sequences: list[int] = []
+        self._times_ms: list[int] = []
+        self._sizes: list[int] = []
+        """Of all records up to each, so that the size of a slice is a difference."""
+        self._bodies: list[bytes] = []
+        self._trimmed_size = 0
+
+    @property
+    def end_sequence(self) -> int | None:
+        """The sequence number that the shard ends with; None while it is open."""
+        if self.closed_ms is None:
+            return None
+        return self._sequence(LAST_COUNTER, self.closed_ms)
+
+    def append(self, counter: int, now_ms: int, data: str, size: int, partition_key: str) -> int:
+        """Take a record in.
+
+        Args:
+            counter: Its number in the stream.
+            now_ms: When it arrives.
+            data: Its bytes in base64.
+            size: How many bytes it counts, partition key included.
+            partition_key: Its key.
+
+        Returns:
+            Its sequence number.
+        """
+        sequence = self._sequence(counter, now_ms)
+        stamp = b"%d.%03d" % divmod(now_ms, 1000)
+        key = msgspec.json.encode(partition_key)
+        self._bodies.append(
+            b'{"SequenceNumber":"%d","ApproximateArrivalTimestamp":%b,"Data":"%b","PartitionKey":%b}'
+            % (sequence, stamp, data.encode(), key)
+        )
+        self._sequences.append(sequence)
+        self._times_ms.append(now_ms)
+        self._sizes.append((self._sizes[-1] if self._sizes else self._trimmed_size) + size)
+        self.last_sequence = sequence
+        return sequence
+
+    def read(self, sequence: int, max_records: int, max_bytes: int, now_ms: int) -> Slice:
+        """Return records from a sequence number on: at least one, if there is any."""
+        start = bisect_left(self._sequences, sequence)
+        before = self._sizes[start - 1] if start else self._trimmed_size
+        room = bisect_left(self._sizes, before + max_bytes + 1, start)
+        stop = min(max(room, start + 1), start + max_records, len(self._sequences))
+        if start >= stop:
+            return Slice(b"", 0, 0, sequence, is_last=True, behind_ms=0)
+        is_last = stop == len(self._sequences)
+        return Slice(
+            b",".join(self._bodies[start:stop]),
+            stop - start,
+            self._sizes[stop - 1] - before,
+            self._sequences[stop - 1] + 1,
+            is_last,
+            0 if is_last else max(0, now_ms - self._times_ms[stop - 1]),
+        )
+
+    def behind_ms(self, sequence: int, now_ms: int) -> int:
+        """Return how old the record is that is the next at a place; 0 if there is none."""
+        index = bisect_left(self._sequences, sequence)
+        return now_ms - self._times_ms[index] if index < len(self._sequences) else 0
+
+    def sequence_at(self, timestamp_ms: int) -> int:
+        """Return the sequence number of the first record of a time or later, or that of the next record."""
+        index = bisect_left(self._times_ms, timestamp_ms)
+        return self._sequences[index] if index < len(self._sequences) else self.last_sequence + 1
+
+    def trim(self, horizon_ms: int) -> None:
+        """Forget records that arrived before a time."""
+        if not self._times_ms or self._times_ms[0] >= horizon_ms:
+            return
+        count = bisect_left(self._times_ms, horizon_ms)
+        self._trimmed_size = self._sizes[count - 1]
+        for column in (self._sequences, self._times_ms, self._sizes, self._bodies):
+            del column[:count]
+
+    def close(self, now_ms: int, children: list[Shard]) -> None:
+        """Take no more records."""
+        self.closed_ms = now_ms
+        self.children = children
+
+    def records(self) -> list[StoredRecord]:
+        """Return what is stored."""
+        return [msgspec.json.decode(body, type=StoredRecord) for body in self._bodies]
+
+    def described(self) -> dict[str, object]:
+        """Return what lists of shards say of it."""
+        numbers = {"StartingSequenceNumber": str(self.first_sequence)}
+        if self.end_sequence is not None:
+            numbers["EndingSequenceNumber"] = str(self.end_sequence)
+        told: dict[str, object] = {"ShardId": self.name}
+        told |= dict(zip(("ParentShardId", "AdjacentParentShardId"), self.parents, strict=False))
+        return told | {"HashKeyRange": described_range(self.hash_range), "SequenceNumberRange": numbers}  # fmt: skip
+
+    def child_shards(self) -> list[dict[str, object]]:
+        """Return what the read that ends the shard says of those that came of it."""
+        return [
+            {
+                "ShardId": child.name,
+                "ParentShards": list(child.parents),
+                "HashKeyRange": described_range(child.hash_range),
+            }
+            for child in self.children
+        ]
+
+    def _sequence(self, counter: int, now_ms: int) -> int:
+        return sequence_number(self.number, self.created_s, counter, now_ms // 1000)
+
+
+def described_range(hash_range: HashRange) -> dict[str, str]:
+    """Return a range of hash keys as AWS writes it."""
+    return {
+        "StartingHashKey": str(hash_range.first),
+        "EndingHashKey": str(hash_range.last),
+    }
