@@ -84,6 +84,16 @@ _CONFIGURATION: Final = {
 }
 
 
+_OF_AWS: Final = frozenset({"BotoCoreError", "HeadraceError", *_NO_ANSWER})
+
+
+def of_aws(error: BaseException) -> bool:
+    """Whether it is a failure of a call of AWS, not a fault in a program."""
+    return isinstance(getattr(error, "response", None), dict) or any(
+        base.__name__ in _OF_AWS for base in type(error).__mro__
+    )
+
+
 def error_code(error: BaseException) -> str:
     """Return what AWS calls the failure, as `ResourceNotFoundException`; empty if AWS did not answer."""
     response = getattr(error, "response", None)

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from headrace.core.lease.checkpoint import Checkpoint
 from headrace.core.lease.lease import HashRange
+from headrace.kinesis.client.backoff import REPEATABLE, RealTiming, Timing, region_of
+from headrace.kinesis.client.errors import Verdict, error_code, explained, of_aws, verdict
+from headrace.kinesis.client.get_records import get_records, prepare
 from headrace.kinesis.client.settings import AwsClient
+from headrace.kinesis.client.streams import is_arn, stream_arguments, stream_name
+from headrace.kinesis.reading.pacing import ITERATOR_AGE_MS, Pacing
+from headrace.kinesis.reading.positions import child_info, iterator_arguments
 from headrace.kinesis.reading.records import KinesisRecord
 from headrace.kinesis.reading.settings import ReadSettings
-from headrace.kinesis.reading.shards import ShardInfo
+from headrace.kinesis.reading.shards import ShardInfo, StreamShards
+from headrace.kinesis.reading.unpacking import Unpacking
+
+_INVALID: Final = "InvalidArgumentException"
+_TRUSTED: Final = 3
+"""After so many failures in a row an iterator is not trusted any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +82,7 @@ class ShardReader:
         *,
         settings: ReadSettings | None = None,
         hash_range: HashRange | None = None,
+        timing: Timing | None = None,
     ) -> None:
         """Take a client of Kinesis, a stream (name or ARN), a shard and where to begin; nothing is sent yet.
 
@@ -81,26 +93,116 @@ class ShardReader:
             start: A checkpoint; records behind it are read.
             settings: How to read.
             hash_range: The shard's; user records of aggregates that do not belong there are dropped. None: none is.
+            timing: Time and chance, of a test.
         """
+        settings = settings or ReadSettings()
         self._client = client
+        self._arn = {"StreamARN": stream} if is_arn(stream) else {}
         self._stream = stream
         self._shard = shard
-        self._start = start
-        self._settings = settings or ReadSettings()
-        self._hash_range = hash_range
-
-    async def fetch(self, room_bytes: int | None = None) -> Fetched:
-        """See `Reader`."""
-        raise NotImplementedError
+        self._position = start
+        self._doing = f"reading {shard} of stream {stream_name(stream)}"
+        self._timing = timing or RealTiming()
+        self._pacing = Pacing(settings, self._timing.random)
+        self._unpacking = Unpacking(
+            stream_name(stream), shard, hash_range=hash_range, deaggregate=settings.deaggregate
+        )
+        self._iterator: str | None = None
+        self._iterator_ms = 0
+        self._failures = 0  # since the last answer
+        self._end: Fetched | None = Fetched(ended=True) if start.is_end else None
+        self._last_completed_ms = self._timing.now_ms()
+        prepare(client)
 
     @property
     def last_completed_ms(self) -> int:
         """See `Reader`."""
-        raise NotImplementedError
+        return self._last_completed_ms
+
+    async def fetch(self, room_bytes: int | None = None) -> Fetched:
+        """See `Reader`."""
+        while self._end is None:
+            await self._timing.sleep_ms(self._pacing.wait_ms(self._timing.now_ms()))
+            try:
+                return await self._read(await self._valid_iterator(), room_bytes)
+            except Exception as error:
+                if not of_aws(error):
+                    raise
+                await self._failed(error)
+        return self._end
 
     def restart(self) -> None:
         """See `Reader`."""
-        raise NotImplementedError
+        self._iterator = None
 
     async def aclose(self) -> None:
         """See `Reader`."""
+
+    async def _valid_iterator(self) -> str:
+        if self._timing.now_ms() - self._iterator_ms > ITERATOR_AGE_MS:
+            self._iterator = None
+        if self._iterator is None:
+            asked_ms = self._timing.now_ms()
+            answer = await self._client.get_shard_iterator(
+                **stream_arguments(self._stream),
+                ShardId=self._shard,
+                **iterator_arguments(self._position),
+            )
+            self._iterator, self._iterator_ms = answer["ShardIterator"], asked_ms
+        return self._iterator
+
+    async def _read(self, iterator: str, room_bytes: int | None) -> Fetched:
+        limit = self._pacing.limit(room_bytes)
+        self._pacing.sent(self._timing.now_ms(), limit)
+        reply = await get_records(
+            self._client, {"ShardIterator": iterator, "Limit": limit, **self._arn}
+        )
+        # From here on nothing waits: what is returned and what the next call asks for change together.
+        now_ms = self._last_completed_ms = self._timing.now_ms()
+        size = sum([len(each.data) + len(each.partition_key) for each in reply.records])
+        self._pacing.replied(now_ms, len(reply.records), size, reply.millis_behind_latest)
+        records = self._unpacking.records(reply.records, self._position)
+        if reply.records:
+            self._position = Checkpoint(reply.records[-1].sequence_number)
+        self._iterator, self._iterator_ms = reply.next_shard_iterator, now_ms
+        self._failures = 0
+        fetched = Fetched(
+            records=records,
+            ended=reply.next_shard_iterator is None,
+            children=[child_info(child) for child in reply.child_shards or ()],
+            behind_ms=reply.millis_behind_latest,
+            size_bytes=size,
+        )
+        if fetched.ended:
+            self._end = Fetched(ended=True, children=fetched.children)
+        return fetched
+
+    async def _failed(self, error: Exception) -> None:
+        """Prepare for the next attempt, or raise what no further attempt can help with."""
+        kind, code = verdict(error), error_code(error)
+        if kind is Verdict.MISSING:
+            await self._missing()
+            return
+        reading = self._iterator is not None
+        self._failures += 1
+        if reading and (kind is Verdict.EXPIRED or code == _INVALID) and self._failures == 1:
+            self._iterator = None  # the next begins behind the last record that was returned
+            return
+        early = not reading and code == _INVALID and _is_of_future(self._position, error)
+        if kind is not Verdict.EXPIRED and kind not in REPEATABLE and not early:
+            raise explained(
+                error, self._doing, stream=self._stream, region=region_of(self._client)
+            ) from error
+        if kind is not Verdict.THROTTLED and self._failures % _TRUSTED == 0:
+            self._iterator = None  # it may be that
+        self._pacing.failed(self._timing.now_ms())
+
+    async def _missing(self) -> None:
+        """Find out what is not there: the stream, which is fatal, or the shard, whose records have all expired."""
+        await StreamShards(self._client, self._stream, timing=self._timing).describe()
+        self._end = Fetched(ended=True, data_expired=True)
+
+
+def _is_of_future(position: Checkpoint, error: Exception) -> bool:
+    """Whether a time to begin at is still to come for Kinesis, whose clock may be behind ours."""
+    return position.timestamp_ms is not None and "timestamp" in str(error).lower()

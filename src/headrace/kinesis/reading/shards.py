@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, Protocol
 
 from headrace.core.lease.lease import HashRange
+from headrace.errors import KinesisError, StreamNotFoundError
+from headrace.kinesis.client.backoff import RealTiming, Timing, repeated
+from headrace.kinesis.client.errors import Verdict, verdict
 from headrace.kinesis.client.settings import AwsClient
+from headrace.kinesis.client.streams import stream_arguments, stream_name
+
+_CREATION_POLL_MS: Final = 1_000
+_LISTINGS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +57,51 @@ class StreamShards:
     Limits of an account and region: `describe` 20 times a second, `list_shards` 1,000 times a second for a stream.
     """
 
-    def __init__(self, client: AwsClient, stream: str) -> None:
-        """Take a client of Kinesis, and a stream: its name, or its ARN."""
-        self._client = client
-        self._stream = stream
+    def __init__(self, client: AwsClient, stream: str, *, timing: Timing | None = None) -> None:
+        """Take a client of Kinesis, and a stream: its name, or its ARN.
 
-    async def describe(self) -> StreamDescription:
+        Raises:
+            ConfigError: It is an ARN of something else.
+        """
+        self._client = client
+        self._name = stream_name(stream)
+        self._arguments = stream_arguments(stream)
+        self._timing = timing or RealTiming()
+
+    async def describe(self, *, within_ms: int = 600_000) -> StreamDescription:
         """Return what a stream is, as soon as it can be read: one that is being created is waited for.
+
+        Args:
+            within_ms: How long to wait for one that is being created.
 
         Raises:
             StreamNotFoundError: There is none, or it is being deleted.
             ConfigError: Credentials, region or endpoint are wrong.
-            KinesisError: It may not be read, or does not answer.
+            KinesisError: It may not be read, does not answer, or is not created in time.
         """
-        raise NotImplementedError
+        give_up_ms = self._timing.now_ms() + within_ms
+        while (description := await self._describe()).status == "CREATING":
+            if self._timing.now_ms() >= give_up_ms:
+                raise KinesisError(f"stream {self._name} is still being created: try again later")
+            await self._timing.sleep_ms(_CREATION_POLL_MS)
+        if description.status == "DELETING":
+            raise StreamNotFoundError(f"stream {self._name} is being deleted")
+        return description
+
+    async def _describe(self) -> StreamDescription:
+        answer = await self._repeated(
+            lambda: self._client.describe_stream_summary(**self._arguments), "describing"
+        )
+        summary = answer["StreamDescriptionSummary"]
+        created = summary["StreamCreationTimestamp"]
+        created_s = int(created.timestamp() if isinstance(created, datetime) else created)
+        return StreamDescription(
+            stream=f"{self._name}@{created_s}",
+            name=self._name,
+            arn=summary["StreamARN"],
+            status=summary["StreamStatus"],
+            retention_hours=summary["RetentionPeriodHours"],
+        )
 
     async def list_shards(self) -> list[ShardInfo]:
         """Return every shard that still has records, closed ones too, oldest first.
@@ -69,4 +110,42 @@ class StreamShards:
             StreamNotFoundError: There is no such stream any more.
             KinesisError: They may not be listed, or it does not answer.
         """
-        raise NotImplementedError
+        expired = None
+        for _attempt in range(_LISTINGS):
+            try:
+                return await self._pages()
+            except KinesisError as error:
+                # A token is good for five minutes: pages came very slowly.
+                if error.__cause__ is None or verdict(error.__cause__) is not Verdict.EXPIRED:
+                    raise
+                expired = error
+        raise expired or AssertionError
+
+    async def _pages(self) -> list[ShardInfo]:
+        shards: list[ShardInfo] = []
+        arguments: dict[str, str] = self._arguments
+        while True:
+            page = await self._repeated(
+                partial(self._client.list_shards, **arguments), "listing the shards of"
+            )
+            shards += [_shard(each) for each in page["Shards"]]
+            token = page.get("NextToken")
+            if not token:
+                return sorted(shards, key=lambda each: each.shard)
+            arguments = {"NextToken": token}  # it names the stream; both are refused
+
+    async def _repeated(self, call: Callable[[], Awaitable[Any]], doing: str) -> Any:
+        return await repeated(
+            call, f"{doing} stream {self._name}", self._client, self._timing, stream=self._name
+        )
+
+
+def _shard(listed: Mapping[str, Any]) -> ShardInfo:
+    parents = (listed.get("ParentShardId"), listed.get("AdjacentParentShardId"))
+    keys = listed["HashKeyRange"]
+    return ShardInfo(
+        shard=listed["ShardId"],
+        parents=frozenset(parent for parent in parents if parent),
+        hash_range=HashRange(int(keys["StartingHashKey"]), int(keys["EndingHashKey"])),
+        closed=bool(listed["SequenceNumberRange"].get("EndingSequenceNumber")),
+    )

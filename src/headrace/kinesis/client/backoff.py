@@ -1,0 +1,113 @@
+"""Pauses before something is repeated, and the time in which they pass."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol, TypeVar
+
+from headrace.kinesis.client.errors import Verdict, explained, of_aws, verdict
+from headrace.kinesis.client.settings import AwsClient
+
+_Answer = TypeVar("_Answer")
+
+REPEATABLE: Final = frozenset({Verdict.THROTTLED, Verdict.REPEAT, Verdict.IN_USE})
+
+
+class Timing(Protocol):
+    """Time that passes, and chance: a test has its own."""
+
+    def now_ms(self) -> int:
+        """Return a time that never goes back; only differences mean anything."""
+
+    def random(self) -> float:
+        """Return a number from 0 to 1, as `random.random`."""
+
+    async def sleep_ms(self, duration_ms: float) -> None:
+        """Let time pass."""
+
+
+class RealTiming:
+    """The machine's."""
+
+    def now_ms(self) -> int:
+        """See `Timing`."""
+        return time.monotonic_ns() // 1_000_000
+
+    def random(self) -> float:
+        """See `Timing`."""
+        return random.random()  # noqa: S311 - pauses, no secrets
+
+    async def sleep_ms(self, duration_ms: float) -> None:
+        """See `Timing`."""
+        await asyncio.sleep(duration_ms / 1000)
+
+
+class Backoff:
+    """Growing pauses with full jitter: up to 0.2 s, 0.4 s, … 10 s, so that who failed together does not return together."""
+
+    __slots__ = ("_failures", "_first_ms", "_most_ms", "_random")
+
+    def __init__(
+        self, chance: Callable[[], float], *, first_ms: int = 200, most_ms: int = 10_000
+    ) -> None:
+        self._random = chance
+        self._first_ms = first_ms
+        self._most_ms = most_ms
+        self._failures = 0
+
+    def next_ms(self) -> int:
+        """Return how long to wait after one more failure."""
+        ceiling_ms = min(self._most_ms, self._first_ms << min(self._failures, 30))
+        self._failures += 1
+        return round(self._random() * ceiling_ms)
+
+    def reset(self) -> None:
+        """Something succeeded."""
+        self._failures = 0
+
+
+async def repeated(
+    call: Callable[[], Awaitable[_Answer]],
+    doing: str,
+    client: AwsClient,
+    timing: Timing,
+    *,
+    within_ms: int = 30_000,
+    stream: str = "",
+) -> _Answer:
+    """Call AWS until it answers, as long as repeating helps.
+
+    Args:
+        call: Makes one attempt.
+        doing: What it is, for messages.
+        client: Whose region is told in messages.
+        timing: In which pauses pass.
+        within_ms: After this the last failure is raised.
+        stream: Which stream it is about, if a missing resource can only be that.
+
+    Raises:
+        ConfigError: Credentials, region or endpoint are wrong.
+        StreamNotFoundError: There is no such stream.
+        KinesisError: It was refused, or there was no answer in time.
+    """
+    backoff = Backoff(timing.random)
+    give_up_ms = timing.now_ms() + within_ms
+    while True:
+        try:
+            return await call()
+        except Exception as error:
+            if not of_aws(error):
+                raise
+            delay_ms = backoff.next_ms()
+            if verdict(error) not in REPEATABLE or timing.now_ms() + delay_ms > give_up_ms:
+                raise explained(error, doing, stream=stream, region=region_of(client)) from error
+        await timing.sleep_ms(delay_ms)
+
+
+def region_of(client: AwsClient) -> str:
+    """Return the region of a client; empty where a fake has none."""
+    region = getattr(getattr(client, "meta", None), "region_name", None)
+    return region if isinstance(region, str) else ""

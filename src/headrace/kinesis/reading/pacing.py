@@ -1,0 +1,76 @@
+"""When a shard may be read next, and how much to ask for. No clock, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from headrace.kinesis.client.backoff import Backoff
+from headrace.kinesis.reading.settings import ReadSettings
+
+READS_PER_S: Final = 5
+READ_BYTES_PER_S: Final = 2 << 20
+FULL_REPLY_BYTES: Final = 9 << 20
+"""GetRecords returns 10 MiB at most: so much in one means that Kinesis cut it off."""
+FULL_REPLY_PAUSE_MS: Final = 5_000
+ITERATOR_AGE_MS: Final = 240_000
+"""Iterators are good for five minutes: older than this, one is not worth a call."""
+RECORD_OVERHEAD_BYTES: Final = 256
+"""What a record takes in memory beside its data."""
+_FIRST_MEAN_BYTES: Final = 1 << 10
+_MEAN_WEIGHT: Final = 0.3
+_ARRIVAL_MS: Final = 6
+"""Two calls may arrive that much closer to each other than they were sent."""
+
+
+class Pacing:
+    """The limits of GetRecords on one shard: 5 calls and 2 MiB a second, shared by the groups that read it.
+
+    Calls are spread evenly instead of saved up, and bytes are paid for afterwards: this keeps both limits over any
+    second without a memory of it.
+    """
+
+    def __init__(self, settings: ReadSettings, chance: Callable[[], float]) -> None:
+        """Take the settings, and random numbers from 0 to 1."""
+        self._poll_ms = settings.poll_ms
+        self._max_records = settings.max_records
+        self._spacing_ms = 1000 * settings.groups_sharing // READS_PER_S + _ARRIVAL_MS
+        self._bytes_per_s = READ_BYTES_PER_S // settings.groups_sharing
+        self._backoff = Backoff(chance)
+        self._mean_bytes: float = _FIRST_MEAN_BYTES
+        self._sent_ms = 0
+        self._limit = 0
+        self._next_ms: int | None = None
+
+    def wait_ms(self, now_ms: int) -> int:
+        """Return how long to wait before the next read."""
+        return 0 if self._next_ms is None else max(0, self._next_ms - now_ms)
+
+    def limit(self, room_bytes: int | None) -> int:
+        """Return how many records to ask for: what one second gives, and what there is room for."""
+        records = self._bytes_per_s / self._mean_bytes
+        if room_bytes is not None:
+            records = min(records, room_bytes / (self._mean_bytes + RECORD_OVERHEAD_BYTES))
+        return max(1, min(self._max_records, int(records)))
+
+    def sent(self, now_ms: int, limit: int) -> None:
+        """A read is on its way."""
+        self._sent_ms = now_ms
+        self._limit = limit
+        self._next_ms = now_ms + self._spacing_ms
+
+    def replied(self, now_ms: int, records: int, size_bytes: int, behind_ms: int | None) -> None:
+        """It was answered."""
+        self._backoff.reset()
+        if records:
+            self._mean_bytes += _MEAN_WEIGHT * (max(1, size_bytes / records) - self._mean_bytes)
+        more = bool(behind_ms) or records >= self._limit
+        pause_ms = self._spacing_ms if more else max(self._poll_ms, self._spacing_ms)
+        paid_ms = 1000 * size_bytes // self._bytes_per_s
+        if size_bytes >= FULL_REPLY_BYTES:
+            paid_ms = max(paid_ms, FULL_REPLY_PAUSE_MS)
+        self._next_ms = max(self._sent_ms + pause_ms, now_ms + paid_ms)
+
+    def failed(self, now_ms: int) -> None:
+        """It was refused, or not answered."""
+        self._next_ms = now_ms + max(self._spacing_ms, self._backoff.next_ms())

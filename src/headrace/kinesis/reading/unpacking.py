@@ -1,0 +1,89 @@
+"""From what Kinesis stores to records: aggregates taken apart, and nothing twice that was finished."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headrace.core.lease.checkpoint import Checkpoint
+from headrace.core.lease.lease import HashRange
+from headrace.kinesis.client.get_records import StoredRecord
+from headrace.kinesis.producing.aggregation import MAGIC
+from headrace.kinesis.reading.aggregation import UserRecord, belongs, taken_apart
+from headrace.kinesis.reading.records import KinesisRecord
+
+_ALL_KEYS = HashRange(0, (1 << 128) - 1)
+
+
+class Unpacking:
+    """Makes records of one shard of what is stored there."""
+
+    def __init__(
+        self, stream: str, shard: str, *, hash_range: HashRange | None, deaggregate: bool
+    ) -> None:
+        """Take names as records have them, and the shard's hash range where it is known."""
+        self._stream = stream
+        self._shard = shard
+        self._hash_range = None if hash_range == _ALL_KEYS else hash_range
+        self._deaggregate = deaggregate
+
+    def records(self, stored: Iterable[StoredRecord], start: Checkpoint) -> list[KinesisRecord]:
+        """Return the records of what was stored, in order.
+
+        Args:
+            stored: As Kinesis returned it.
+            start: Where reading began: of the aggregate that it is in, only what follows.
+        """
+        stream, shard, apart = self._stream, self._shard, self._deaggregate
+        records: list[KinesisRecord] = []
+        for each in stored:
+            users = taken_apart(each.data) if apart and each.data.startswith(MAGIC) else None
+            if users is not None:
+                records += self._of_aggregate(each, users, start)
+                continue
+            records.append(
+                KinesisRecord(
+                    stream,
+                    shard,
+                    each.sequence_number,
+                    None,
+                    True,  # noqa: FBT003 - a column, and this is called for each record
+                    each.partition_key,
+                    None,
+                    each.data,
+                    round(each.approximate_arrival_timestamp * 1000),
+                    each.encryption_type,
+                )
+            )
+        return records
+
+    def _of_aggregate(
+        self, stored: StoredRecord, users: list[UserRecord], start: Checkpoint
+    ) -> list[KinesisRecord]:
+        sequence_number = stored.sequence_number
+        done = -1
+        if start.sub_sequence is not None and start.position == sequence_number:
+            done = start.sub_sequence
+        hash_range = self._hash_range
+        kept = [
+            (sub_sequence, user)
+            for sub_sequence, user in enumerate(users)
+            if hash_range is None or belongs(user, hash_range)
+        ]
+        timestamp_ms = round(stored.approximate_arrival_timestamp * 1000)
+        last = kept[-1][0] if kept else -1
+        return [
+            KinesisRecord(
+                self._stream,
+                self._shard,
+                sequence_number,
+                sub_sequence,
+                sub_sequence == last,
+                user.partition_key,
+                user.explicit_hash_key,
+                user.data,
+                timestamp_ms,
+                stored.encryption_type,
+            )
+            for sub_sequence, user in kept
+            if sub_sequence > done
+        ]
