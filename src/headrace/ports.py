@@ -288,6 +288,13 @@ class Entropy(Protocol):
         """Return 16 bytes of a random UUID (version 4), never all zero."""
 
 
+class Chance(Protocol):
+    """Numbers by chance, injected likewise; `random.Random` is one."""
+
+    def random(self) -> float:
+        """Return a number from 0 to below 1."""
+
+
 class Journal(Protocol):
     """Where cores report what an operator should know. The shell renders it (log lines, metrics)."""
 

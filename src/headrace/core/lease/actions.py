@@ -1,0 +1,155 @@
+"""What a member of a group wants done: requests to a store of leases, and news for who reads the shards.
+
+A request is answered with `LeaseCore.on_reply`, once, whatever comes of it. News are not answered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import Final, Protocol
+
+from headrace.core.lease.checkpoint import Checkpoint
+from headrace.core.lease.lease import HashRange, Lease, LeaseKey
+
+
+class ListedShard(Protocol):
+    """A shard as a list of shards tells of it."""
+
+    @property
+    def shard(self) -> str:
+        """Its name."""
+
+    @property
+    def parents(self) -> frozenset[str]:
+        """The shards it came from: none, one (a split) or two (a merge)."""
+
+    @property
+    def hash_range(self) -> HashRange | None:
+        """Which records are its own; None where it is not known."""
+
+
+class Why(StrEnum):
+    """Why a shard is drained or revoked."""
+
+    HANDOVER = "handover"
+    """Another member asks for it."""
+    LOST = "lost"
+    """The lease ran out, or is another's: what was finished since the last checkpoint comes again there."""
+    ENDED = "ended"
+    """The shard is closed, and read to its end."""
+    SHUTDOWN = "shutdown"
+    """This member is closed."""
+    STALLED = "stalled"
+    """Nothing could be fetched for too long: another member may have more luck."""
+
+
+class Unknown(Enum):
+    """See `UNKNOWN`."""
+
+    UNKNOWN = "unknown"
+
+
+UNKNOWN: Final = Unknown.UNKNOWN
+"""The outcome of a request that was not answered: it may have happened, or may happen yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Read the leases on a stream; answered by a list of leases."""
+
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListShards:
+    """List the shards of a stream; answered by a list of shards."""
+
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Write a lease if there is none; answered by whether it was written."""
+
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Make this member the owner; answered by the lease, or None if it is not as it was seen."""
+
+    seen: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """Renew a lease, with a checkpoint or without; answered by the lease, or None if it is another's."""
+
+    key: LeaseKey
+    epoch: int
+    checkpoint: Checkpoint | None
+    bytes_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask the owner of a lease for it; answered by whether the question stands."""
+
+    seen: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Give:
+    """Give a lease away with its last checkpoint (None: as it is); answered by whether it was this member's."""
+
+    key: LeaseKey
+    epoch: int
+    to: str | None
+    checkpoint: Checkpoint | None
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove the lease of a shard that is gone; answered by whether it is gone."""
+
+    seen: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """A shard is to be read from the checkpoint of its lease on."""
+
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """A shard is to begin nothing new, to finish what it has begun, and to say so with `on_drained`."""
+
+    key: LeaseKey
+    why: Why
+    deadline_ms: int | None
+    """When the lease goes whether it has finished or not; None: it is waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """The reader of a shard has fetched nothing for too long, and is to begin again where it is."""
+
+    key: LeaseKey
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """A shard is this member's no more: whatever runs there is to stop at once."""
+
+    key: LeaseKey
+    why: Why
+
+
+Request = Scan | ListShards | Create | Take | Renew | Ask | Give | Delete
+News = Assigned | Drain | Restart | Revoked
+Action = Request | News
+Outcome = object
+"""What a store answered, see `Request`; or `UNKNOWN`."""

@@ -1,0 +1,69 @@
+"""How long a lease lasts, how often things are looked at, and where a group begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from headrace.core.lease.checkpoint import TRIM_HORIZON, Checkpoint
+from headrace.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseSettings:
+    """Settings of a member of a group; the members of one group must agree on `duration_ms` and `margin_ms`.
+
+    Attributes:
+        start: Where a group begins in shards that are there when it begins; None is LATEST, which is turned into the
+            time of that moment, once. Shards that come later are read from their beginning.
+        starts: By shard, where a group begins elsewhere than at `start`: behind a sequence number, which only the
+            shard that it belongs to has.
+        duration_ms: How long after a renewal a lease that is not renewed goes to another member.
+        renew_ms: How often a lease is renewed; a checkpoint is a renewal, too.
+        margin_ms: By how much a holder stops before, and by how much others wait longer. What two clocks may differ
+            in speed, over `duration_ms`, has to be below it.
+        scan_ms: How often the leases of a group are read; a quarter more or less, by chance.
+        list_ms: How often the shards of a stream are listed; besides, whenever a shard ends.
+        checkpoint_ms: How often a checkpoint of a shard is written at most.
+        retry_ms: How long to wait, on average, after a store did not answer.
+        call_timeout_ms: How long a store has to answer; after that the outcome is not known.
+        handover_timeout_ms: How long a shard that another member asks for may take to finish what it has begun.
+        handover_forced: Whether it is given away then, so that what was not finished comes again at the other
+            member; if not, it is given away whenever it has finished.
+        drain_timeout_ms: The same for a member that is closed; what is not finished then comes again elsewhere.
+        stalled_ms: How long a shard may bring no completed fetch before its reader is restarted; and as long again
+            before its lease is given up. None where fetches are not reported (`progressed`).
+        rate_ms: Over which time bytes per second are averaged.
+    """
+
+    start: Checkpoint | None = TRIM_HORIZON
+    starts: Mapping[str, Checkpoint] = field(default_factory=dict)
+    duration_ms: int = 30_000
+    renew_ms: int = 10_000
+    margin_ms: int = 3_000
+    scan_ms: int = 10_000
+    list_ms: int = 60_000
+    checkpoint_ms: int = 1_000
+    retry_ms: int = 1_000
+    call_timeout_ms: int = 5_000
+    handover_timeout_ms: int = 30_000
+    handover_forced: bool = True
+    drain_timeout_ms: int = 30_000
+    stalled_ms: int | None = None
+    rate_ms: int = 60_000
+
+    def __post_init__(self) -> None:
+        times = {
+            name: getattr(self, name)
+            for name in self.__slots__
+            if name.endswith("_ms") and getattr(self, name) is not None
+        }
+        for name, value in times.items():
+            if value < 1:
+                raise ConfigError(f"{name} is {value}: it has to be 1 or more")
+        if self.renew_ms + self.call_timeout_ms + self.margin_ms >= self.duration_ms:
+            raise ConfigError(
+                f"a lease of duration_ms={self.duration_ms} ends before a renewal can be repeated: "
+                f"it has to be longer than renew_ms={self.renew_ms}, call_timeout_ms={self.call_timeout_ms} "
+                f"and margin_ms={self.margin_ms} together"
+            )
