@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -42,16 +43,34 @@ class Fetched:
     """Whether it has ended because the shard is gone: what was not read of it is lost."""
 
 
+@dataclass(slots=True)
+class ReadCounts:
+    """What a reader did, for metrics."""
+
+    fetches: int = 0
+    """Answers, or pushed events."""
+    records: int = 0
+    """As they are stored: an aggregate is one."""
+    size_bytes: int = 0
+    throttled: int = 0
+    failures: int = 0
+    """Without the throttled ones."""
+    iterators: int = 0
+    """Iterators, or subscriptions, that were had."""
+
+
 class Reader(Protocol):
     """Reads one shard: `ShardReader`, or `FanOutReader`."""
 
-    async def fetch(self, room_bytes: int | None = None) -> Fetched:
+    counts: ReadCounts
+
+    async def fetch(self, room: Callable[[], int] | None = None) -> Fetched:
         """Wait as long as the limits of Kinesis want, read, and return what there is.
 
         May be cancelled and called again: what it did not return comes again.
 
         Args:
-            room_bytes: About how much may be read at most.
+            room: Called right before anything is asked for: about how many bytes may be read at most.
 
         Raises:
             StreamNotFoundError: The stream was deleted.
@@ -107,6 +126,7 @@ class ShardReader:
         self._unpacking = Unpacking(
             stream_name(stream), shard, hash_range=hash_range, deaggregate=settings.deaggregate
         )
+        self.counts = ReadCounts()
         self._iterator: str | None = None
         self._iterator_ms = 0
         self._failures = 0  # since the last answer
@@ -119,12 +139,12 @@ class ShardReader:
         """See `Reader`."""
         return self._last_completed_ms
 
-    async def fetch(self, room_bytes: int | None = None) -> Fetched:
+    async def fetch(self, room: Callable[[], int] | None = None) -> Fetched:
         """See `Reader`."""
         while self._end is None:
             await self._timing.sleep_ms(self._pacing.wait_ms(self._timing.now_ms()))
             try:
-                return await self._read(await self._valid_iterator(), room_bytes)
+                return await self._read(await self._valid_iterator(), room)
             except Exception as error:
                 if not of_aws(error):
                     raise
@@ -149,10 +169,11 @@ class ShardReader:
                 **iterator_arguments(self._position),
             )
             self._iterator, self._iterator_ms = answer["ShardIterator"], asked_ms
+            self.counts.iterators += 1
         return self._iterator
 
-    async def _read(self, iterator: str, room_bytes: int | None) -> Fetched:
-        limit = self._pacing.limit(room_bytes)
+    async def _read(self, iterator: str, room: Callable[[], int] | None) -> Fetched:
+        limit = self._pacing.limit(None if room is None else room())
         self._pacing.sent(self._timing.now_ms(), limit)
         reply = await get_records(
             self._client, {"ShardIterator": iterator, "Limit": limit, **self._arn}
@@ -166,6 +187,9 @@ class ShardReader:
             self._position = Checkpoint(reply.records[-1].sequence_number)
         self._iterator, self._iterator_ms = reply.next_shard_iterator, now_ms
         self._failures = 0
+        self.counts.fetches += 1
+        self.counts.records += len(reply.records)
+        self.counts.size_bytes += size
         fetched = Fetched(
             records=records,
             ended=reply.next_shard_iterator is None,
@@ -185,6 +209,8 @@ class ShardReader:
             return
         reading = self._iterator is not None
         self._failures += 1
+        self.counts.throttled += kind is Verdict.THROTTLED
+        self.counts.failures += kind is not Verdict.THROTTLED
         if reading and (kind is Verdict.EXPIRED or code == _INVALID) and self._failures == 1:
             self._iterator = None  # the next begins behind the last record that was returned
             return

@@ -20,6 +20,7 @@ class ReadSettings:
         deaggregate: Whether records that the Kinesis Producer Library put together are taken apart.
         shard_bytes: Data read ahead of one shard at most; one read may go beyond it.
         worker_bytes: Data read ahead of all shards of a worker together at most.
+        stall_ms: A fetch that takes longer begins again with a new iterator; one that does so twice in a row fails.
     """
 
     poll_ms: int = 1_000
@@ -28,6 +29,7 @@ class ReadSettings:
     deaggregate: bool = True
     shard_bytes: int = 8 << 20
     worker_bytes: int = 64 << 20
+    stall_ms: int = 60_000
 
     def __post_init__(self) -> None:
         """Refuse what cannot work.
@@ -41,6 +43,7 @@ class ReadSettings:
             ("max_records", 1, MAX_RECORDS),
             ("shard_bytes", 1, 1 << 40),
             ("worker_bytes", 1, 1 << 40),
+            ("stall_ms", 1_000, 3_600_000),
         ):
             if not low <= getattr(self, name) <= high:
                 raise ConfigError(f"{name}={getattr(self, name)}: it is {low} to {high}")

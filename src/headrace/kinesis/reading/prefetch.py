@@ -1,0 +1,175 @@
+"""Read several shards ahead, each in a task of its own, within a budget of bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Hashable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from headrace.errors import KinesisError
+from headrace.kinesis.reading.budget import Budget
+from headrace.kinesis.reading.pacing import RECORD_OVERHEAD_BYTES
+from headrace.kinesis.reading.reader import Fetched, Reader
+from headrace.kinesis.reading.settings import ReadSettings
+
+_Key = TypeVar("_Key", bound=Hashable)
+_STALLS: Final = 2
+
+
+class Arrival(NamedTuple, Generic[_Key]):
+    """Something of a shard: either what was fetched, or why nothing will be any more."""
+
+    key: _Key
+    fetched: Fetched
+    error: Exception | None = None
+
+
+@dataclass(slots=True)
+class _Lane:
+    reader: Reader
+    room: asyncio.Event = field(default_factory=asyncio.Event)
+    queue: deque[tuple[Fetched, Exception | None, int]] = field(default_factory=deque)
+    task: asyncio.Task[None] | None = None
+    behind_ms: int | None = None
+    stalls: int = 0
+    is_paused: bool = False
+    is_announced: bool = False
+
+
+class ReadAhead(Generic[_Key]):
+    """Keeps records of shards ready.
+
+    A shard whose queue is full is not read until somebody takes from it; nothing that was read is ever dropped while
+    its shard is here. Shards are served in turn.
+    """
+
+    def __init__(self, settings: ReadSettings | None = None) -> None:
+        """Take the settings."""
+        self._settings = settings or ReadSettings()
+        self._budget = Budget(self._settings)
+        self._lanes: dict[_Key, _Lane] = {}
+        self._ready: deque[_Key] = deque()
+        self._arrived = asyncio.Event()
+
+    @property
+    def held_bytes(self) -> int:
+        """What is read ahead by now: data, and what records take besides."""
+        return self._budget.held_bytes
+
+    def add(self, key: _Key, reader: Reader) -> None:
+        """Begin to read a shard; the reader is closed when the shard is removed."""
+        assert key not in self._lanes
+        lane = self._lanes[key] = _Lane(reader)
+        self._budget.join(key)
+        lane.task = asyncio.create_task(self._run(key, lane), name=f"read {key}")
+
+    async def remove(self, key: _Key) -> None:
+        """Stop reading a shard and forget what is ready of it; nothing happens if it is not here."""
+        lane = self._lanes.pop(key, None)
+        if lane is None or lane.task is None:
+            return
+        self._budget.leave(key)
+        lane.task.cancel()
+        try:
+            await asyncio.wait({lane.task})
+        finally:
+            await lane.reader.aclose()
+
+    async def aclose(self) -> None:
+        """Remove all shards."""
+        for key in list(self._lanes):
+            await self.remove(key)
+
+    def pause(self, key: _Key) -> None:
+        """Give nothing of a shard until `resume`: it is read until its queue is full."""
+        self._lanes[key].is_paused = True
+
+    def resume(self, key: _Key) -> None:
+        """Give records of a shard again."""
+        lane = self._lanes[key]
+        lane.is_paused = False
+        if lane.queue:
+            self._announce(key, lane)
+
+    def behind_ms(self, key: _Key) -> int | None:
+        """Return how far the last fetch of a shard was behind its newest records."""
+        return self._lanes[key].behind_ms
+
+    def take(self) -> Arrival[_Key] | None:
+        """Return what is ready of the shard whose turn it is, or None."""
+        while self._ready:
+            key = self._ready.popleft()
+            lane = self._lanes.get(key)
+            if lane is None:
+                continue
+            lane.is_announced = False
+            if lane.is_paused or not lane.queue:
+                continue
+            fetched, error, size = lane.queue.popleft()
+            self._budget.free(key, size)
+            lane.room.set()  # others need no waking: each has a part of its own, and what it holds is taken some time
+            if lane.queue:
+                self._announce(key, lane)
+            return Arrival(key, fetched, error)
+        self._arrived.clear()
+        return None
+
+    async def next(self, timeout_ms: float | None = None) -> Arrival[_Key] | None:
+        """Wait until something is ready, and return it; None if nothing was in time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                while (arrival := self.take()) is None:
+                    await self._arrived.wait()
+                return arrival
+        return None
+
+    async def _run(self, key: _Key, lane: _Lane) -> None:
+        ended = False
+        while not ended:
+            while not self._budget.has_room(key):
+                lane.room.clear()
+                await lane.room.wait()
+            try:
+                fetched = await self._fetch(key, lane)
+            except Exception as error:  # noqa: BLE001 - whoever takes it raises it
+                self._put(key, lane, Fetched(), error)
+                return
+            if fetched is not None:
+                self._put(key, lane, fetched, None)
+                ended = fetched.ended
+
+    async def _fetch(self, key: _Key, lane: _Lane) -> Fetched | None:
+        try:
+            async with asyncio.timeout(self._settings.stall_ms / 1000):
+                fetched = await lane.reader.fetch(lambda: self._budget.reserve(key))
+        except TimeoutError:
+            lane.stalls += 1
+            if lane.stalls >= _STALLS:
+                waited_s = _STALLS * self._settings.stall_ms // 1000
+                raise KinesisError(f"{key}: no read succeeded for {waited_s} s") from None
+            lane.reader.restart()
+            return None
+        finally:
+            self._budget.settle(key, 0)
+        lane.stalls = 0
+        return fetched
+
+    def _put(self, key: _Key, lane: _Lane, fetched: Fetched, error: Exception | None) -> None:
+        if fetched.behind_ms is not None:
+            lane.behind_ms = fetched.behind_ms
+        if not fetched.records and not fetched.ended and error is None:
+            return
+        size = fetched.size_bytes + RECORD_OVERHEAD_BYTES * len(fetched.records)
+        self._budget.settle(key, size)
+        lane.queue.append((fetched, error, size))
+        if not lane.is_paused:
+            self._announce(key, lane)
+
+    def _announce(self, key: _Key, lane: _Lane) -> None:
+        if not lane.is_announced:
+            lane.is_announced = True
+            self._ready.append(key)
+        self._arrived.set()
