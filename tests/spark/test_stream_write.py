@@ -136,7 +136,7 @@ def test_a_stream_goes_on_where_it_stopped_and_its_empty_batch_counts(
         if each.group_id.startswith("headrace-spark-")
     ]
     marks = [mark for group in groups for mark in client.committed_offsets(group).values()]
-    assert (3, "2 2 10") in {(mark.offset, mark.metadata) for mark in marks}, (
+    assert (3, ["2", "2", "10"]) in [(mark.offset, mark.metadata.split()[:3]) for mark in marks], (
         "three batches, the last of two partitions"
     )
 

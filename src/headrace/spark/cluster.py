@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
 from headrace.clients.blocking import (
@@ -35,6 +36,23 @@ UNKNOWN_BYTES: Final = 1024
 _ABSENT: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 _NOTHING: Final = FetchedPartition()
 _NOT_READY: Final = frozenset({ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE})
+
+
+T = TypeVar("T")
+
+STALE_PAUSES_S: Final = (0.2, 1.0)
+"""Within that time brokers learn what the others know."""
+
+
+def ask_again(ask: Callable[[], T], is_whole: Callable[[T], bool]) -> T:
+    """Return an answer, the last of three if none before is whole: each may come from another broker."""
+    answer = ask()
+    for pause_s in STALE_PAUSES_S:
+        if is_whole(answer):
+            break
+        time.sleep(pause_s)
+        answer = ask()
+    return answer
 
 
 class SourceClient(Protocol):

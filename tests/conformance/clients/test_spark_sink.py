@@ -94,6 +94,7 @@ def test_batches_are_there_once_however_often_they_are_repeated(
             assert [each.repeated for each in writes] == [repeated] * PARTITIONS
             commit_batch(cluster, writes, streaming=True)
 
+    assert cluster.kept_claim(once.claim) == cluster.marker(once.claim)
     parts = [(version, number) for version in range(2) for number in range(PARTITIONS)]
     check(target, options, *parts)
 

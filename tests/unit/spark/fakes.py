@@ -18,6 +18,8 @@ class FakeCluster:
     def __init__(self) -> None:
         self.logs: dict[TopicPartition, tuple[int, int]] = {}
         self.ids: dict[str, str] = {}
+        self.stale: list[dict[str, TopicDescription]] = []
+        """What a broker that is behind answers, before the others are asked."""
         self.batch_records = 3
         self.errors: list[ErrorCode] = []
         self.fetches: list[tuple[TopicPartition, int]] = []
@@ -39,6 +41,8 @@ class FakeCluster:
         self.ids.pop(topic, None)
 
     def topology(self, names: Sequence[str] | None) -> dict[str, TopicDescription]:
+        if self.stale:
+            return self.stale.pop(0)
         found: dict[str, list[int]] = {}
         for topic, partition in sorted(self.logs):
             if names is None or topic in names:

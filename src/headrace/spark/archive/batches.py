@@ -29,7 +29,7 @@ from headrace.spark.archive.planning import (
 from headrace.spark.archive.table import ArchiveTable, BatchCommit, Snapshot
 from headrace.spark.cluster import SourceClient
 from headrace.spark.options.source import EARLIEST, LATEST, Selection
-from headrace.spark.source.places import check_exists, select
+from headrace.spark.source.places import check_exists, current_topology, select
 from headrace.types import TopicPartition
 
 Execute = Callable[[BatchPlan, Mapping[TopicPartition, Source]], Iterable[WrittenFile]]
@@ -65,7 +65,7 @@ class Archiver:
 
     def ends(self) -> dict[TopicPartition, int]:
         """Return where the partitions end now."""
-        topology = self.client.topology(self.selection.names)
+        topology = current_topology(self.client, self.selection)
         check_exists(self.selection, topology)
         return self.client.offsets(select(self.selection, topology), LATEST)
 
@@ -77,7 +77,7 @@ class Archiver:
             HeadraceError: Records were removed before they were archived, or a task failed.
             ConflictError: Somebody else archives to the same table.
         """
-        topology = self.client.topology(self.selection.names)
+        topology = current_topology(self.client, self.selection)
         check_exists(self.selection, topology)
         wanted = [each for each in select(self.selection, topology) if ends is None or each in ends]
         current = sources(topology, wanted)

@@ -16,7 +16,7 @@ from headrace.spark.archive.planning import BatchLimits
 from headrace.spark.archive.table import FinalError, create_table
 from headrace.spark.cluster import consumer_config, shared_client
 from headrace.spark.options.source import SourceOptions, source_options
-from headrace.spark.source.places import check_exists
+from headrace.spark.source.places import check_exists, current_topology
 from headrace.spark.source.progress import GroupProgress
 from headrace.types import TopicPartition
 
@@ -68,7 +68,8 @@ def check(settings: ArchiveSettings) -> ArchiveTable:
         ConfigError: The settings are wrong, a topic does not exist, or the table is of another archive.
     """
     source = settings.source()
-    check_exists(source.selection, shared_client(source.client).topology(source.selection.names))
+    topology = current_topology(shared_client(source.client), source.selection)
+    check_exists(source.selection, topology)
     return create_table(settings.kind, settings.table, settings.name, archive_schema(source))
 
 

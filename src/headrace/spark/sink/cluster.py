@@ -13,6 +13,7 @@ from headrace.clients.consumer.core import GroupMetadata
 from headrace.clients.drivers import Target
 from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.errors import ApiError, ConfigError, ErrorCode, HeadraceError
+from headrace.spark.cluster import ask_again
 from headrace.spark.options.reader import ClientOptions
 from headrace.spark.options.sink import SinkOptions, producer_config, producer_properties
 from headrace.spark.sink.claims import claim_rows, kept_claim
@@ -143,13 +144,16 @@ def check_cluster(options: SinkOptions) -> None:
 
 
 def _check_topic(client: BlockingClient, topic: str) -> None:
-    try:
-        error = client.metadata([topic], auto_create=True).topics[topic].error
-    except ApiError as refusal:
-        error = refusal.code
+    def ask() -> ErrorCode:
+        try:
+            return client.metadata([topic], auto_create=True).topics[topic].error
+        except ApiError as refusal:
+            return refusal.code
+
+    error = ask_again(ask, lambda found: found not in _ABSENT)
     if error in _EXISTS:
         return
-    text = f"topic {topic!r} cannot be written: {ErrorCode(error).description}"
+    text = f"topic {topic!r} cannot be written: {error.description}"
     if error in _ABSENT:
         text = f"topic {topic!r} does not exist, and the broker does not create it: create it, or set the option topic"
     raise ConfigError(text)

@@ -14,7 +14,13 @@ from headrace.spark.options.source import SourceOptions
 from headrace.spark.source.access import pieces, read, source_client
 from headrace.spark.source.division import Division
 from headrace.spark.source.offsets import DataLossError, OffsetRange
-from headrace.spark.source.places import check_exists, end_positions, select, start_positions
+from headrace.spark.source.places import (
+    check_exists,
+    current_topology,
+    end_positions,
+    select,
+    start_positions,
+)
 from headrace.spark.source.tasks import ReadTask, tasks
 
 log = logging.getLogger(__name__)
@@ -59,7 +65,7 @@ def batch_ranges(client: SourceClient, options: SourceOptions) -> list[OffsetRan
     def beyond(what: str) -> None:
         raise ConfigError(f"{what}: nothing is there to read")
 
-    topology = client.topology(options.selection.names)
+    topology = current_topology(client, options.selection)
     check_exists(options.selection, topology)
     wanted = select(options.selection, topology)
     start = start_positions(client, options, wanted, lost, beyond)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 
 from headrace.errors import ConfigError
-from headrace.spark.cluster import SourceClient
+from headrace.spark.cluster import SourceClient, ask_again
 from headrace.spark.options.source import (
     EARLIEST,
     LATEST,
@@ -17,7 +17,7 @@ from headrace.spark.options.source import (
     SourceOptions,
     Starting,
 )
-from headrace.spark.source.offsets import Topology
+from headrace.spark.source.offsets import StreamOffsets, Topology, removed
 from headrace.types import TopicPartition
 
 
@@ -49,16 +49,46 @@ def check_exists(
     Raises:
         ConfigError: A topic or partition does not exist.
     """
+    what = _absent(selection, topology, known)
+    if what is not None:
+        raise ConfigError(what)
+
+
+def _absent(
+    selection: Selection, topology: Topology, known: Collection[TopicPartition]
+) -> str | None:
     names = {topic for topic, _ in known} | set(topology)
     missing = [name for name in selection.topics if name not in names]
     if missing:
-        raise ConfigError(f"there is no topic {', '.join(missing)} (option subscribe)")
+        return f"there is no topic {', '.join(missing)} (option subscribe)"
     existing = {each for each in selection.partitions if each in known} | set(
         select(selection, topology)
     )
     absent = [each for each in selection.partitions if each not in existing]
     if absent:
-        raise ConfigError(f"there is no partition {', '.join(map(str, absent))} (option assign)")
+        return f"there is no partition {', '.join(map(str, absent))} (option assign)"
+    return None
+
+
+def current_topology(
+    client: SourceClient, selection: Selection, known: StreamOffsets | None = None
+) -> Topology:
+    """Return what there is of a selection; before something is missing several brokers have said so, or one repeatedly.
+
+    One that has just started, or is cut off from the others, does not know of all topics.
+
+    Args:
+        client: The cluster.
+        selection: What was asked for.
+        known: What the stream has read already.
+    """
+
+    def whole(topology: Topology) -> bool:
+        before = known or StreamOffsets({})
+        gone = removed(before, topology, set(select(selection, topology)))
+        return not gone and _absent(selection, topology, before.positions) is None
+
+    return ask_again(lambda: client.topology(selection.names), whole)
 
 
 def start_positions(

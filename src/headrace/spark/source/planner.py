@@ -31,7 +31,12 @@ from headrace.spark.source.offsets import (
     plan,
     removed,
 )
-from headrace.spark.source.places import check_exists, select, start_positions
+from headrace.spark.source.places import (
+    check_exists,
+    current_topology,
+    select,
+    start_positions,
+)
 from headrace.spark.source.progress import GroupProgress
 from headrace.spark.source.tasks import ReadTask, tasks
 from headrace.types import TopicPartition
@@ -67,7 +72,7 @@ class StreamPlanner:
     def initial(self) -> StreamOffsets:
         """Return where the query starts, the same at every call."""
         if self._initial is None:
-            topology = self._client.topology(self._options.selection.names)
+            topology = current_topology(self._client, self._options.selection)
             check_exists(self._options.selection, topology)
             wanted = select(self._options.selection, topology)
             positions = start_positions(self._client, self._options, wanted, self._lost, self._lost)
@@ -91,7 +96,7 @@ class StreamPlanner:
         Raises:
             DataLossError: What the stream has read so far is gone or has changed, and `failOnDataLoss` is true.
         """
-        topology = self._client.topology(self._options.selection.names)
+        topology = current_topology(self._client, self._options.selection, start)
         selected = select(self._options.selection, topology)
         known = self._without_removed(start, topology)
         check_exists(self._options.selection, topology, known=start.positions)
@@ -120,7 +125,7 @@ class StreamPlanner:
                 more, and `failOnDataLoss` is true.
         """
         if end != self._planned:  # from the log of an earlier run: topics may have changed since
-            topology = self._client.topology(self._options.selection.names)
+            topology = current_topology(self._client, self._options.selection, end)
             end = self._without_removed(end, topology)
             there = [
                 each for each in select(self._options.selection, topology) if each in end.positions

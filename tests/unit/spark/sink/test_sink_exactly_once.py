@@ -10,7 +10,7 @@ import pytest
 import headrace
 from headrace.clients.blocking import OffsetAndMetadata, ResourceType
 from headrace.clients.producer.many import Rows
-from headrace.errors import HeadraceError
+from headrace.errors import ApiError, ErrorCode, HeadraceError
 from headrace.spark.options.reader import ClientOptions
 from headrace.spark.options.sink import CLAIM_TOPIC, MARKER_TOPIC, Once, SinkOptions
 from headrace.spark.sink import cluster as clusters
@@ -325,3 +325,23 @@ def test_what_a_write_needs_is_made_or_asked_for_before_it_begins(
     ]
     assert cleanup == "compact"
     opened.client.close()
+
+
+def test_a_topic_that_only_some_brokers_know_yet_can_be_written(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = cluster.client.metadata
+    behind = [ApiError.for_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "topic t")] * 2
+
+    def metadata(*arguments: object, **options: object) -> object:
+        if behind:
+            raise behind.pop()
+        return whole(*arguments, **options)
+
+    monkeypatch.setattr(cluster.client, "metadata", metadata)
+    monkeypatch.setattr(clusters, "open_cluster", lambda _: cluster)
+    monkeypatch.setattr(clusters, "_checked", set())
+
+    check_cluster(OPTIONS)
+
+    assert not behind

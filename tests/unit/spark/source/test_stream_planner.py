@@ -12,7 +12,7 @@ import pytest
 from headrace.clients.blocking import OffsetAndMetadata
 from headrace.errors import ApiError, ConfigError, ErrorCode
 from headrace.spark.options.source import Selection, SourceOptions, source_options
-from headrace.spark.source.offsets import DataLossError, StreamOffsets
+from headrace.spark.source.offsets import DataLossError, StreamOffsets, TopicDescription
 from headrace.spark.source.planner import StreamPlanner
 from headrace.spark.source.progress import REPEAT_S
 from headrace.spark.source.stream import HeadraceStreamReader
@@ -351,3 +351,29 @@ def test_an_empty_topic_is_an_empty_first_batch_and_then_nothing(cluster: FakeCl
     assert batch == []
     assert planner.latest(place) is place
     assert planner.tasks(place, place) == []
+
+
+def described(*partitions: int, topic_id: str = "id-a") -> dict[str, TopicDescription]:
+    return {"a": TopicDescription(topic_id, partitions)}
+
+
+@pytest.mark.parametrize("stale", [{}, described(0), described(0, 1, topic_id="old")])
+def test_one_broker_that_is_behind_is_not_believed(
+    cluster: FakeCluster, stale: dict[str, TopicDescription]
+) -> None:
+    planner = StreamPlanner(cluster, options())
+    start = replace(planner.initial(), first_start=None)
+    cluster.grow("a", 1, 2)
+    cluster.stale = [stale, stale]
+
+    end, covered = run(planner, start)
+
+    assert covered == [(A0, 0, 10), (A1, 0, 2)]
+    cluster.stale = [stale, stale]
+    assert ranges(StreamPlanner(cluster, options()), start, end) == covered
+
+
+def test_a_topic_that_only_some_brokers_know_yet_is_there(cluster: FakeCluster) -> None:
+    cluster.stale = [{}, {}]
+
+    assert StreamPlanner(cluster, options()).initial().positions == {A0: 0, A1: 0}
