@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl
 
 from headrace.errors import ConfigError
 from headrace.kinesis.leases.memory import MemoryLeaseStore
@@ -16,12 +19,16 @@ _FORMS: Final = (
     "dynamodb://TABLE[?region=..], sqlite:///FILE (one machine) or memory://NAME (one process)"
 )
 
+_TABLE: Final = re.compile(r"[a-zA-Z0-9_.-]{3,255}")
+_AWS: Final = frozenset({"region", "endpoint_url", "profile"})
+_NUMBERS: Final = frozenset({"read_capacity", "write_capacity", "timeout_ms"})
+
 
 def open_store(text: str, aws: AwsSettings | None = None) -> LeaseStore:
     """Return the store that a text names; it has still to be opened.
 
     Args:
-        text: `dynamodb://table`, with `?region=`, `endpoint_url=`, `create=false` and more behind it; `sqlite:///file`
+        text: `dynamodb://table`, with `?region=`, `endpoint_url=`, `create=false` and more behind it (docs/kinesis-leases.md); `sqlite:///file`
             (four slashes begin an absolute path); or `memory://name`.
         aws: Region, credentials and endpoint for DynamoDB; what the text says goes before.
 
@@ -34,14 +41,12 @@ def open_store(text: str, aws: AwsSettings | None = None) -> LeaseStore:
     if separator and scheme == "sqlite":
         return _sqlite(text, rest)
     if separator and scheme == "dynamodb":
-        from headrace.kinesis.leases.dynamodb import dynamodb_store  # noqa: PLC0415 - for whom it is installed
-
-        return dynamodb_store(rest, aws)
+        return _dynamodb(text, rest, aws)
     raise ConfigError(f"{text!r} names no store of leases: {_FORMS}")
 
 
 def _sqlite(text: str, rest: str) -> LeaseStore:
-    from headrace.kinesis.leases.sqlite import SqliteLeaseStore  # noqa: PLC0415 - no database where there is none
+    from headrace.kinesis.leases.sqlite import SqliteLeaseStore  # noqa: PLC0415 - SQLite only for whom it is
 
     path = rest.removeprefix("/")
     if path == rest or not path:
@@ -49,3 +54,56 @@ def _sqlite(text: str, rest: str) -> LeaseStore:
             f"{text!r} names no file: sqlite:///leases.db is relative, sqlite:////var/lib/leases.db absolute"
         )
     return SqliteLeaseStore(Path(path).expanduser())
+
+
+def _dynamodb(text: str, rest: str, aws: AwsSettings | None) -> LeaseStore:
+    from headrace.kinesis.client.settings import AwsSettings  # noqa: PLC0415 - AWS only for whom it is
+    from headrace.kinesis.leases.dynamodb import DynamoLeaseStore  # noqa: PLC0415 - as above
+    from headrace.kinesis.leases.dynamodb_table import TableSettings  # noqa: PLC0415 - as above
+
+    table, _, query = rest.partition("?")
+    if not _TABLE.fullmatch(table):
+        raise ConfigError(
+            f"{text!r} names no table: 3 to 255 of a-z, A-Z, 0-9, '_', '-' and '.' are wanted"
+        )
+    try:
+        given = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+    except ValueError:
+        raise ConfigError(
+            f"{text!r}: what follows the question mark is name=value&name=value"
+        ) from None
+    tags = {
+        name.removeprefix("tag."): value for name, value in given.items() if name.startswith("tag.")
+    }
+    unknown = sorted(given.keys() - _AWS - _NUMBERS - {"create"} - {f"tag.{name}" for name in tags})
+    if unknown:
+        known = ", ".join(sorted(_AWS | _NUMBERS | {"create", "tag.<name>"}))
+        raise ConfigError(f"{text!r}: {unknown[0]!r} is none of {known}")
+    numbers = {name: _number(name, given[name]) for name in sorted(_NUMBERS & given.keys())}
+    timeout = {"timeout_ms": numbers.pop("timeout_ms")} if "timeout_ms" in numbers else {}
+    settings = TableSettings(
+        create=_truth("create", given.get("create", "true")),
+        read_capacity=numbers.get("read_capacity"),
+        write_capacity=numbers.get("write_capacity"),
+        tags=tags,
+    )
+    aws = aws or AwsSettings()
+    aws = replace(
+        aws,
+        region=given.get("region", aws.region),
+        endpoint_url=given.get("endpoint_url", aws.endpoint_url),
+        profile=given.get("profile", aws.profile),
+    )
+    return DynamoLeaseStore(table, aws, settings=settings, **timeout)
+
+
+def _number(name: str, text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or int(text) < 1:
+        raise ConfigError(f"{name}={text}: it is a whole number from 1 on")
+    return int(text)
+
+
+def _truth(name: str, text: str) -> bool:
+    if text not in {"true", "false"}:
+        raise ConfigError(f"{name}={text}: it is true or false")
+    return text == "true"

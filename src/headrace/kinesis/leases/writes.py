@@ -112,10 +112,15 @@ def given(
 
 def moved(row: Lease, seen: Lease, checkpoint: Checkpoint) -> Lease | None:
     """Return the row with an administrator's checkpoint, and free: whoever had it is shut out by the epoch."""
-    if (row.owner, row.epoch, row.checkpoint) == (None, seen.epoch + 1, checkpoint):
+    if is_moved(row, seen, checkpoint):
         return row
     if (row.epoch, row.beat) != (seen.epoch, seen.beat):
         return None
     return replace(
         row, checkpoint=checkpoint, owner=None, epoch=row.epoch + 1, next_owner=None, switches=0
     )
+
+
+def is_moved(row: Lease, seen: Lease, checkpoint: Checkpoint) -> bool:
+    """Return whether the write was made before, by an attempt whose answer was lost."""
+    return (row.owner, row.epoch, row.checkpoint) == (None, seen.epoch + 1, checkpoint)

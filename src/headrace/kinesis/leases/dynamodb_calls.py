@@ -1,0 +1,102 @@
+"""Calls to DynamoDB: each attempt has a time, is repeated where that can help, and ends in an answer or an error."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+
+from headrace.errors import ConfigError, HeadraceError, LeaseStoreError
+from headrace.kinesis.client.errors import Verdict, error_code, explained, verdict
+from headrace.kinesis.client.settings import AwsClient
+
+_REPEATED: Final = frozenset({Verdict.THROTTLED, Verdict.REPEAT})
+_FIRST_PAUSE_S: Final = 0.05
+_LONGEST_PAUSE_S: Final = 1.0
+
+
+class ConditionRefusedError(Exception):
+    """The condition of a write does not hold, or did not for its last attempt: an earlier one may have been written."""
+
+
+class DynamoCalls:
+    """The client, and how patient it is.
+
+    Args:
+        client: Of aiobotocore, which repeats nothing itself.
+        table: Whose operations these are.
+        timeout_ms: All attempts of a call and the pauses between them. Renewals of leases wait for it, so it is far
+            less than a lease lasts.
+        pause: Draws a number from 0 to 1: how much of a pause is made.
+    """
+
+    def __init__(
+        self,
+        client: AwsClient,
+        table: str,
+        *,
+        timeout_ms: int,
+        pause: Callable[[], float] = random.random,
+    ) -> None:
+        self._client = client
+        self.table = table
+        self._timeout_s = timeout_ms / 1000
+        self._pause = pause
+
+    async def call(self, operation: str, **parameters: Any) -> dict[str, Any]:
+        """Call an operation on the table, again where it was throttled or had no answer.
+
+        Raises:
+            ConditionRefusedError: The condition of a write was refused.
+            LeaseStoreError: No answer in time, or one that repeating does not change; the cause is what AWS said.
+        """
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + self._timeout_s
+        attempt = 0
+        while True:
+            try:
+                # A lost answer must not take the time of all attempts.
+                async with asyncio.timeout_at(min(deadline_s, loop.time() + self._timeout_s / 3)):
+                    answer: dict[str, Any] = await getattr(self._client, operation)(
+                        TableName=self.table, **parameters
+                    )
+                    return answer
+            except Exception as error:
+                if error_code(error) == "ConditionalCheckFailedException":
+                    raise ConditionRefusedError from error
+                pause_s = self._pause() * min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt)
+                hopeless = loop.time() + pause_s >= deadline_s
+                if verdict(error) not in _REPEATED or hopeless:
+                    raise LeaseStoreError(str(self._explained(operation, error))) from error
+            attempt += 1
+            await asyncio.sleep(pause_s)
+
+    async def pages(self, operation: str, **parameters: Any) -> AsyncIterator[dict[str, Any]]:
+        """Yield every item of a Query or Scan, page by page.
+
+        Raises:
+            LeaseStoreError: A page could not be had.
+        """
+        while True:
+            answer = await self.call(operation, **parameters)
+            for item in answer.get("Items", ()):
+                yield item
+            last = answer.get("LastEvaluatedKey")
+            if not last:
+                return
+            parameters["ExclusiveStartKey"] = last
+
+    def _explained(self, operation: str, error: Exception) -> HeadraceError:
+        doing = f"{operation} on the table {self.table} of leases"
+        if isinstance(error, TimeoutError):
+            return LeaseStoreError(f"{doing}: no answer within {self._timeout_s:.0f} s")
+        return explained(error, doing)
+
+
+def as_configuration(error: LeaseStoreError) -> HeadraceError:
+    """Return an error of opening: what no repetition would change is a matter of configuration."""
+    cause = error.__cause__
+    if cause is None or verdict(cause) in _REPEATED:
+        return error
+    return ConfigError(str(error))
