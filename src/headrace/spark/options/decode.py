@@ -25,8 +25,12 @@ class DecodeOptions:
     """What is before the value: nothing ("plain"), or a schema's id in Confluent's way, any or one: "confluent:7"."""
 
 
-def decode_options(reader: OptionReader) -> DecodeOptions | None:
+def decode_options(reader: OptionReader, column: str = "value") -> DecodeOptions | None:
     """Return how values are decoded, or None where they stay binary.
+
+    Args:
+        reader: The options.
+        column: What the values are called.
 
     Raises:
         ConfigError: A value is none that the option can have, or one option is of no use without another.
@@ -43,9 +47,9 @@ def decode_options(reader: OptionReader) -> DecodeOptions | None:
     schema = reader.text("schema")
     if not schema:
         raise ConfigError(f"option format {given} needs option schema, the schema's text")
-    if "value" not in (reader.names("columns") or ("value",)):
+    if column.lower() not in {name.lower() for name in reader.names("columns") or (column,)}:
         raise ConfigError(
-            f"option format {given} decodes the column value, which option columns leaves out"
+            f"option format {given} decodes the column {column}, which option columns leaves out"
         )
     on_error, dlq_topic = _on_error(reader.text("onError") or "fail")
     if dlq_topic is not None and dlq_topic in (reader.names("subscribe") or ()):

@@ -1,0 +1,122 @@
+"""What a process of Spark's keeps open: an event loop in a thread, clients of Kinesis, and stores.
+
+Spark's Python workers are forked and used again for task after task, so that all of this is made once in each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack, suppress
+from typing import Any, Final, TypeVar
+
+from headrace.errors import ConfigError, LeaseStoreError
+from headrace.kinesis.client.settings import AwsClient, AwsSettings, open_client
+from headrace.kinesis.leases.opening import open_store
+from headrace.kinesis.leases.store import LeaseStore
+
+STORE_ATTEMPTS: Final = 6
+_PAUSE_S: Final = 0.2
+_CLOSE_S: Final = 2
+
+T = TypeVar("T")
+
+
+class Access:
+    """What this process has open."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._stack = AsyncExitStack()
+        self._clients: dict[AwsSettings, AwsClient] = {}
+        self._stores: dict[tuple[str, AwsSettings], LeaseStore] = {}
+        self._opening = asyncio.Lock()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="kinesis", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something in the loop's thread, and wait for what becomes of it."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException as error:
+            future.cancel()
+            single = _single(error)
+            if single is error:
+                raise
+            raise single from single.__cause__
+
+    async def client(self, aws: AwsSettings) -> AwsClient:
+        """Return a client of Kinesis."""
+        async with self._opening:
+            if aws not in self._clients:
+                self._clients[aws] = await self._stack.enter_async_context(
+                    open_client(aws, "kinesis")
+                )
+            return self._clients[aws]
+
+    async def store(self, text: str, aws: AwsSettings) -> LeaseStore:
+        """Return the store that an option names.
+
+        Raises:
+            ConfigError: It cannot be used.
+            LeaseStoreError: It cannot be reached.
+        """
+        async with self._opening:
+            if (text, aws) not in self._stores:
+                store = open_store(text, aws)
+                try:
+                    await store.open()
+                except (ConfigError, LeaseStoreError) as error:
+                    raise type(error)(f"option store={text}: {error}") from error
+                self._stack.push_async_callback(store.close)
+                self._stores[text, aws] = store
+            return self._stores[text, aws]
+
+    def close(self) -> None:
+        """Let go of everything."""
+        with suppress(Exception):
+            asyncio.run_coroutine_threadsafe(self._stack.aclose(), self._loop).result(_CLOSE_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_CLOSE_S)
+
+
+_access: Access | None = None
+_lock = threading.Lock()
+
+
+def access() -> Access:
+    """Return what this process has open; a fork of it begins anew."""
+    global _access  # noqa: PLW0603 - one for a process
+    with _lock:
+        if _access is None or _access.pid != os.getpid():
+            _access = Access()
+            atexit.register(_access.close)
+        return _access
+
+
+async def patiently(call: Callable[[], Awaitable[T]]) -> T:
+    """Call a store, again if it does not answer: every call may be repeated.
+
+    Raises:
+        LeaseStoreError: It has not answered for a while.
+    """
+    for attempt in range(STORE_ATTEMPTS):
+        try:
+            return await call()
+        except LeaseStoreError:
+            if attempt == STORE_ATTEMPTS - 1:
+                raise
+            await asyncio.sleep(_PAUSE_S * 2**attempt)
+    raise AssertionError
+
+
+def _single(error: BaseException) -> BaseException:
+    """Return the first of the errors of a group."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

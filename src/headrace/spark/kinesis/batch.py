@@ -1,0 +1,61 @@
+"""Batch reads: `spark.read.format("headrace-kinesis")`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from headrace.core.lease.checkpoint import TRIM_HORIZON, Checkpoint
+from headrace.kinesis.reading.shards import StreamShards
+from headrace.spark.kinesis.access import Access, access
+from headrace.spark.kinesis.lineage import initial
+from headrace.spark.kinesis.offsets import Shards
+from headrace.spark.kinesis.options import ReadOptions
+from headrace.spark.kinesis.tasks import ShardRead, ShardTask, packed, read_shards
+
+
+class KinesisBatchReader(DataSourceReader):
+    """Reads all shards up to the time of planning, or `endingTimestamp`; each shard in order, parents beside children."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        """Take the options; nothing is sent yet."""
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return a task for each shard, or `maxTasks`."""
+        here = access()
+        return here.run(_plan(here, self._options))
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield a task's records as Arrow batches."""
+        # Spark turns an empty list of tasks into one partition without content.
+        if not isinstance(partition, ShardTask):
+            return iter(())
+        return read_shards(partition, self._options)
+
+
+async def _plan(here: Access, options: ReadOptions) -> list[InputPartition]:
+    now_ms = time.time_ns() // 1_000_000
+    shards = StreamShards(await here.client(options.aws), options.stream)
+    stream = await shards.describe()
+    infos = await shards.list_shards()
+    begin = initial(infos, options.starting, now_ms)
+    wanted = [
+        ShardRead(info.shard, _start(begin, info.shard), info.hash_range)
+        for info in infos
+        if info.shard not in begin.done
+    ]
+    until_ms = now_ms if options.ending_ms is None else options.ending_ms
+    return [
+        ShardTask(each, stream=stream.name, until_ms=until_ms)
+        for each in packed(wanted, options.max_tasks or max(len(wanted), 1))
+    ]
+
+
+def _start(begin: Shards, shard: str) -> Checkpoint:
+    if shard in begin.active:
+        return begin.active[shard].checkpoint
+    return begin.waiting.get(shard, TRIM_HORIZON)

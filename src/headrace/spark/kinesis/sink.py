@@ -1,0 +1,209 @@
+"""Writes: `dataframe.write.format("headrace-kinesis")`, and the same of streams. At least once, for Kinesis has no more."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import repeat
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from headrace.errors import ConfigError, HeadraceError
+from headrace.kinesis.client.settings import AwsSettings
+from headrace.kinesis.producing.producer import Producer
+from headrace.kinesis.producing.settings import MAX_RECORD_BYTES, ProducerSettings
+from headrace.kinesis.reading.shards import StreamShards
+from headrace.spark.kinesis.access import access
+from headrace.spark.kinesis.options import AWS_OPTIONS, KinesisOptionReader
+
+WRITE_OPTIONS: Final = (*AWS_OPTIONS, "aggregate", "maxRecordBytes", "deliveryTimeout")
+AGGREGATE_BYTES: Final = 51_200
+REQUEST_BYTES: Final = 5 << 20
+_BYTES: Final = ("binary", "string")
+COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    "data": _BYTES,
+    "partitionKey": ("string",),
+    "explicitHashKey": ("string",),
+    "stream": ("string",),
+}
+_ABSENT: Final = {
+    "data": "name one so, or select to_json(struct(*)) AS data",
+    "partitionKey": "it chooses the shard; select a column as partitionKey, or uuid() AS partitionKey to spread rows",
+}
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """What a write was asked for."""
+
+    aws: AwsSettings
+    stream: str | None
+    producing: ProducerSettings
+
+
+def write_options(options: Mapping[str, str]) -> WriteOptions:
+    """Check the options of a write.
+
+    Raises:
+        ConfigError: An option is unknown, or has a value that it cannot have.
+    """
+    reader = KinesisOptionReader(options, WRITE_OPTIONS)
+    record_bytes = reader.size("maxRecordBytes") or 1 << 20
+    if record_bytes > MAX_RECORD_BYTES:
+        raise ConfigError(
+            f"option maxRecordBytes must be at most {MAX_RECORD_BYTES}, what Kinesis takes, not {record_bytes}"
+        )
+    aggregate = reader.flag("aggregate", default=False)
+    return WriteOptions(
+        aws=reader.aws(),
+        stream=reader.text("stream") or None,
+        producing=ProducerSettings(
+            record_bytes=record_bytes,
+            request_bytes=max(REQUEST_BYTES, record_bytes),
+            aggregate_bytes=min(AGGREGATE_BYTES, record_bytes) if aggregate else 0,
+            delivery_timeout_ms=max(reader.duration_ms("deliveryTimeout", 120_000), 1),
+        ),
+    )
+
+
+def check_columns(columns: Mapping[str, str], options: WriteOptions) -> None:
+    """Check the columns of a write before its job starts.
+
+    Raises:
+        ConfigError: They cannot be written; the text says what can.
+    """
+    for name, kind in columns.items():
+        known = COLUMNS.get(name)
+        if known is None:
+            near = difflib.get_close_matches(name, COLUMNS, n=1)
+            hint = (
+                f"did you mean {near[0]}?" if near else f"drop it; known are {', '.join(COLUMNS)}"
+            )
+            raise ConfigError(f"unknown column {name}: {hint}")
+        if kind not in known:
+            raise ConfigError(
+                f"column {name} must be {' or '.join(known)}, not {kind}: select CAST({name} AS STRING) AS {name}"
+            )
+    for name, remedy in _ABSENT.items():
+        if name not in columns:
+            raise ConfigError(
+                f"a column {name} is needed, got {', '.join(columns) or 'none'}: {remedy}"
+            )
+    if "stream" not in columns and options.stream is None:
+        raise ConfigError("set the option stream, or give each row one in a column stream")
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """How many records a task has written."""
+
+    records: int
+
+
+class RowWriter:
+    """Writes rows; goes to the tasks."""
+
+    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
+        """Check options, columns and the stream before a job starts.
+
+        Raises:
+            ConfigError: They cannot be written.
+            KinesisError: The stream cannot be found.
+        """
+        self._options = write_options(given)
+        check_columns({each.name: each.dataType.simpleString() for each in schema}, self._options)
+        if self._options.stream is not None:
+            _check_stream(self._options.aws, self._options.stream)
+
+    def write(self, batches: Iterator[Any]) -> Written:
+        """Write one task's rows; Kinesis has acknowledged them all when this returns.
+
+        Raises:
+            HeadraceError: Some could not be written in time. Those that were are written again when the task is repeated.
+        """
+        here = access()
+        client = here.run(here.client(self._options.aws))
+        producer = Producer(
+            replace(self._options.aws, clients={"kinesis": client}),
+            settings=self._options.producing,
+        )
+        written = 0
+        try:
+            for batch in batches:
+                here.run(self._send(producer, batch))
+                written += batch.num_rows
+            here.run(producer.flush())
+        finally:
+            here.run(producer.close(flush=False))
+        return Written(written)
+
+    async def _send(self, producer: Producer, batch: Any) -> None:
+        streams = repeat(self._options.stream) if self._options.stream else _column(batch, "stream")
+        rows = zip(
+            streams,
+            _column(batch, "data"),
+            _column(batch, "partitionKey"),
+            _column(batch, "explicitHashKey"),
+            strict=False,  # a column that is not there has no end
+        )
+        for stream, data, key, hash_key in rows:
+            if stream is None or data is None or key is None:
+                missing = "stream" if stream is None else "data" if data is None else "partitionKey"
+                raise HeadraceError(
+                    f"a row has no {missing}: Kinesis has no records without; fill the column, or filter such rows out"
+                )
+            # Its fate is told by `flush`.
+            _ = await producer.send(stream, data, partition_key=key, explicit_hash_key=hash_key)
+
+
+def _column(batch: Any, name: str) -> Any:
+    index = batch.schema.get_field_index(name)
+    if index < 0:
+        return repeat(None)
+    column = batch.column(index)
+    return (column.cast(pa.binary()) if name == "data" else column).to_pylist()
+
+
+_checked: set[tuple[AwsSettings, str]] = set()
+
+
+def _check_stream(aws: AwsSettings, stream: str) -> None:
+    """Make sure once in a process that a stream is there: Spark makes a writer for every batch."""
+    if (aws, stream) in _checked:
+        return
+    here = access()
+    client = here.run(here.client(aws))
+    here.run(StreamShards(client, stream).describe())
+    _checked.add((aws, stream))
+
+
+class KinesisWriter(DataSourceArrowWriter):
+    """At least once: a task that Spark repeats writes its rows again."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        """See `RowWriter`."""
+        self._rows = RowWriter(options, schema)
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Write one task's rows."""
+        return self._rows.write(iterator)
+
+
+class KinesisStreamWriter(DataSourceStreamArrowWriter):
+    """At least once: a batch that Spark repeats is written again."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        """See `RowWriter`."""
+        self._rows = RowWriter(options, schema)
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Write one task's rows of a micro-batch."""
+        return self._rows.write(iterator)

@@ -1,0 +1,156 @@
+"""What one task of Spark's reads, and how it does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql.datasource import InputPartition
+
+from headrace.core.lease.checkpoint import Checkpoint
+from headrace.core.lease.lease import HashRange
+from headrace.errors import LeaseStoreError
+from headrace.kinesis.leases.store import LeaseStore
+from headrace.kinesis.reading.reader import ShardReader
+from headrace.spark.kinesis.access import Access, access, patiently
+from headrace.spark.kinesis.columns import raw_batch, row_batch
+from headrace.spark.kinesis.offsets import End, end_name, round_name
+from headrace.spark.kinesis.options import ReadOptions
+from headrace.spark.kinesis.reading import Bounds, Part, is_caught_up, wanted
+from headrace.spark.source.offsets import DataLossError
+
+TASK_BYTES: Final = 256 << 20
+"""What all shards of a task may hold in memory together."""
+SHARDS_OF_A_TASK: Final = 8
+"""A shard gives 2 MiB a second at most: one task reads several at the same time."""
+
+
+@dataclass(frozen=True)
+class ShardRead:
+    """A shard that a task reads, and from where."""
+
+    shard: str
+    start: Checkpoint
+    hash_range: HashRange | None = None
+
+
+class RoundTask(InputPartition):
+    """Shards of a round that one task reads."""
+
+    def __init__(
+        self,
+        shards: Sequence[ShardRead],
+        *,
+        stream: str,
+        query: str,
+        number: int,
+        token: str,
+        bounds: Bounds,
+    ) -> None:
+        super().__init__(None)
+        self.shards = tuple(shards)
+        self.stream = stream
+        self.query = query
+        self.number = number
+        self.token = token
+        self.bounds = bounds
+
+
+class ShardTask(InputPartition):
+    """Shards that a task of a batch read reads, one after the other, up to a time."""
+
+    def __init__(self, shards: Sequence[ShardRead], *, stream: str, until_ms: int) -> None:
+        super().__init__(None)
+        self.shards = tuple(shards)
+        self.stream = stream
+        self.until_ms = until_ms
+
+
+def packed(shards: Sequence[ShardRead], count: int) -> list[list[ShardRead]]:
+    """Deal shards out to so many tasks, or fewer."""
+    count = min(count, len(shards))
+    return [list(shards[number::count]) for number in range(count)]
+
+
+def read_round(task: RoundTask, options: ReadOptions) -> Iterator[Any]:
+    """Yield a task's rows as Arrow batches, shard by shard; the same ones whenever it is done.
+
+    Raises:
+        DataLossError: Records are gone, and `failOnDataLoss` is true.
+        LeaseStoreError: The store is not the driver's, or does not answer.
+    """
+    here = access()
+    for each, batches in zip(task.shards, here.run(_read_parts(here, task, options)), strict=True):
+        for raw in batches:
+            yield row_batch(raw, task.stream, each.shard, options)
+
+
+async def _read_parts(here: Access, task: RoundTask, options: ReadOptions) -> list[list[Any]]:
+    assert options.store is not None
+    store = await here.store(options.store, options.aws)
+    await _check_store(store, task, options.store)
+    async with asyncio.TaskGroup() as group:
+        reads = [
+            group.create_task(_read_part(here, store, task, each, options)) for each in task.shards
+        ]
+    return [each.result() for each in reads]
+
+
+async def _check_store(store: LeaseStore, task: RoundTask, text: str) -> None:
+    """Make sure that this is where the driver has written the round's token."""
+    name = round_name(task.number)
+    found = await patiently(lambda: store.record_once(task.query, name, "?"))
+    if found != task.token:
+        raise LeaseStoreError(
+            f"option store={text}: what a task finds there is not what the driver of the query wrote. Either round "
+            f"{task.number} is over and this task came too late, or it is another store: a file on another machine, a "
+            "table in another region. Use a DynamoDB table, and set the option region"
+        )
+
+
+async def _read_part(
+    here: Access, store: LeaseStore, task: RoundTask, each: ShardRead, options: ReadOptions
+) -> list[Any]:
+    async def agree(end: End) -> str:
+        name = end_name(task.number, each.shard)
+        return await patiently(lambda: store.record_once(task.query, name, end.to_text()))
+
+    reader = await _reader(here, each, options)
+    try:
+        part = Part(each.shard, each.start, task.bounds)
+        return await part.read(reader, agree, fail_on_data_loss=options.fail_on_data_loss)
+    finally:
+        await reader.aclose()
+
+
+async def _reader(here: Access, each: ShardRead, options: ReadOptions) -> ShardReader:
+    return ShardReader(
+        await here.client(options.aws),
+        options.stream,
+        each.shard,
+        each.start,
+        settings=options.reading,
+        hash_range=each.hash_range,
+    )
+
+
+def read_shards(task: ShardTask, options: ReadOptions) -> Iterator[Any]:
+    """Yield the rows of a batch read as Arrow batches, while they come."""
+    here = access()
+    bounds = Bounds(max_bytes=0, until_ms=task.until_ms)
+    for each in task.shards:
+        reader = here.run(_reader(here, each, options))
+        try:
+            while True:
+                fetched = here.run(reader.fetch())
+                if fetched.data_expired and options.fail_on_data_loss:
+                    raise DataLossError(f"{each.shard} is gone before it was read")
+                kept = wanted(fetched.records, bounds, 0)
+                if kept:
+                    yield row_batch(raw_batch(kept), task.stream, each.shard, options)
+                if fetched.ended or is_caught_up(fetched) or len(kept) < len(fetched.records):
+                    break
+        finally:
+            here.run(reader.aclose())
