@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from headrace.testing.faults import error as error
     from headrace.testing.interception import Exchange as Exchange
     from headrace.testing.kinesis.aws import FakeAws as FakeAws
+    from headrace.testing.kinesis.dynamodb.machine import FakeDynamoDB as FakeDynamoDB
     from headrace.testing.kinesis.machine import FakeKinesis as FakeKinesis
     from headrace.testing.process import BrokerProcess as BrokerProcess
 
@@ -37,6 +38,7 @@ _HOMES = {
     "Clients": "headrace.testing.clients",
     "Exchange": "headrace.testing.interception",
     "FakeAws": "headrace.testing.kinesis.aws",
+    "FakeDynamoDB": "headrace.testing.kinesis.dynamodb.machine",
     "FakeKinesis": "headrace.testing.kinesis.machine",
     "Fault": "headrace.testing.faults",
     "HeadraceContainer": "headrace.testing.container",

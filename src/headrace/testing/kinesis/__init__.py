@@ -11,6 +11,7 @@ with FakeAws() as aws:
 
 from headrace.testing.kinesis.aws import FakeAws
 from headrace.testing.kinesis.calls import Call, CallLog, LoggedCall
+from headrace.testing.kinesis.dynamodb.machine import FakeDynamoDB
 from headrace.testing.kinesis.errors import AwsError
 from headrace.testing.kinesis.faults import (
     Exchange,
@@ -32,6 +33,7 @@ __all__ = [
     "CallLog",
     "Exchange",
     "FakeAws",
+    "FakeDynamoDB",
     "FakeKinesis",
     "Fault",
     "Limits",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 from headrace.errors import ConfigError
 from headrace.streams.clock import Clock
 from headrace.testing.clock import LeapingClock
+from headrace.testing.kinesis.dynamodb.machine import FakeDynamoDB
 from headrace.testing.kinesis.limits import Limits
 from headrace.testing.kinesis.machine import FakeKinesis
 from headrace.testing.kinesis.service import Service
@@ -30,6 +31,7 @@ class FakeAws:
 
     Attributes:
         kinesis: The streams.
+        dynamodb: The tables.
         clock: The time of both.
     """
 
@@ -59,6 +61,9 @@ class FakeAws:
             transition_ms=transition_ms,
             shard_end=shard_end,
             region=self.region,
+        )
+        self.dynamodb = FakeDynamoDB(
+            clock=self.clock, transition_ms=transition_ms, region=self.region
         )
         self._only_region = region
         self._server: Server | None = None
@@ -121,7 +126,10 @@ class FakeAws:
             raise ConfigError(
                 "the fake of AWS needs aiohttp: pip install 'headrace[kinesis]'"
             ) from error
-        services: dict[str, Service] = {"Kinesis_20131202": self.kinesis}
+        services: dict[str, Service] = {
+            "Kinesis_20131202": self.kinesis,
+            "DynamoDB_20120810": self.dynamodb,
+        }
         return Server(services, self._only_region)
 
     def __enter__(self) -> Self:

@@ -1,0 +1,87 @@
+"""The fake of DynamoDB: what stores of leases need, and a refusal of all else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from headrace.streams.clock import Clock
+from headrace.testing.kinesis.calls import Call
+from headrace.testing.kinesis.dynamodb import fetching, tables, writing
+from headrace.testing.kinesis.dynamodb.tables import Tables
+from headrace.testing.kinesis.dynamodb.values import Item, refused
+from headrace.testing.kinesis.errors import AwsError
+from headrace.testing.kinesis.faults import Reply
+from headrace.testing.kinesis.service import Service, replied
+
+Operation = Callable[[Tables, Call], dict[str, object]]
+
+_EXPRESSIONS: Final = frozenset({"ExpressionAttributeNames", "ExpressionAttributeValues"})
+_CONDITION: Final = _EXPRESSIONS | {"ConditionExpression", "ReturnValues", "ReturnValuesOnConditionCheckFailure", "ReturnConsumedCapacity", "ReturnItemCollectionMetrics"}  # fmt: skip
+_READ: Final = _EXPRESSIONS | {"ProjectionExpression", "ConsistentRead", "ReturnConsumedCapacity"}
+_PAGE: Final = _READ | {"FilterExpression", "Limit", "ExclusiveStartKey", "Select"}
+
+OPERATIONS: Final[Mapping[str, tuple[Operation, frozenset[str]]]] = {
+    "CreateTable": (tables.create_table, frozenset({"AttributeDefinitions", "KeySchema", "BillingMode", "ProvisionedThroughput", "Tags", "SSESpecification", "TableClass", "DeletionProtectionEnabled"})),
+    "DeleteItem": (writing.delete_item, _CONDITION | {"Key"}),
+    "DeleteTable": (tables.delete_table, frozenset()),
+    "DescribeTable": (tables.describe_table, frozenset()),
+    "GetItem": (fetching.get_item, _READ | {"Key"}),
+    "ListTables": (tables.list_tables, frozenset({"ExclusiveStartTableName", "Limit"})),
+    "PutItem": (writing.put_item, _CONDITION | {"Item"}),
+    "Query": (fetching.query, _PAGE | {"KeyConditionExpression", "ScanIndexForward"}),
+    "Scan": (fetching.scan, _PAGE),
+    "UpdateItem": (writing.update_item, _CONDITION | {"Key", "UpdateExpression"}),
+}  # fmt: skip
+"""What is done, and which members of the request are understood besides TableName."""
+
+
+class FakeDynamoDB(Service):
+    """DynamoDB in memory: tables, items, conditional writes.
+
+    What it does not know, an operation, a member of a request, a word in an expression, it refuses with a
+    ValidationException: it never does less than it was asked for.
+    """
+
+    NAMESPACE = "com.amazonaws.dynamodb.v20120810#"
+
+    def __init__(
+        self, *, clock: Clock | None = None, transition_ms: int = 0, region: str = "us-east-1"
+    ) -> None:
+        """Make an account without tables.
+
+        Args:
+            clock: Its time; None is the process's, which `advance` moves ahead.
+            transition_ms: How long a table is CREATING or DELETING.
+            region: What ARNs say.
+        """
+        super().__init__(clock)
+        self._tables = Tables(region, transition_ms)
+
+    def tables(self) -> list[str]:
+        """Return the names of the tables."""
+        return list(self.call("ListTables")["TableNames"])
+
+    def items(self, table: str) -> list[Item]:
+        """Return all items of a table, as DynamoDB writes them: `{"shard": {"S": "shardId-000000000000"}}`."""
+        with self.lock:
+            call = Call("Scan", {"TableName": table}, self.clock.now_ms())
+            return [dict(item) for item in self._tables.usable(call).in_order()]
+
+    def locate(self, call: Call) -> None:
+        """Note the table that a request is about."""
+        name: Any = call.request.get("TableName")
+        call.stream = name if isinstance(name, str) else None
+
+    def perform(self, call: Call) -> Reply:
+        """Do what a request asks for."""
+        known = OPERATIONS.get(call.operation)
+        if known is None:
+            raise AwsError("UnknownOperationException", f"the fake has no operation {call.operation!r}")  # fmt: skip
+        operation, members = known
+        unknown = set(call.request) - members - {"TableName"}
+        if unknown:
+            raise refused(
+                f"the fake does not know {', '.join(sorted(unknown))} of {call.operation}"
+            )
+        return replied(operation(self._tables, call))

@@ -1,0 +1,128 @@
+"""CreateTable, DescribeTable, ListTables, DeleteTable."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from headrace.testing.kinesis.calls import Call
+from headrace.testing.kinesis.dynamodb.table import Table
+from headrace.testing.kinesis.dynamodb.values import refused, wrong
+from headrace.testing.kinesis.errors import in_use, not_found
+from headrace.testing.kinesis.stream import ACCOUNT
+
+_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{3,255}", re.ASCII)
+_PAGE: Final = 100
+
+
+@dataclass(slots=True)
+class Tables:
+    """The tables of an account in a region.
+
+    Attributes:
+        region: In ARNs.
+        transition_ms: How long creating and deleting take.
+        tables: By name.
+    """
+
+    region: str
+    transition_ms: int
+    tables: dict[str, Table] = field(default_factory=dict)
+
+    def find(self, call: Call) -> Table:
+        """Return the table that a request names, in any state.
+
+        Raises:
+            AwsError: There is none.
+        """
+        name = call.request.get("TableName")
+        if not isinstance(name, str):
+            raise refused("1 validation error detected: Value null at 'tableName' failed to satisfy constraint: Member must not be null")  # fmt: skip
+        name = name.rpartition(":table/")[2]
+        table = self.tables.get(name)
+        if table is not None and table.gone_ms is not None and call.now_ms >= table.gone_ms:
+            del self.tables[name]
+            table = None
+        if table is None:
+            raise not_found(f"Requested resource not found: Table: {name} not found")
+        return table
+
+    def usable(self, call: Call) -> Table:
+        """Return the table that a request names, if it can be read and written."""
+        table = self.find(call)
+        table.require_usable(call.now_ms)
+        return table
+
+
+def create_table(tables: Tables, call: Call) -> dict[str, object]:
+    """Create a table."""
+    request = call.request
+    name = request.get("TableName", "")
+    if not _NAME.fullmatch(name):
+        raise refused(f"1 validation error detected: Value '{name}' at 'tableName' failed to satisfy constraint: Member must satisfy regular expression pattern: {_NAME.pattern}")  # fmt: skip
+    existing = tables.tables.get(name)
+    if existing is not None and (existing.gone_ms is None or call.now_ms < existing.gone_ms):
+        raise in_use(f"Table already exists: {name}")
+    billing = request.get("BillingMode", "PROVISIONED")
+    units = request.get("ProvisionedThroughput", {})
+    if billing == "PROVISIONED" and not units:
+        raise wrong("ReadCapacityUnits and WriteCapacityUnits must both be specified when BillingMode is PROVISIONED")  # fmt: skip
+    if billing == "PAY_PER_REQUEST" and units:
+        raise wrong("Neither ReadCapacityUnits nor WriteCapacityUnits can be specified when BillingMode is PAY_PER_REQUEST")  # fmt: skip
+    table = Table(
+        name,
+        f"arn:aws:dynamodb:{tables.region}:{ACCOUNT}:table/{name}",
+        _keys(request),
+        call.now_ms,
+        call.now_ms + tables.transition_ms,
+        billing,
+        units,
+    )
+    tables.tables[name] = table
+    return {"TableDescription": table.described(call.now_ms)}
+
+
+def _keys(request: dict[str, Any]) -> dict[str, str]:
+    """Return the attributes of the key and their types, the hash key first."""
+    defined = {
+        each["AttributeName"]: each["AttributeType"]
+        for each in request.get("AttributeDefinitions", [])
+    }
+    schema = request.get("KeySchema", [])
+    if [each["KeyType"] for each in schema] not in (["HASH"], ["HASH", "RANGE"]):
+        raise refused("Invalid KeySchema: The first KeySchemaElement is not a HASH key type, or the second is not a RANGE key type")  # fmt: skip
+    names = [each["AttributeName"] for each in schema]
+    if set(defined) != set(names):
+        raise wrong(
+            "Number of attributes in KeySchema does not exactly match number of attributes defined in AttributeDefinitions"
+        )
+    if not set(defined.values()) <= {"S", "N", "B"}:
+        raise refused("Member must satisfy enum value set: [B, N, S]")
+    return {name: defined[name] for name in names}
+
+
+def describe_table(tables: Tables, call: Call) -> dict[str, object]:
+    """Describe a table."""
+    return {"Table": tables.find(call).described(call.now_ms)}
+
+
+def list_tables(tables: Tables, call: Call) -> dict[str, object]:
+    """List tables by name."""
+    after = call.request.get("ExclusiveStartTableName", "")
+    limit = call.request.get("Limit", _PAGE)
+    names = sorted(
+        name
+        for name, table in tables.tables.items()
+        if name > after and (table.gone_ms is None or call.now_ms < table.gone_ms)
+    )
+    told: dict[str, object] = {"TableNames": names[:limit]}
+    return told | ({"LastEvaluatedTableName": names[limit - 1]} if len(names) > limit else {})
+
+
+def delete_table(tables: Tables, call: Call) -> dict[str, object]:
+    """Delete a table."""
+    table = tables.find(call)
+    table.require_active(call.now_ms)
+    table.gone_ms = call.now_ms + tables.transition_ms
+    return {"TableDescription": table.described(call.now_ms)}
