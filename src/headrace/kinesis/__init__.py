@@ -1,1 +1,12 @@
-"""Amazon Kinesis: consumers whose members share the shards by leases, producers, and a bridge to topics."""
+"""Amazon Kinesis: consumers whose members share the shards by leases, producers, and a bridge to topics.
+
+from headrace.kinesis import kinesis
+
+@app.worker(kinesis("orders", region="eu-central-1"), group="billing")
+async def bill(order: Order) -> None: ...
+"""
+
+from headrace.kinesis.client.settings import AwsSettings
+from headrace.kinesis.stream import Streams, kinesis
+
+__all__ = ["AwsSettings", "Streams", "kinesis"]

@@ -96,7 +96,7 @@ class Elsewhere(Protocol):
             ConfigError: It cannot be read with this kind of delivery.
         """
 
-    def open_source(self, group: str, *, delivery: str) -> Source:
+    def open_source(self, group: str, *, delivery: str, drain_timeout_s: float) -> Source:
         """Return a new member of a group; called on the event loop that it is used on."""
 
     def open_letters(self, place: str) -> LetterStream:

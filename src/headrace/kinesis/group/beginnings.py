@@ -1,0 +1,74 @@
+"""What a member is told of time, and of where its group begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from headrace.core.lease.checkpoint import TRIM_HORIZON, Checkpoint
+from headrace.core.lease.settings import LeaseSettings
+from headrace.errors import ConfigError
+from headrace.kinesis.client.backoff import RealTiming, repeated
+from headrace.kinesis.client.errors import error_code
+from headrace.kinesis.client.settings import AwsClient
+from headrace.kinesis.client.streams import stream_arguments
+from headrace.kinesis.reading.positions import iterator_arguments
+from headrace.kinesis.reading.shards import StreamShards
+
+if TYPE_CHECKING:
+    from headrace.kinesis.leases.store import LeaseStore
+    from headrace.kinesis.stream import Streams
+
+
+async def lease_settings(
+    streams: Streams,
+    client: AwsClient,
+    store: LeaseStore,
+    group: str,
+    shards: Mapping[str, StreamShards],
+) -> LeaseSettings:
+    """Return the settings of a member.
+
+    Args:
+        streams: What is read, and how.
+        client: Of Kinesis.
+        store: Where the leases are.
+        group: The group.
+        shards: By stream, as leases call it, who lists its shards.
+
+    Raises:
+        ConfigError: The group is to begin behind a sequence number, and no shard has it.
+    """
+    settings = replace(streams.lease, start=streams.start, stalled_ms=streams.reading.stall_ms)
+    if streams.start is None or not streams.start.is_sequence_number:
+        return settings
+    starts = {}
+    if not any([await store.leases(group, stream) for stream in shards]):
+        starts = {await _shard_of(streams, client, shards, streams.start): streams.start}
+    return replace(settings, start=TRIM_HORIZON, starts=starts)
+
+
+async def _shard_of(
+    streams: Streams, client: AwsClient, shards: Mapping[str, StreamShards], number: Checkpoint
+) -> str:
+    """Return the shard that a sequence number is of: Kinesis refuses it for every other."""
+    for name, lister in zip(streams.names, shards.values(), strict=True):
+        for shard in await lister.list_shards():
+            try:
+                await repeated(
+                    lambda name=name, shard=shard: client.get_shard_iterator(  # type: ignore[misc] # mypy's own: lambdas' defaults
+                        **stream_arguments(name), ShardId=shard.shard, **iterator_arguments(number)
+                    ),
+                    f"looking for a sequence number in {shard.shard} of stream {name}",
+                    client,
+                    RealTiming(),
+                )
+            except Exception as error:
+                if error_code(error.__cause__ or error) != "InvalidArgumentException":
+                    raise
+            else:
+                return shard.shard
+    raise ConfigError(
+        f"start=AFTER:{number.position}: no shard of {', '.join(streams.names)} has such a sequence number"
+    )

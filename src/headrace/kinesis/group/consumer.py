@@ -1,0 +1,392 @@
+"""What a worker reads from when it reads streams: the shards of one member, as partitions.
+
+A member of a group (`member.py`) says which shards are this one's; a task for each reads ahead, within bounds, and
+`poll` hands records out. What the worker has finished without a gap becomes a checkpoint. A shard that goes is
+finished as far as it was begun, and its checkpoint is written with the hand-over; one that has ended is left when its
+last record is finished.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Coroutine, Iterable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from headrace.core.lease.actions import Why
+from headrace.core.lease.lease import Lease, LeaseKey
+from headrace.errors import ConfigError, HeadraceError
+from headrace.kinesis.client.settings import open_client
+from headrace.kinesis.group.beginnings import lease_settings
+from headrace.kinesis.group.member import Member
+from headrace.kinesis.group.readers import Readers
+from headrace.kinesis.group.shard import Shard
+from headrace.kinesis.leases.opening import open_store
+from headrace.kinesis.reading.prefetch import ReadAhead
+from headrace.kinesis.reading.shards import StreamShards
+from headrace.kinesis.records import StreamRecord
+from headrace.types import TopicPartition
+
+if TYPE_CHECKING:
+    from headrace.kinesis.leases.store import LeaseStore
+    from headrace.kinesis.stream import Streams
+
+MAX_POLL_RECORDS: Final = 500
+ALIVE_S: Final = 0.5
+"""How often it is told that reading waits on purpose."""
+CANCELLED_MS: Final = 3_000
+"""How much longer than the listener's own bound it takes until handlers are cancelled."""
+NEVER_MS: Final = 3_600_000
+
+_log: Final = logging.getLogger("headrace.kinesis")
+
+
+class Listener(Protocol):
+    """Who handles the records, and is told when shards go; they go when it returns."""
+
+    async def on_revoked(self, partitions: list[TopicPartition]) -> None:
+        """Finish what runs in these shards, and commit it."""
+
+    async def on_lost(self, partitions: list[TopicPartition]) -> None:
+        """End what runs in these shards."""
+
+
+class StreamConsumer:
+    """A member of a group that reads the shards of streams."""
+
+    def __init__(
+        self, streams: Streams, group: str, *, durable: bool, drain_timeout_s: float
+    ) -> None:
+        """Prepare a member; nothing is connected before `begin`.
+
+        Args:
+            streams: What is read, and how.
+            group: Whose shards they are.
+            durable: Whether a commit is written when it returns; else it is within a second.
+            drain_timeout_s: How long the listener takes at most to finish what runs.
+        """
+        self._streams = streams
+        self._group = group
+        self._durable = durable
+        self._drain_timeout_s = drain_timeout_s
+        self._stack = AsyncExitStack()
+        self._shards: dict[TopicPartition, Shard] = {}
+        self._order: deque[TopicPartition] = deque()
+        """Who is served first."""
+        # Whose fetches hang is the member's to say, which gives the lease up in the end.
+        self._ahead: ReadAhead[LeaseKey] = ReadAhead(replace(streams.reading, stall_ms=NEVER_MS))
+        self._names: dict[str, str] = {}
+        """Of streams, by what leases call them."""
+        self._news = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._asked_at: float | None = None
+        self._member: Member | None = None
+        self._store: LeaseStore | None = None
+        self._readers: Readers | None = None
+        self._listener: Listener | None = None
+
+    # What a worker needs of a source
+
+    begins_late = False
+    """Where a group begins is kept with the first lease."""
+    commit_timeout_s = 0.0
+    """A checkpoint waits for nothing: the member writes it."""
+
+    async def begin(self, listener: Listener) -> None:
+        """Connect, and become a member.
+
+        Raises:
+            ConfigError: The settings cannot be used.
+            StreamNotFoundError: There is no such stream.
+            LeaseStoreError: The leases cannot be reached.
+        """
+        self._listener = listener
+        streams = self._streams
+        client = await self._stack.enter_async_context(open_client(streams.aws, "kinesis"))
+        listers = [StreamShards(client, name) for name in streams.names]
+        found = await asyncio.gather(*(lister.describe() for lister in listers))
+        self._names = {each.stream: each.name for each in found}
+        if len(set(self._names.values())) < len(found):
+            raise ConfigError(
+                f"of {', '.join(streams.names)} two have the same name: give each a worker of its own"
+            )
+        self._store = await self._open_store()
+        self._readers = Readers(client, streams, found, self._fetched)
+        self._stack.push_async_callback(self._ahead.aclose)
+        by_stream = dict(zip(self._names, listers, strict=True))
+        settings = await lease_settings(streams, client, self._store, self._group, by_stream)
+        drain_ms = round(self._drain_timeout_s * 1000) + CANCELLED_MS
+        settings = replace(settings, handover_timeout_ms=drain_ms, drain_timeout_ms=drain_ms)
+        self._member = Member(self._store, self._group, by_stream, self, settings)
+        await self._member.start()
+        self._telling = self._spawn(self._tell_of_waiting())
+
+    async def _open_store(self) -> LeaseStore:
+        given = self._streams.leases
+        if not isinstance(given, str):
+            await given.open()
+            return given
+        store = open_store(given, self._streams.aws)
+        self._stack.push_async_callback(store.close)
+        await store.open()
+        return store
+
+    async def poll(
+        self, timeout_s: float = 1.0, max_records: int | None = None
+    ) -> list[StreamRecord]:
+        """Return records of this member's shards, waiting for the first of them.
+
+        Raises:
+            HeadraceError: Reading is pointless: access was taken away, or the stream was deleted.
+        """
+        if not (records := self._take(max_records or MAX_POLL_RECORDS)) and self._failure is None:
+            self._news.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._news.wait()
+            records = self._take(max_records or MAX_POLL_RECORDS)
+        if self._failure is not None:
+            raise self._failure
+        return records
+
+    def _take(self, limit: int) -> list[StreamRecord]:
+        """Return what is ready, of each shard in turn."""
+        records: list[StreamRecord] = []
+        for name in self._order:
+            self._hand_out(self._shards[name], records, limit)
+        while len(records) < limit and (arrival := self._ahead.take()) is not None:
+            shard = self._shard(arrival.key)
+            if arrival.error is not None:
+                self._fail(arrival.error)
+            elif shard is not None:
+                shard.take_in(arrival.fetched)
+                self._order.rotate(-1)
+                self._hand_out(shard, records, limit)
+        return records
+
+    def _hand_out(self, shard: Shard, records: list[StreamRecord], limit: int) -> None:
+        if shard.has_records and self.valid(shard.name):
+            records += shard.hand_out(limit - len(records))
+        self._look_for_end(shard)
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out no records of these shards; reading ahead stops when it is full."""
+        self._set_paused(partitions, paused=True)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out records of these shards again."""
+        self._set_paused(partitions, paused=False)
+
+    def _set_paused(self, partitions: Iterable[TopicPartition], *, paused: bool) -> None:
+        for name in partitions:
+            shard = self._shards.get(name)
+            if shard is None:
+                continue
+            shard.paused = paused
+            if shard.is_read:
+                (self._ahead.pause if paused else self._ahead.resume)(shard.key)
+        self._news.set()
+
+    def seek(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Hand out records of a shard again, from one that was handed out and is not committed."""
+        shard = self._shards.get(topic_partition)
+        if shard is not None and shard.leaving is None:
+            shard.take_back(offset)
+            self._news.set()
+
+    def positions(self) -> dict[TopicPartition, int | None]:
+        """Return one past the last record that was handed out, by shard."""
+        return {name: shard.position for name, shard in self._shards.items()}
+
+    def valid(self, topic_partition: TopicPartition) -> bool:
+        """Whether a shard is this member's at this moment, by its lease and the clock."""
+        shard = self._shards.get(topic_partition)
+        return shard is not None and self._member is not None and self._member.valid(shard.key)
+
+    def epoch(self, topic_partition: TopicPartition) -> int:
+        """Return the fencing token of a shard; -1 for one that is not this member's."""
+        shard = self._shards.get(topic_partition)
+        return -1 if shard is None else shard.lease.epoch
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Take how far shards are finished.
+
+        Raises:
+            LeaseLostError: A shard is not this member's any more, and commits are to be durable.
+        """
+        assert self._member is not None, "it has begun"
+        for name, position in offsets.items():
+            shard = self._shards.get(name)
+            checkpoint = None if shard is None else shard.finish(position)
+            if shard is None or checkpoint is None:
+                continue
+            if self._durable:
+                await self._member.checkpoint(shard.key, checkpoint)
+            else:
+                self._member.advance(shard.key, checkpoint)
+                self._look_for_end(shard)
+
+    async def caught_up(self) -> bool:
+        """Whether every shard is this member's, and has nothing that was not handed out; to be asked again and again.
+
+        What was written before it was asked for the first time counts.
+        """
+        if self._asked_at is None:
+            self._asked_at = asyncio.get_running_loop().time()
+        shards = {shard.key: shard for shard in self._shards.values()}
+        if not all(self._is_read(shard) for shard in shards.values()):
+            return False
+        if self._store is None:
+            return False
+        for stream in self._names:
+            leases = await self._store.leases(self._group, stream)
+            is_mine = [lease.checkpoint.is_end or lease.key in shards for lease in leases]
+            if not is_mine or not all(is_mine):
+                return False
+        caught_up = all(self._is_read(shard) for shard in self._shards.values())
+        if caught_up:
+            self._asked_at = None
+        return caught_up
+
+    def _is_read(self, shard: Shard) -> bool:
+        assert self._asked_at is not None, "it was asked"
+        return shard.is_current(self._asked_at)
+
+    async def leave(self, timeout_s: float) -> None:
+        """Give all shards up, with their checkpoints, and close."""
+        try:
+            if self._member is not None:
+                async with asyncio.timeout(timeout_s):
+                    await self._member.close()
+        except TimeoutError:
+            _log.warning("%s: leases were not given up in %s s", self._group, timeout_s)
+        finally:
+            tasks = list(self._tasks)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._stack.aclose()
+        if self._failure is not None and not isinstance(self._failure, HeadraceError):
+            raise self._failure
+
+    # What the member says
+
+    async def assigned(self, lease: Lease) -> None:
+        """Begin to read a shard."""
+        assert self._readers is not None, "it has begun"
+        reader = self._readers.open(lease, lease.checkpoint)
+        shard = Shard(lease, self._names[lease.key.stream], reader)
+        self._shards[shard.name] = shard
+        self._order.append(shard.name)
+        self._ahead.add(shard.key, reader)
+
+    async def drain(self, key: LeaseKey, why: Why, deadline_ms: int | None) -> None:  # noqa: ARG002 - the worker's own bound is shorter
+        """Finish what was begun in a shard."""
+        shard = self._shard(key)
+        if shard is not None and shard.leaving is None:
+            shard.leaving = self._spawn(self._give_up(shard))
+
+    async def restart(self, key: LeaseKey) -> None:
+        """Begin to read anew where nothing was read for too long."""
+        shard = self._shard(key)
+        if shard is not None and shard.leaving is None:
+            _log.warning("%s: reading %s begins again: no fetch came to an end", self._group, key)
+            await self._stop_reading(shard)
+            if self._shards.get(shard.name) is shard and shard.leaving is None:
+                self._read_on(shard)
+
+    async def revoked(self, key: LeaseKey, why: Why) -> None:
+        """Let a shard go that is another's."""
+        shard = self._shard(key)
+        if shard is None:
+            return
+        assert self._listener is not None, "it has begun"
+        _log.warning("%s: %s is not this member's any more: %s", self._group, key, why)
+        self._drop(shard)
+        await self._stop_reading(shard)
+        await self._listener.on_lost([shard.name])
+        if shard.leaving is not None:
+            await asyncio.gather(shard.leaving, return_exceptions=True)
+
+    async def failed(self, error: HeadraceError) -> None:
+        """Stop: nothing can be read any more."""
+        self._fail(error)
+
+    # Within
+
+    def _shard(self, key: LeaseKey) -> Shard | None:
+        return next((shard for shard in self._shards.values() if shard.key == key), None)
+
+    def _drop(self, shard: Shard) -> None:
+        if self._shards.get(shard.name) is shard:
+            del self._shards[shard.name]
+            self._order.remove(shard.name)
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+        self._news.set()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _look_for_end(self, shard: Shard) -> None:
+        """Leave a shard that has ended and is finished (or was committed before it was handled, and is handed out)."""
+        finished = shard.is_over if self._durable else shard.is_finished
+        if finished and shard.leaving is None:
+            shard.leaving = self._spawn(self._give_up(shard))
+
+    async def _give_up(self, shard: Shard) -> None:
+        """Have the listener finish a shard, then say how far it is."""
+        assert self._listener is not None, "it has begun"
+        assert self._member is not None, "it has begun"
+        await self._stop_reading(shard)
+        try:
+            await self._listener.on_revoked([shard.name])
+        finally:
+            if self._shards.get(shard.name) is shard:
+                self._drop(shard)
+                if shard.end is not None and shard.is_finished:
+                    self._member.ended(shard.key, shard.end.children)
+                else:
+                    self._member.drained(shard.key, shard.finished)
+
+    # Reading ahead
+
+    async def _stop_reading(self, shard: Shard) -> None:
+        shard.is_read = False
+        await self._ahead.remove(shard.key)
+
+    def _read_on(self, shard: Shard) -> None:
+        assert self._readers is not None, "it has begun"
+        shard.read_by(self._readers.open(shard.lease, shard.read_to))
+        shard.is_read = True
+        self._ahead.add(shard.key, shard.reader)
+        if shard.paused:
+            self._ahead.pause(shard.key)
+
+    def _fetched(self, key: LeaseKey, size_bytes: int) -> None:
+        self._news.set()
+        if size_bytes >= 0 and self._member is not None:
+            self._member.progressed(key, size_bytes)
+
+    async def _tell_of_waiting(self) -> None:
+        """Tell that shards are not stalled of which nothing is read, because nobody takes what was."""
+        assert self._member is not None, "it has begun"
+        while True:
+            await asyncio.sleep(ALIVE_S)
+            for shard in self._shards.values():
+                if not shard.reader.is_fetching:
+                    self._member.progressed(shard.key)

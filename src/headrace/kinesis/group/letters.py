@@ -1,0 +1,55 @@
+"""Dead letters that go to another stream, whose records have no headers: JSON that has everything."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headrace.clients.consumer.records import ConsumerRecord
+from headrace.kinesis.producing.producer import Producer
+from headrace.kinesis.records import StreamRecord
+
+if TYPE_CHECKING:
+    from headrace.kinesis.client.settings import AwsSettings
+
+_PREFIX = "dlq-"
+
+
+class StreamLetters:
+    """Writes dead letters to a stream: `{"data": <base64>, "stream": .., "error-type": .., ...}`."""
+
+    def __init__(self, stream: str, aws: AwsSettings) -> None:
+        """Take the stream's name or ARN, and where it is."""
+        self._stream = stream
+        self._producer = Producer(aws, linger_ms=0)
+
+    async def write(
+        self, record: ConsumerRecord, headers: tuple[tuple[str, bytes | None], ...]
+    ) -> None:
+        """Write a record with what its dead letter's headers say, and wait until it is safe.
+
+        Raises:
+            KinesisError: It could not be written.
+        """
+        said = {
+            name.removeprefix(_PREFIX): (value or b"").decode(errors="backslashreplace")
+            for name, value in headers
+            if name.startswith(_PREFIX)
+        }
+        key = (record.key or b"").decode()
+        letter = {
+            "stream": record.topic,
+            "shard": record.shard if isinstance(record, StreamRecord) else str(record.partition),
+            "timestamp_ms": record.timestamp_ms,
+            "partition_key": key,
+            **said,
+            "data": b64encode(record.value or b"").decode(),
+        }
+        data = msgspec.json.encode(letter)
+        await (await self._producer.send(self._stream, data, partition_key=key))
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._producer.close(flush=False)

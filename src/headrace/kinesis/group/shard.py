@@ -1,0 +1,118 @@
+"""One shard that a member reads: what was taken over from its reader, and how far it is finished."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from headrace.core.lease.checkpoint import Checkpoint
+from headrace.core.lease.lease import Lease
+from headrace.kinesis.group.readers import WatchedReader
+from headrace.kinesis.reading.reader import Fetched
+from headrace.kinesis.reading.records import KinesisRecord
+from headrace.kinesis.records import StreamRecord, offset_of, partition_of
+from headrace.types import TopicPartition
+
+
+class Shard:
+    """The records of one shard, from the reader to the checkpoint."""
+
+    def __init__(self, lease: Lease, stream: str, reader: WatchedReader) -> None:
+        """Begin behind the checkpoint of a lease.
+
+        Args:
+            lease: The lease.
+            stream: The stream's name.
+            reader: Where records come from.
+        """
+        self.lease = lease
+        self.key = lease.key
+        self.name = TopicPartition(stream, partition_of(lease.key.shard))
+        self.reader = reader
+        self.finished: Checkpoint = lease.checkpoint
+        """Behind the last record that is finished with all before it."""
+        self.position: int | None = None
+        """One past the last record that was handed out."""
+        self.paused = False
+        self.is_read = True
+        """Whether there is a reader at work."""
+        self.leaving: asyncio.Task[None] | None = None
+        """It goes, or has ended: nothing more is handed out, and this waits for what was."""
+        self.end: Fetched | None = None
+        """The last fetch of a closed shard."""
+        self._waiting: deque[KinesisRecord] = deque()
+        self._handed: deque[tuple[int, KinesisRecord]] = deque()
+        """With their offsets; handed out and not finished, or behind one that is not."""
+        self._count = 0
+
+    # Records in, records out
+
+    def take_in(self, fetched: Fetched) -> None:
+        """Take what a fetch brought."""
+        self._waiting.extend(fetched.records)
+        self._count += len(fetched.records)
+        if fetched.ended:
+            self.end = fetched
+
+    def hand_out(self, limit: int) -> list[StreamRecord]:
+        """Return the next records, at most so many."""
+        return [self._next() for _ in range(min(limit, len(self._waiting)))]
+
+    def _next(self) -> StreamRecord:
+        record = self._waiting.popleft()
+        offset = offset_of(record.sequence_number, record.sub_sequence)
+        self.position = offset + 1
+        self._handed.append((offset, record))
+        key = record.partition_key.encode()
+        return StreamRecord(
+            *self.name, offset, record.timestamp_ms, key, record.data, (), self.lease.epoch
+        )
+
+    @property
+    def has_records(self) -> bool:
+        """Whether there is something to hand out."""
+        return bool(self._waiting) and not self.paused and self.leaving is None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the shard has ended and all of it was handed out."""
+        return self.end is not None and not self._waiting
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all of it was handed out, and is finished."""
+        return self.is_over and not self._handed
+
+    def is_current(self, since: float) -> bool:
+        """Whether a fetch that was begun since a moment found nothing new, and all before was handed out."""
+        read = self.reader.current_at >= since and self.reader.count == self._count
+        return read and not self._waiting and self.end is None
+
+    # How far it is finished
+
+    def finish(self, position: int) -> Checkpoint | None:
+        """Take that everything before a position is finished; return the checkpoint of that, if it is news."""
+        last = None
+        while self._handed and self._handed[0][0] < position:
+            last = self._handed.popleft()[1].checkpoint
+        if last is not None:
+            self.finished = last
+        return last
+
+    def take_back(self, offset: int) -> None:
+        """Take back what was handed out from an offset on: it is handed out again."""
+        while self._handed and self._handed[-1][0] >= offset:
+            self._waiting.appendleft(self._handed.pop()[1])
+        self.position = offset
+
+    def read_by(self, reader: WatchedReader) -> None:
+        """Take records from another reader, which begins at `read_to`."""
+        self.reader = reader
+        self._count = 0
+
+    @property
+    def read_to(self) -> Checkpoint:
+        """Behind what reading goes on."""
+        if self._waiting:
+            return self._waiting[-1].checkpoint
+        return self._handed[-1][1].checkpoint if self._handed else self.finished

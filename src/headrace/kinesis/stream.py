@@ -1,0 +1,169 @@
+"""`kinesis("orders")`: streams in the place of topics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.core.lease.checkpoint import TRIM_HORIZON, Checkpoint, at_timestamp, parse_checkpoint
+from headrace.core.lease.settings import LeaseSettings
+from headrace.errors import ConfigError
+from headrace.kinesis.client.settings import AwsClient, AwsSettings
+from headrace.kinesis.reading.settings import ReadSettings
+
+if TYPE_CHECKING:
+    from headrace.kinesis.group.consumer import StreamConsumer
+    from headrace.kinesis.group.letters import StreamLetters
+    from headrace.kinesis.leases.store import LeaseStore
+
+DEFAULT_LEASES: Final = "dynamodb://headrace-leases"
+DEFAULT_LEASE_DURATION_MS: Final = 30_000
+MIN_LEASE_DURATION_MS: Final = 1_000
+LATEST: Final = "LATEST"
+_LETTERS: Final = "kinesis://"
+_AFTER: Final = "AFTER:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streams:
+    """Streams that a group reads, and how; made by `kinesis`."""
+
+    names: tuple[str, ...]
+    """Names or ARNs."""
+    aws: AwsSettings
+    start: Checkpoint | None
+    """Where a group begins that has not read before; None is at the end, as of when it first looks. A sequence number
+    is of one shard, and all others are read from their beginning."""
+    leases: str | LeaseStore
+    lease: LeaseSettings
+    reading: ReadSettings = field(default_factory=ReadSettings)
+    fan_out: bool | str = False
+
+    def __post_init__(self) -> None:
+        if not self.names or not all(self.names):
+            raise ConfigError('kinesis() needs the name or the ARN of a stream: kinesis("orders")')
+        if len(set(self.names)) < len(self.names):
+            raise ConfigError(f"kinesis({', '.join(map(repr, self.names))}) names a stream twice")
+
+    def check(self, *, delivery: str) -> None:
+        """Refuse what streams do not have.
+
+        Raises:
+            ConfigError: It is exactly once.
+        """
+        if delivery == "exactly_once":
+            raise ConfigError(
+                'delivery="exactly_once" is for topics: their brokers write results and positions in one transaction, '
+                "and Kinesis has none. Use at_least_once, and have your sink refuse what is old: keep context.epoch "
+                "with what you write, and take nothing of a lower one; dedupe= passes over what comes twice"
+            )
+
+    def open_source(self, group: str, *, delivery: str, drain_timeout_s: float) -> StreamConsumer:
+        """Return a new member of a group."""
+        from headrace.kinesis.group.consumer import StreamConsumer  # noqa: PLC0415 - only where it runs
+
+        durable = delivery == "at_most_once"
+        return StreamConsumer(self, group, durable=durable, drain_timeout_s=drain_timeout_s)
+
+    def open_letters(self, place: str) -> StreamLetters:
+        """Return what writes dead letters to another stream."""
+        from headrace.kinesis.group.letters import StreamLetters  # noqa: PLC0415 - only where there are any
+
+        stream = place.removeprefix(_LETTERS)
+        if stream == place or not stream:
+            raise ConfigError(
+                f"dead_letter={place!r}: it is True, the name of a topic, or kinesis://STREAM"
+            )
+        return StreamLetters(stream, self.aws)
+
+
+def kinesis(
+    *streams: str,
+    region: str | None = None,
+    endpoint_url: str | None = None,
+    start: str | datetime = "TRIM_HORIZON",
+    leases: str | LeaseStore = DEFAULT_LEASES,
+    lease_duration_ms: int = DEFAULT_LEASE_DURATION_MS,
+    fan_out: bool | str = False,
+    aws: AwsSettings | None = None,
+    clients: Mapping[str, AwsClient] | None = None,
+    **options: Any,
+) -> Streams:
+    """Return streams for `@app.worker` to read in place of topics.
+
+        @app.worker(kinesis("orders", region="eu-central-1"), group="billing")
+
+    Args:
+        streams: Names or ARNs of streams.
+        region: As `eu-central-1`; what is not given comes from where every AWS program finds it.
+        endpoint_url: Another server than AWS's, for streams and leases.
+        start: Where a group begins that has not read before: "TRIM_HORIZON", the oldest record; "LATEST", those that
+            come from now on, which is settled once, when the group first looks; a time with its zone; or
+            "AFTER:<sequence number>". Shards that come of a split or a merge are read from their beginning at any rate.
+        leases: Where it is kept who reads which shard, and how far: "dynamodb://TABLE", "sqlite:///FILE" (workers of one
+            machine), "memory://NAME" (of one process), or a `LeaseStore`.
+        lease_duration_ms: After so long without a sign of life a worker's shards are others'.
+        fan_out: Whether records are pushed by enhanced fan-out, with 2 MiB/s for this group alone; a name for its
+            registration, or True for one of the group's name. AWS charges for it.
+        aws: Keys, profile, timeouts: everything that `AwsSettings` knows.
+        clients: Clients of aiobotocore that exist already, by service: "kinesis", "dynamodb".
+        options: How shards are read, by name, as `poll_ms=200`, `groups_sharing=2` (see `ReadSettings`).
+
+    Raises:
+        ConfigError: It makes no sense, and says why.
+    """
+    given = {"region": region, "endpoint_url": endpoint_url, "clients": clients}
+    if aws is not None and any(given.values()):
+        raise ConfigError("region=, endpoint_url= and clients= are in aws= already: leave them out")
+    known = set(ReadSettings.__dataclass_fields__)
+    if unknown := sorted(options.keys() - known):
+        raise ConfigError(
+            f"kinesis() does not know {', '.join(unknown)}; of reading it knows {', '.join(sorted(known))}"
+        )
+    return Streams(
+        names=streams,
+        aws=aws or AwsSettings(**{name: value for name, value in given.items() if value}),  # type: ignore[arg-type] # as above
+        start=_start(start),
+        leases=leases,
+        lease=_lease_settings(lease_duration_ms),
+        reading=ReadSettings(**options),
+        fan_out=fan_out,
+    )
+
+
+def _start(start: str | datetime) -> Checkpoint | None:
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise ConfigError(
+                f"start={start.isoformat()} has no zone: datetime(..., tzinfo=UTC), say"
+            )
+        return at_timestamp(round(start.timestamp() * 1000))
+    if start == LATEST:
+        return None
+    if start == TRIM_HORIZON.position:
+        return TRIM_HORIZON
+    number = start.removeprefix(_AFTER)
+    if number == start or not number.isdecimal():
+        raise ConfigError(
+            f'start={start!r}: it is "TRIM_HORIZON", "LATEST", a datetime or "AFTER:<sequence number>"'
+        )
+    return parse_checkpoint(number)
+
+
+def _lease_settings(duration_ms: int) -> LeaseSettings:
+    if duration_ms < MIN_LEASE_DURATION_MS:
+        raise ConfigError(
+            f"lease_duration_ms={duration_ms}: it is at least {MIN_LEASE_DURATION_MS}, or a worker loses its shards "
+            "with every answer of the store that takes its time"
+        )
+    third_ms = duration_ms // 3
+    return LeaseSettings(
+        duration_ms=duration_ms,
+        renew_ms=third_ms,
+        margin_ms=duration_ms // 10,
+        scan_ms=third_ms,
+        call_timeout_ms=min(5_000, third_ms),
+        retry_ms=min(1_000, duration_ms // 10),
+    )
