@@ -7,9 +7,18 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from headrace.streams.clock import Clock
-from headrace.testing.kinesis import control, listing, putting, reading, resharding
+from headrace.testing.kinesis import (
+    consumers,
+    control,
+    fanout,
+    listing,
+    putting,
+    reading,
+    resharding,
+)
 from headrace.testing.kinesis.calls import Call
 from headrace.testing.kinesis.errors import AwsError
+from headrace.testing.kinesis.fanout import Push, Subscription
 from headrace.testing.kinesis.faults import Reply
 from headrace.testing.kinesis.limits import Limits
 from headrace.testing.kinesis.service import Service, replied
@@ -24,16 +33,20 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "CreateStream": control.create_stream,
     "DecreaseStreamRetentionPeriod": control.decrease_retention,
     "DeleteStream": control.delete_stream,
+    "DeregisterStreamConsumer": consumers.deregister_consumer,
     "DescribeStream": control.describe_stream,
+    "DescribeStreamConsumer": consumers.describe_consumer,
     "DescribeStreamSummary": control.describe_stream_summary,
     "GetRecords": reading.get_records,
     "GetShardIterator": reading.get_shard_iterator,
     "IncreaseStreamRetentionPeriod": control.increase_retention,
     "ListShards": listing.list_shards,
+    "ListStreamConsumers": consumers.list_consumers,
     "ListStreams": control.list_streams,
     "MergeShards": resharding.merge_shards,
     "PutRecord": putting.put_record,
     "PutRecords": putting.put_records,
+    "RegisterStreamConsumer": consumers.register_consumer,
     "SplitShard": resharding.split_shard,
     "StartStreamEncryption": control.start_encryption,
     "StopStreamEncryption": control.stop_encryption,
@@ -132,12 +145,37 @@ class FakeKinesis(Service):
         with self.lock:
             self.world.tokens.expire()
 
+    def register_consumer(self, stream: str, name: str) -> str:
+        """Register a consumer of fan-out; return its ARN."""
+        told = self.call("RegisterStreamConsumer", StreamARN=self.world.arn(stream), ConsumerName=name)  # fmt: skip
+        return str(told["Consumer"]["ConsumerARN"])
+
+    def end_subscriptions(self, kind: str | None = None) -> None:
+        """End all that is being pushed.
+
+        Args:
+            kind: The error that is told, such as `InternalFailureException`; None breaks the connections.
+        """
+        with self.lock:
+            refusal = AwsError(kind, "A fault of the test.") if kind else None
+            for consumer in self.world.consumers.values():
+                for subscription in consumer.subscriptions.values():
+                    subscription.end(refusal)
+        self.changed()
+
+    def next_push(self, subscription: Subscription) -> Push:
+        """Return what comes next on a subscription."""
+        with self.lock:
+            return subscription.next(self.world, self.clock.now_ms())
+
     def _stream(self, name: str) -> Stream:
         return self.world.named(name, self.clock.now_ms())
 
     def locate(self, call: Call) -> None:
         """Note the stream and the shard that a request is about."""
         call.stream = stream_name(call.request)
+        if isinstance(arn := call.request.get("ConsumerARN"), str):
+            call.stream = stream_name({"StreamARN": arn})
         if call.operation == "GetRecords":
             self._locate_iterator(call)
             return
@@ -156,11 +194,13 @@ class FakeKinesis(Service):
 
     def perform(self, call: Call) -> Reply:
         """Do what a request asks for."""
+        validate(call.operation, call.request)
+        self.world.admit(call)
+        if call.operation == "SubscribeToShard":
+            return Reply(200, subscription=fanout.subscribe(self.world, call))
         operation = OPERATIONS.get(call.operation)
         if operation is None:
             raise AwsError("UnknownOperationException", f"the fake has no operation {call.operation!r}")  # fmt: skip
-        validate(call.operation, call.request)
-        self.world.admit(call)
         return replied(operation(self.world, call))
 
     def undisturbed(self, call: Call) -> Reply:

@@ -6,15 +6,20 @@ import asyncio
 import re
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
 from aiohttp import web
 
+from headrace.testing.kinesis import eventstream
 from headrace.testing.kinesis.errors import AwsError
+from headrace.testing.kinesis.fanout import Subscription
 from headrace.testing.kinesis.faults import Reply
+from headrace.testing.kinesis.machine import FakeKinesis
 from headrace.testing.kinesis.service import Service
 
 _LARGEST_REQUEST: Final = 32 << 20
+_SHORTEST_WAIT_S: Final = 0.01
 _REGION: Final = re.compile(r"Credential=[^/]*/\d+/([^/]+)/")
 
 
@@ -65,7 +70,30 @@ class Server:
             if request.transport is not None:
                 request.transport.abort()
             return web.Response()
+        if reply.subscription is not None:
+            assert isinstance(service, FakeKinesis)
+            return await self._push(request, service, reply.subscription)
         return _response(reply, content_type)
+
+    async def _push(self, request: web.Request, kinesis: FakeKinesis, subscription: Subscription) -> web.StreamResponse:  # fmt: skip
+        response = web.StreamResponse(headers=_headers(eventstream.CONTENT_TYPE))
+        await response.prepare(request)
+        await response.write(eventstream.event("initial-response", b"{}"))
+        loop = asyncio.get_running_loop()
+        changed = asyncio.Event()
+        with kinesis.watched(lambda: loop.call_soon_threadsafe(changed.set)):
+            while True:
+                changed.clear()
+                push = kinesis.next_push(subscription)
+                if push.frame:
+                    await response.write(push.frame)
+                if push.is_over:
+                    break
+                if not push.frame:
+                    await _wait(changed, push.due_ms - kinesis.clock.now_ms())
+        if push.is_lost and request.transport is not None:
+            request.transport.abort()
+        return response
 
     def _check(self, request: web.Request, service: Service | None, content_type: str) -> None:
         if "json" not in content_type:
@@ -80,6 +108,15 @@ class Server:
             raise AwsError("ResourceNotFoundException", f"there is nothing in region {region[1]}")
 
 
+async def _wait(changed: asyncio.Event, milliseconds: int) -> None:
+    """Wait until something happens, or for a time; a clock that a test moves may stand still meanwhile."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(changed.wait(), max(_SHORTEST_WAIT_S, milliseconds / 1000))
+
+
+def _headers(content_type: str) -> dict[str, str]:
+    return {"x-amzn-RequestId": str(uuid.uuid4()), "Content-Type": content_type}
+
+
 def _response(reply: Reply, content_type: str) -> web.Response:
-    headers = {"x-amzn-RequestId": str(uuid.uuid4()), "Content-Type": content_type}
-    return web.Response(status=reply.status, body=reply.body, headers=headers)
+    return web.Response(status=reply.status, body=reply.body, headers=_headers(content_type))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import RLock
 from typing import Any, Final
 
@@ -25,7 +26,6 @@ class Service(ABC):
         clock: Its time.
         calls: What was asked of it.
         faults: What it does wrong on purpose.
-        on_change: Called after every request that was done: what is pushed to readers may have changed.
     """
 
     NAMESPACE = ""
@@ -35,7 +35,7 @@ class Service(ABC):
         self.clock: Clock = clock or LeapingClock()
         self.calls = CallLog()
         self.faults = Faults()
-        self.on_change: list[Callable[[], None]] = []
+        self._watchers: list[Callable[[], object]] = []
         self.lock = RLock()
 
     def advance(self, milliseconds: int) -> None:
@@ -47,8 +47,17 @@ class Service(ABC):
 
     def changed(self) -> None:
         """Tell those who wait for a change."""
-        for tell in tuple(self.on_change):
+        for tell in tuple(self._watchers):
             tell()
+
+    @contextmanager
+    def watched(self, tell: Callable[[], object]) -> Iterator[None]:
+        """Have something called after every request and every leap of time."""
+        self._watchers.append(tell)
+        try:
+            yield
+        finally:
+            self._watchers.remove(tell)
 
     def handle(self, operation: str, body: bytes) -> Reply:
         """Do what a client asks for.

@@ -50,10 +50,11 @@ _NUMBERS: Final = {
     "ShardCount": (1, 100_000),
     "TargetShardCount": (1, 100_000),
 }
+KINDS_OF_START: Final = frozenset(
+    {"AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER", "TRIM_HORIZON", "LATEST", "AT_TIMESTAMP"}
+)
 _CHOICES: Final = {
-    "ShardIteratorType": frozenset(
-        {"AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER", "TRIM_HORIZON", "LATEST", "AT_TIMESTAMP"}
-    ),
+    "ShardIteratorType": KINDS_OF_START,
     "ScalingType": frozenset({"UNIFORM_SCALING"}),
     "EncryptionType": frozenset({"NONE", "KMS"}),
 }

@@ -13,7 +13,7 @@ from headrace.testing.kinesis.stream import ACCOUNT, ACTIVE, DELETING, UPDATING,
 from headrace.testing.kinesis.tokens import Tokens
 
 if TYPE_CHECKING:
-    from headrace.testing.kinesis.fanout import Consumer
+    from headrace.testing.kinesis.consumers import Consumer
 
 ShardEnd = Literal["with_data", "extra_call"]
 """How reading comes to know that a closed shard has ended: with its last records, or by one more call without any."""
