@@ -113,8 +113,9 @@ class StreamCore:
         for parcel, result in list(self._misplaced):
             if self._is_late(parcel.records[-1], now_ms):
                 self._misplaced.remove((parcel, result))
-                parcel.lane.give_back(parcel.records)
-                outcomes += map(self._late, parcel.records)
+                for record in parcel.records:
+                    record.in_doubt = True
+                    outcomes.append(self._late(record))
                 self._continue(parcel.lane, self._ready.append)
         return outcomes
 
