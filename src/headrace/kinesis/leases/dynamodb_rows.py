@@ -124,4 +124,9 @@ def number(value: float) -> dict[str, str]:
 
 
 def _reason(error: Exception) -> str:
-    return f"it has no usable {error}" if isinstance(error, KeyError) else str(error)
+    if not isinstance(error, KeyError):
+        return str(error)
+    name = error.args[0]
+    return (
+        "an attribute has another type" if name in {"S", "N"} else f"it has no attribute {name!r}"
+    )
