@@ -74,12 +74,22 @@ class Create:
 
     lease: Lease
 
+    @property
+    def key(self) -> LeaseKey:
+        """Whose lease."""
+        return self.lease.key
+
 
 @dataclass(frozen=True, slots=True)
 class Take:
     """Make this member the owner; answered by the lease, or None if it is not as it was seen."""
 
     seen: Lease
+
+    @property
+    def key(self) -> LeaseKey:
+        """Whose lease."""
+        return self.seen.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +108,11 @@ class Ask:
 
     seen: Lease
 
+    @property
+    def key(self) -> LeaseKey:
+        """Whose lease."""
+        return self.seen.key
+
 
 @dataclass(frozen=True, slots=True)
 class Give:
@@ -114,6 +129,11 @@ class Delete:
     """Remove the lease of a shard that is gone; answered by whether it is gone."""
 
     seen: Lease
+
+    @property
+    def key(self) -> LeaseKey:
+        """Whose lease."""
+        return self.seen.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +168,7 @@ class Revoked:
     why: Why
 
 
+Write = Create | Take | Ask | Delete
 Request = Scan | ListShards | Create | Take | Renew | Ask | Give | Delete
 News = Assigned | Drain | Restart | Revoked
 Action = Request | News

@@ -2,13 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
 
-from headrace.core.lease.actions import Action, ListedShard, Outcome, Request
+from headrace.core.lease.actions import (
+    UNKNOWN,
+    Action,
+    Ask,
+    Create,
+    Delete,
+    Give,
+    ListedShard,
+    ListShards,
+    Outcome,
+    Renew,
+    Request,
+    Scan,
+    Take,
+    Why,
+    Write,
+)
 from headrace.core.lease.checkpoint import Checkpoint
+from headrace.core.lease.deciding import Decider
+from headrace.core.lease.holding import Held, Phase
+from headrace.core.lease.holdings import Holdings
 from headrace.core.lease.lease import Lease, LeaseKey
+from headrace.core.lease.pace import Pace
 from headrace.core.lease.settings import LeaseSettings
+from headrace.core.lease.view import StreamView
 from headrace.ports import Chance
+
+SPREAD: Final = 0.25
+"""By which part scans come earlier or later, so that members do not decide at the same moments."""
+
+
+class _Reply(NamedTuple):
+    outcome: Any
+    sent_ms: int
+    now_ms: int
+    wall_ms: int
 
 
 class LeaseCore:
@@ -35,26 +68,147 @@ class LeaseCore:
             settings: The settings of the group.
             chance: Where randomness comes from.
         """
-        raise NotImplementedError
+        self._owner = owner
+        self._settings = settings
+        self._chance = chance
+        self._views = {stream: StreamView(group, stream, settings) for stream in streams}
+        self._scans = {stream: Pace() for stream in streams}
+        self._lists = {stream: Pace() for stream in streams}
+        self._holdings = Holdings(settings, self._retry_ms)
+        self._under_way: dict[LeaseKey, Write] = {}
+        """Writes on leases that are not held; one at a time for each."""
+        self._decider = Decider(
+            owner,
+            settings,
+            chance,
+            views=self._views,
+            holdings=self._holdings,
+            under_way=self._under_way,
+        )
+        self._answers: dict[type[Request], Callable[[Any, _Reply], list[Action]]] = {
+            Scan: self._on_leases,
+            ListShards: self._on_shards,
+            Create: self._on_created,
+            Take: self._on_taken,
+            Renew: self._on_renewed,
+            Ask: self._on_asked,
+            Give: self._on_given,
+            Delete: self._on_deleted,
+        }
+        self._is_begun = False
+        self._is_closing = False
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do; None before the first one and after the end."""
-        raise NotImplementedError
+        """When `tick` has something to do; None before the first one, and when there is nothing left to do."""
+        paces = [] if self.is_closed else [*self._lists.values()]
+        if not self._is_closing:
+            paces += self._scans.values()
+        dues = [pace.due_ms for pace in paces]
+        dues.append(self._holdings.due_ms())
+        return min((due for due in dues if due is not None), default=None)
 
     @property
     def held(self) -> Iterable[Lease]:
         """The leases that are held, as they were last seen."""
-        raise NotImplementedError
+        return [held.lease for held in self._holdings]
 
     @property
     def is_closed(self) -> bool:
         """Whether `close` was called and nothing is left to do."""
-        raise NotImplementedError
+        return self._is_closing and not self._holdings and not self._under_way
+
+    def valid(self, key: LeaseKey, now_ms: int) -> bool:
+        """Whether a record of a shard may be handled now."""
+        held = self._holdings.get(key)
+        return held is not None and held.is_valid(now_ms)
+
+    def written(self, key: LeaseKey) -> Checkpoint | None:
+        """Return the last checkpoint of a held lease that is known to be stored."""
+        held = self._holdings.get(key)
+        return None if held is None else held.lease.checkpoint
 
     def tick(self, now_ms: int) -> list[Action]:
         """Do what is due."""
-        raise NotImplementedError
+        if not self._is_begun:
+            self._is_begun = True
+            for pace in (*self._lists.values(), *self._scans.values()):
+                pace.wait(now_ms, 0)
+        actions: list[Action] = []
+        for stream in self._views:
+            if not self._is_closing and self._scans[stream].starts(now_ms):
+                actions.append(Scan(stream))
+            if not self.is_closed and self._lists[stream].starts(now_ms):
+                actions.append(ListShards(stream))
+        for held in self._holdings:
+            actions += self._step(held, now_ms)
+        return actions
+
+    def close(self, now_ms: int) -> list[Action]:
+        """Drain all shards and give them away; it is over when `is_closed`."""
+        self._is_closing = True
+        return self._holdings.drain(now_ms)
+
+    # What readers say
+
+    def advance(self, key: LeaseKey, checkpoint: Checkpoint, now_ms: int) -> list[Action]:
+        """Take how far a shard is finished: all before it is, too. What is behind an earlier call does nothing."""
+        if checkpoint.is_end:
+            raise ValueError(
+                "a shard comes to its end by on_ended: its children are to be known first"
+            )
+        return self._holdings.advance(key, checkpoint, now_ms)
+
+    def progressed(self, key: LeaseKey, now_ms: int, size_bytes: int = 0) -> None:
+        """Take note of a completed fetch; also to be called while fetching waits on purpose."""
+        self._holdings.progressed(key, now_ms, size_bytes)
+
+    def on_drained(
+        self, key: LeaseKey, now_ms: int, checkpoint: Checkpoint | None = None
+    ) -> list[Action]:
+        """Take that a shard has finished what it had begun, after `Drain`, and how far it is."""
+        return self._holdings.on_drained(key, now_ms, checkpoint)
+
+    def on_ended(self, key: LeaseKey, children: Sequence[ListedShard], now_ms: int) -> list[Action]:
+        """Take that the last record of a closed shard is finished.
+
+        Args:
+            key: The shard.
+            children: Those that follow it, as far as they are known.
+            now_ms: The time.
+        """
+        held = self._holdings.get(key)
+        if held is None or not self._holdings.on_ended(key, children, now_ms):
+            return []
+        if not children:
+            self._lists[key.stream].want(now_ms)
+        return self._step(held, now_ms)
+
+    def _step(self, held: Held, now_ms: int) -> list[Action]:
+        actions = self._give_way(held, now_ms) if held.phase is Phase.ENDING else []
+        return actions + self._holdings.step(held, now_ms)
+
+    def _give_way(self, held: Held, now_ms: int) -> list[Action]:
+        """Create the leases of the children; when they are there, and not before, the shard is marked as finished.
+
+        Otherwise: (1) the shard is marked, (2) this member dies, (3) the shard expires from the stream, and nobody
+        knows any more that its children are to be read from their beginning.
+        """
+        key = held.lease.key
+        view = self._views[key.stream]
+        children = {info.shard: info for info in held.children}
+        children.update((info.shard, info) for info in view.children_of(key.shard))
+        if not children and not view.is_listed_since(held.ended_ms):
+            return []  # the list that says which they are is under way
+        missing = [info for shard, info in children.items() if not view.is_there(shard)]
+        if not missing:
+            self._holdings.finish(held)
+            return []
+        return self._create(
+            view, missing, now_ms, wall_ms=0
+        )  # children begin at no time of a clock
+
+    # Answers
 
     def on_reply(
         self, request: Request, sent_ms: int, now_ms: int, outcome: Outcome, wall_ms: int
@@ -68,40 +222,122 @@ class LeaseCore:
             outcome: The answer, or `UNKNOWN`.
             wall_ms: Milliseconds since 1970, for a group that begins at LATEST; nothing else is decided by it.
         """
-        raise NotImplementedError
+        if isinstance(request, Create | Take | Ask | Delete):
+            del self._under_way[request.key]
+        return self._answers[type(request)](request, _Reply(outcome, sent_ms, now_ms, wall_ms))
 
-    def advance(self, key: LeaseKey, checkpoint: Checkpoint, now_ms: int) -> list[Action]:
-        """Take how far a shard is finished: all before it is, too. What is behind an earlier call does nothing."""
-        raise NotImplementedError
+    def _on_leases(self, request: Scan, reply: _Reply) -> list[Action]:
+        stream, now_ms, leases = request.stream, reply.now_ms, reply.outcome
+        if leases is UNKNOWN:
+            self._scans[stream].wait(now_ms, self._retry_ms())
+            return []
+        spread = 1 + SPREAD * (2 * self._chance.random() - 1)
+        self._scans[stream].wait(now_ms, int(self._settings.scan_ms * spread))
+        view = self._views[stream]
+        view.on_leases(leases, reply.sent_ms, now_ms)
+        actions: list[Action] = []
+        for lease in leases:
+            actions += self._holdings.on_seen(lease, now_ms)
+        if self._is_closing:
+            return actions
+        if view.wants_list():
+            self._lists[stream].want(now_ms)
+        actions += self._create(view, view.creatable(), reply.wall_ms)
+        actions += self._delete(view)
+        return actions + self._send(self._decider.divide(now_ms))
 
-    def written(self, key: LeaseKey) -> Checkpoint | None:
-        """Return the last checkpoint of a held lease that is known to be stored."""
-        raise NotImplementedError
+    def _on_shards(self, request: ListShards, reply: _Reply) -> list[Action]:
+        if reply.outcome is UNKNOWN:
+            self._lists[request.stream].wait(reply.now_ms, self._retry_ms())
+            return []
+        self._lists[request.stream].wait(reply.now_ms, self._settings.list_ms)
+        view = self._views[request.stream]
+        view.on_shards(reply.outcome, reply.sent_ms)
+        self._scans[request.stream].want(reply.now_ms)
+        return self._grow(view, reply)
 
-    def progressed(self, key: LeaseKey, now_ms: int, size_bytes: int = 0) -> list[Action]:
-        """Take note of a completed fetch; also to be called while fetching waits on purpose."""
-        raise NotImplementedError
+    def _on_created(self, request: Create, reply: _Reply) -> list[Action]:
+        lease, now_ms = request.lease, reply.now_ms
+        view = self._views[lease.key.stream]
+        if reply.outcome is UNKNOWN:
+            again_ms = now_ms + self._retry_ms()
+            self._scans[view.stream].want(again_ms)
+            for held in self._ending(view):
+                held.retry_ms = again_ms
+            return []
+        if reply.outcome:
+            view.on_lease(lease, now_ms)
+        else:
+            view.on_refused(lease.key.shard)
+        if view.is_complete():
+            self._scans[view.stream].want(now_ms)
+        return self._grow(view, reply)
 
-    def on_drained(
-        self, key: LeaseKey, now_ms: int, checkpoint: Checkpoint | None = None
-    ) -> list[Action]:
-        """Take that a shard has finished what it had begun, after `Drain`, and how far it is."""
-        raise NotImplementedError
+    def _grow(self, view: StreamView, reply: _Reply) -> list[Action]:
+        """Go on with what has waited for shards to be listed, or for leases to be there."""
+        actions: list[Action] = []
+        for held in self._ending(view):
+            actions += self._step(held, reply.now_ms)
+        if not self._is_closing:
+            actions += self._create(view, view.creatable(), reply.wall_ms)
+        return actions
 
-    def on_ended(self, key: LeaseKey, children: Sequence[ListedShard], now_ms: int) -> list[Action]:
-        """Take that the last record of a closed shard is finished.
+    def _ending(self, view: StreamView) -> list[Held]:
+        return [
+            held
+            for held in self._holdings
+            if held.phase is Phase.ENDING and held.lease.key.stream == view.stream
+        ]
 
-        Args:
-            key: The shard.
-            children: Those that follow it, as far as they are known.
-            now_ms: The time.
-        """
-        raise NotImplementedError
+    def _on_taken(self, request: Take, reply: _Reply) -> list[Action]:
+        lease = reply.outcome
+        if lease is UNKNOWN or lease is None:
+            return []  # the next scan shows whose it is; if it is this member's, it is taken again
+        self._views[request.key.stream].on_lease(lease, reply.now_ms)
+        return self._holdings.take(lease, reply.sent_ms, reply.now_ms, closing=self._is_closing)
 
-    def valid(self, key: LeaseKey, now_ms: int) -> bool:
-        """Whether a record of a shard may be handled now."""
-        raise NotImplementedError
+    def _on_renewed(self, request: Renew, reply: _Reply) -> list[Action]:
+        return self._holdings.on_renewed(request, reply.sent_ms, reply.now_ms, reply.outcome)
 
-    def close(self, now_ms: int) -> list[Action]:
-        """Drain all shards and give them away; it is over when `is_closed`."""
-        raise NotImplementedError
+    def _on_asked(self, request: Ask, reply: _Reply) -> list[Action]:
+        if reply.outcome is True:
+            asked = replace(request.seen, next_owner=self._owner)
+            self._views[request.key.stream].on_lease(asked, reply.now_ms)
+        return []
+
+    def _on_given(self, request: Give, reply: _Reply) -> list[Action]:
+        held = self._holdings.get(request.key)
+        actions, given = self._holdings.on_given(request, reply.now_ms, reply.outcome)
+        if held is None or given is None:
+            return actions
+        self._views[request.key.stream].on_lease(given, reply.now_ms)
+        if held.why is Why.STALLED:
+            self._decider.shun(request.key, reply.now_ms)
+        if held.why is Why.ENDED:
+            self._scans[request.key.stream].want(reply.now_ms)
+        return actions
+
+    def _on_deleted(self, request: Delete, reply: _Reply) -> list[Action]:
+        if reply.outcome is True:
+            self._views[request.key.stream].on_deleted(request.key.shard)
+        return []
+
+    # Writes on leases that are not held
+
+    def _create(self, view: StreamView, infos: Iterable[ListedShard], wall_ms: int) -> list[Action]:
+        return self._send(Create(view.first_lease(info, wall_ms)) for info in infos)
+
+    def _delete(self, view: StreamView) -> list[Action]:
+        return self._send(Delete(lease) for lease in view.deletable())
+
+    def _send(self, requests: Iterable[Write]) -> list[Action]:
+        """Return those requests for whose leases none is under way."""
+        actions: list[Action] = []
+        for request in requests:
+            if request.key not in self._under_way:
+                self._under_way[request.key] = request
+                actions.append(request)
+        return actions
+
+    def _retry_ms(self) -> int:
+        return int(self._settings.retry_ms * (0.5 + self._chance.random()))

@@ -1,0 +1,163 @@
+"""A lease that a member holds: how long, what of it has to be written, and how it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from headrace.core.lease.actions import Give, ListedShard, Renew, Why
+from headrace.core.lease.checkpoint import Checkpoint
+from headrace.core.lease.lease import Lease
+from headrace.core.lease.settings import LeaseSettings
+
+
+class Phase(Enum):
+    """How far a lease is on its way out."""
+
+    READING = auto()
+    """Records are fetched and handled."""
+    DRAINING = auto()
+    """What was begun is being finished."""
+    ENDING = auto()
+    """All of a closed shard is finished; its children get their leases."""
+    GIVING = auto()
+    """Nothing is handled any more; the lease is given away."""
+
+
+@dataclass(slots=True)
+class Held:
+    """A lease that a member holds until `deadline_ms`."""
+
+    lease: Lease
+    deadline_ms: int
+    """When it ends unless a renewal is answered; counted from before the last one that was answered was sent."""
+    finished: Checkpoint
+    renew_ms: int
+    """When it is to be renewed."""
+    write_ms: int
+    """Before that nothing is written: a checkpoint was just now, or the store did not answer."""
+    progressed_ms: int
+    """When a fetch was completed last."""
+    rated_ms: int
+    """Up to when bytes are in the average."""
+    phase: Phase = Phase.READING
+    why: Why = Why.LOST
+    """Why it goes, from `DRAINING` on."""
+    drained_by_ms: int | None = None
+    """When draining is over in any case."""
+    is_busy: bool = False
+    """Whether a write is under way; there is never a second one."""
+    is_told: bool = False
+    """Whether those who read the shard know already that it is over."""
+    is_restarted: bool = False
+    """Whether its reader was restarted since a fetch was completed."""
+    children: Sequence[ListedShard] = ()
+    ended_ms: int = 0
+    retry_ms: int | None = None
+    """When the leases of the children are created again, after the store did not answer."""
+    bytes: int = 0
+    bytes_per_s: float | None = None
+    """None until a fetch was reported."""
+
+    @classmethod
+    def taken(cls, lease: Lease, sent_ms: int, now_ms: int, settings: LeaseSettings) -> Held:
+        """Return a lease that was taken just now."""
+        return cls(
+            lease,
+            deadline_ms=sent_ms + settings.duration_ms - settings.margin_ms,
+            finished=lease.checkpoint,
+            renew_ms=sent_ms + settings.renew_ms,
+            write_ms=now_ms,
+            progressed_ms=now_ms,
+            rated_ms=now_ms,
+        )
+
+    def is_valid(self, now_ms: int) -> bool:
+        """Whether records may be handled."""
+        return now_ms < self.deadline_ms and self.phase in {Phase.READING, Phase.DRAINING}
+
+    def advance(self, checkpoint: Checkpoint) -> None:
+        """Take how far the shard is finished; it never goes back."""
+        if self.finished.is_before(checkpoint):
+            self.finished = checkpoint
+
+    @property
+    def has_news(self) -> bool:
+        """Whether more is finished than is stored; also where an old write came late and took it back."""
+        return self.lease.checkpoint.is_before(self.finished)
+
+    def due_ms(self, settings: LeaseSettings) -> int:
+        """Return when something is due."""
+        due = self.deadline_ms
+        if not self.is_busy:
+            due = min(due, self._write_due_ms())
+        if self.phase is Phase.DRAINING and self.drained_by_ms is not None:
+            due = min(due, self.drained_by_ms)
+        if self.phase is Phase.ENDING and self.retry_ms is not None:
+            due = min(due, self.retry_ms)
+        stalled_ms = self.stalled_ms(settings)
+        return due if stalled_ms is None else min(due, stalled_ms)
+
+    def is_drained_by(self, now_ms: int) -> bool:
+        """Whether the time to finish what was begun is over."""
+        return (
+            self.phase is Phase.DRAINING
+            and self.drained_by_ms is not None
+            and now_ms >= self.drained_by_ms
+        )
+
+    def stalled_ms(self, settings: LeaseSettings) -> int | None:
+        """Return when it is too long since a fetch was completed."""
+        if settings.stalled_ms is None or self.phase is not Phase.READING:
+            return None
+        return self.progressed_ms + settings.stalled_ms
+
+    def progressed(self, now_ms: int, size_bytes: int) -> None:
+        """Take note of a completed fetch."""
+        self.progressed_ms = now_ms
+        self.is_restarted = False
+        if self.bytes_per_s is None:
+            self.bytes_per_s, self.rated_ms = self.lease.bytes_per_s, now_ms
+        self.bytes += size_bytes
+
+    def _write_due_ms(self) -> int:
+        if self.phase is Phase.GIVING or self.has_news:
+            return self.write_ms
+        return max(self.renew_ms, self.write_ms)
+
+    def write(self, now_ms: int, settings: LeaseSettings) -> Renew | Give | None:
+        """Return the write that is due."""
+        if self.is_busy or now_ms < self._write_due_ms():
+            return None
+        self.is_busy = True
+        if self.phase is Phase.GIVING:
+            to = None if self.why is Why.ENDED else self.lease.next_owner
+            return Give(self.lease.key, self.lease.epoch, to, self.finished)
+        self._average(now_ms, settings)
+        checkpoint = self.finished if self.has_news else None
+        return Renew(self.lease.key, self.lease.epoch, checkpoint, self.bytes_per_s)
+
+    def renewed(self, lease: Lease, sent_ms: int, settings: LeaseSettings) -> None:
+        """Take that a renewal was answered."""
+        self.is_busy = False
+        self.lease = lease
+        self.deadline_ms = max(
+            self.deadline_ms, sent_ms + settings.duration_ms - settings.margin_ms
+        )
+        self.renew_ms = sent_ms + settings.renew_ms
+        self.write_ms = sent_ms + settings.checkpoint_ms
+
+    def is_unanswered(self, retry_ms: int) -> None:
+        """Take that the store did not answer: whether it is still held is not known before `deadline_ms`."""
+        self.is_busy = False
+        self.write_ms = retry_ms
+
+    def _average(self, now_ms: int, settings: LeaseSettings) -> None:
+        took_ms = now_ms - self.rated_ms
+        if self.bytes_per_s is None or took_ms < 1000:
+            return
+        rate = self.bytes * 1000 / took_ms
+        self.bytes_per_s += (rate - self.bytes_per_s) * took_ms / (took_ms + settings.rate_ms)
+        self.bytes = 0
+        self.rated_ms = now_ms
