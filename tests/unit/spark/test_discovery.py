@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import pyspark_headrace
+from headrace.records.accel import kernels
 from headrace.spark.datasource import HeadraceDataSource
 from headrace.spark.source.batch import HeadraceBatchReader
 from headrace.spark.source.stream import HeadraceStreamReader
@@ -50,6 +51,25 @@ def test_a_look_up_loads_neither_arrow_nor_a_client_nor_the_broker() -> None:
     )
     assert not [name for name in loaded if name.startswith(heavy)]
     assert "headrace.spark.datasource" in loaded
+
+
+@pytest.mark.skipif(kernels is None, reason="in Python columns are lists, and pyarrow asks pandas")
+def test_tasks_read_and_write_without_pandas_and_what_else_takes_long_to_import() -> None:
+    program = """
+import sys
+import headrace.spark.sink.stream, headrace.spark.source.stream
+from headrace.records.builder import build_batch
+from headrace.spark.sink.columns import rows_by_topic
+from headrace.spark.source.arrow import RangeDecoder
+from headrace.spark.source.schema import topic_schema
+from headrace.types import TopicPartition
+
+decoder = RangeDecoder(TopicPartition("a", 1), 0, 2, topic_schema(include_headers=True))
+batches = [*decoder.feed(build_batch([(b"k", b"v", (), 0)] * 2)), *decoder.finish()]
+rows = [row for batch in batches for row in next(rows_by_topic(batch.select(["value"]), "b", 7)).records]
+print(rows[0], {"pandas", "pyarrow.compute"} & set(sys.modules), batches[0].column("topic").to_pylist())
+"""
+    assert run(program) == "(None, b'v', (), 7, None) set() ['a', 'a']\n"
 
 
 @pytest.mark.parametrize("reader", [HeadraceBatchReader, HeadraceStreamReader])

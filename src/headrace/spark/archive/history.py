@@ -26,13 +26,14 @@ from headrace.spark.cluster import SourceClient
 from headrace.spark.decode.step import decoded
 from headrace.spark.options.history import HistoryOptions
 from headrace.spark.options.source import EARLIEST, SourceOptions
+from headrace.spark.source.division import WORTH_A_TASK
 from headrace.spark.source.offsets import LogEnd, OffsetRange, TopicDescription
 from headrace.spark.source.reading import read_ranges
 from headrace.spark.source.schema import arrow_schema, raw_schema, topic_schema
-from headrace.spark.source.tasks import WORTH_A_TASK, ReadTask
+from headrace.spark.source.tasks import ReadTask
 from headrace.types import TopicPartition
 
-PIECE_OFFSETS: Final = 5 * WORTH_A_TASK
+PIECE_OFFSETS: Final = WORTH_A_TASK
 _VANISHED: Final = 5
 """How often the files of one range may be replaced and deleted while they are read."""
 

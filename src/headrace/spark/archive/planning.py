@@ -14,11 +14,13 @@ from headrace.spark.archive.table import FinalError, Snapshot
 from headrace.spark.source.division import Division
 from headrace.spark.source.limits import limit_total
 from headrace.spark.source.offsets import OffsetRange, Topology
-from headrace.spark.source.tasks import WORTH_A_TASK, ReadTask, tasks
+from headrace.spark.source.tasks import ReadTask, tasks
 from headrace.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
+WORTH_A_TASK: Final = 20_000
+"""Offsets that take about as long to write as a task takes to start."""
 RECORD_BYTES: Final = 100
 """In a file, of a partition of which nothing is archived yet."""
 
@@ -146,4 +148,5 @@ def _divided(ranges: Sequence[OffsetRange], per_file: int, cores: int) -> list[R
     """A task writes a file of the wanted size or less; all cores have work where there is enough of it."""
     total = sum(each.size for each in ranges)
     worth = max(1, min(cores, total // WORTH_A_TASK))
-    return tasks(ranges, Division(cores=cores, min_partitions=worth, max_records=per_file))
+    division = Division(cores, None, worth, per_file, WORTH_A_TASK)
+    return tasks(ranges, division)

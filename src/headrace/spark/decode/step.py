@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.errors import HeadraceError
 from headrace.spark.decode.codec import codec_of
@@ -89,7 +88,7 @@ def decode_batch(batch: Any, options: DecodeOptions, schema: Any, send: SendLett
     if errors and options.on_error == "dlq":
         send(batch, errors)
         rows = pa.array([row for row in range(batch.num_rows) if row not in errors], pa.int64())
-        done = pc.take(done, rows)
+        done = done.take(rows)
     return done
 
 

@@ -8,7 +8,6 @@ from itertools import pairwise, repeat
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.clients.producer.many import Row, Rows
 from headrace.errors import ConfigError, HeadraceError
@@ -90,10 +89,14 @@ def rows_by_topic(batch: pa.RecordBatch, topic: str | None, now_ms: int) -> Iter
     column = batch.column("topic")
     if column.null_count:
         raise HeadraceError("a row has no topic: set the option topic, or fill the column")
-    topics = pc.unique(column)
+    topics = column.unique()
+    if len(topics) == 1:
+        yield _rows(batch, topics[0].as_py(), now_ms)
+        return
+    from pyarrow import compute  # noqa: PLC0415 - takes longer than a batch of thousands of rows
+
     for name in topics.to_pylist():
-        part = batch if len(topics) == 1 else batch.filter(pc.equal(column, name))
-        yield _rows(part, name, now_ms)
+        yield _rows(batch.filter(compute.equal(column, name)), name, now_ms)
 
 
 def _rows(batch: pa.RecordBatch, topic: str, now_ms: int) -> Rows:
@@ -122,7 +125,13 @@ def _binary(batch: pa.RecordBatch, name: str) -> Iterable[bytes | None]:
     column = _there(batch, name)
     if column is None:
         return repeat(None)
-    values: list[bytes | None] = column.cast(pa.binary()).to_pylist()
+    if (
+        column.type == pa.string()
+    ):  # a cast would import pyarrow's functions: as long as thousands of rows take
+        column = column.view(pa.binary())
+    elif column.type != pa.binary():
+        column = column.cast(pa.binary())
+    values: list[bytes | None] = column.to_pylist()
     return values
 
 
@@ -130,10 +139,12 @@ def _milliseconds(batch: pa.RecordBatch, now_ms: int) -> Iterable[int]:
     column = _there(batch, "timestamp")
     if column is None:
         return repeat(now_ms)
+    from pyarrow import compute  # noqa: PLC0415 - takes longer than a batch of thousands of rows
+
     # Whole milliseconds downwards, as Spark's own connector has them.
-    floored = pc.floor_temporal(column, unit="millisecond")
+    floored = compute.floor_temporal(column, unit="millisecond")
     milliseconds = floored.cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
-    values: list[int] = pc.fill_null(milliseconds, now_ms).to_pylist()
+    values: list[int] = compute.fill_null(milliseconds, now_ms).to_pylist()
     return values
 
 
@@ -154,4 +165,4 @@ def _partitions(batch: pa.RecordBatch) -> Iterable[int]:
     column = _there(batch, "partition")
     if column is None:
         return ()
-    return [number for number in pc.unique(column).to_pylist() if number is not None]
+    return [number for number in column.unique().to_pylist() if number is not None]

@@ -7,6 +7,7 @@ already; in Python lists that are converted at once, which is up to twice as fas
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -69,7 +70,10 @@ class RangeDecoder:
         """
         self.position = start
         self.end = end
-        self._topic_partition = topic_partition
+        self._constants = {
+            "topic": _string(topic_partition.topic.encode()),
+            "partition": _int32(topic_partition.partition),
+        }
         self._schema = schema
         self._bounds = (tuple(schema.names), max_rows, max_bytes)
         self._columns: CompiledColumns | PythonColumns = (
@@ -150,15 +154,25 @@ class RangeDecoder:
         """Build an Arrow batch of the rows gathered and start over."""
         rows = len(columns)
         arrays = columns.take()
-        constants = {
-            "topic": (self._topic_partition.topic, pa.string()),
-            "partition": (self._topic_partition.partition, pa.int32()),
-        }
-        for name in constants.keys() & set(self._schema.names):
-            arrays[name] = pa.repeat(pa.scalar(*constants[name]), rows)
+        for name in self._constants.keys() & set(self._schema.names):
+            arrays[name] = pa.repeat(self._constants[name], rows)
         return pa.RecordBatch.from_arrays(
             [arrays[name] for name in self._schema.names], schema=self._schema
         )
+
+
+# `pa.scalar` and `pa.array` import pandas, if it is installed, to ask whether what they get is of it. In each of Spark's
+# Python processes that takes as long as reading some hundred thousand rows.
+
+
+def _string(content: bytes) -> Any:
+    ends = pa.py_buffer(struct.pack("=2i", 0, len(content)))
+    return pa.Array.from_buffers(pa.string(), 1, [None, ends, pa.py_buffer(content)])[0]
+
+
+def _int32(number: int) -> Any:
+    content = pa.py_buffer(struct.pack("=i", number))
+    return pa.Array.from_buffers(pa.int32(), 1, [None, content])[0]
 
 
 def _section(records: Buffer, byte: int, header: BatchHeader) -> Buffer:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from headrace.spark.options.source import SourceOptions
+
+WORTH_A_TASK: Final = 100_000
+"""Offsets that take a few times as long to read as a task takes to start, unless records are very small or large."""
+_WORTH_BEFORE: Final = 20_000
+"""In checkpoints that do not say."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,8 @@ class Division:
     """Never more tasks than this, however long they are."""
     min_partitions: int | None = None
     max_records: int | None = None
+    worth: int = WORTH_A_TASK
+    """There are more tasks than cores if they would have more offsets than this."""
 
     def to_json(self) -> dict[str, int]:
         """Return the form that checkpoints hold."""
@@ -32,7 +39,9 @@ class Division:
     @classmethod
     def from_json(cls, encoded: Mapping[str, Any]) -> Division:
         """Read what `to_json` returned."""
-        return cls(**{name: int(value) for name, value in encoded.items()})
+        return cls(
+            **{"worth": _WORTH_BEFORE, **{name: int(value) for name, value in encoded.items()}}
+        )
 
     @classmethod
     def of(cls, options: SourceOptions) -> Division:

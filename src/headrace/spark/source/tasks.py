@@ -9,16 +9,12 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 from pyspark.sql.datasource import InputPartition
 
 from headrace.spark.source.division import Division
 from headrace.spark.source.offsets import OffsetRange
 from headrace.types import TopicPartition
-
-WORTH_A_TASK: Final = 20_000
-"""Offsets that take about as long to read as a task takes to start."""
 
 
 class ReadTask(InputPartition):
@@ -89,7 +85,7 @@ def pack(ranges: Sequence[OffsetRange], division: Division) -> list[list[OffsetR
     total = sum(each.size for each in ranges)
     count = max(division.cores, division.min_partitions or 1)
     if division.max_tasks is None:
-        count = max(count, math.ceil(total / WORTH_A_TASK))
+        count = max(count, math.ceil(total / division.worth))
     while count < len(ranges):
         packed = _packed(ranges, count)
         largest = max(sum(each.size for each in task) for task in packed)

@@ -39,7 +39,7 @@ def test_the_json_is_sparks_with_one_extra_key() -> None:
     assert json.dumps(offsets.to_json()) == (
         '{"a": {"0": 1, "1": 2}, "b": {"0": 3}, "$headrace": {"version": 2, '
         '"start": {"a": {"0": 0}}, "topicIds": {"a": "id-a"}, "epochs": {"a": {"0": 7}, "b": 4}, '
-        '"tasks": {"cores": 2, "min_partitions": 9}}}'
+        '"tasks": {"cores": 2, "min_partitions": 9, "worth": 100000}}}'
     )
 
 
@@ -58,7 +58,7 @@ def test_the_json_is_sparks_with_one_extra_key() -> None:
                 '{"a": {"0": 1}, "$headrace": {"version": 2, "topicIds": {"a": "id-a"}, '
                 '"epochs": {"a": 7}, "tasks": {"cores": 2, "max_records": 5}}}'
             ),
-            StreamOffsets({A0: 1}, {"a": "id-a"}, None, {A0: 7}, Division(2, max_records=5)),
+            StreamOffsets({A0: 1}, {"a": "id-a"}, None, {A0: 7}, Division(2, max_records=5, worth=20_000)),
         ),
     ],
 )

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.spark.source.division import Division
+from headrace.spark.source.division import WORTH_A_TASK, Division
 from headrace.spark.source.offsets import OffsetRange
-from headrace.spark.source.tasks import WORTH_A_TASK, split, tasks
+from headrace.spark.source.tasks import split, tasks
 from headrace.types import TopicPartition
 
 
