@@ -1,11 +1,14 @@
-"""Leases in DynamoDB: the suite of all stores, lost answers, throttling, tables and rows of others; on dynalite."""
+"""Leases in DynamoDB: the suite of all stores, lost answers, throttling, tables and rows of others.
+
+On the fake of `headrace.testing`, and on dynalite.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -23,6 +26,7 @@ from headrace.kinesis.leases.dynamodb import DynamoLeaseStore
 from headrace.kinesis.leases.dynamodb_rows import item_of
 from headrace.kinesis.leases.dynamodb_table import TableSettings
 from headrace.kinesis.leases.opening import open_store
+from headrace.testing.kinesis.aws import FakeAws
 from tests.kinesis.lease_store_conformance import (
     CHECKS,
     LONG,
@@ -39,14 +43,29 @@ Scenario = Callable[["Faulty"], Awaitable[None]]
 TABLE = "leases-of-many-groups"
 
 
-@pytest.fixture
-def aws(dynamodb_url: str) -> AwsSettings:
-    return dummy_aws(dynamodb_url)
+@pytest.fixture(scope="module", params=["fake", "dynalite"])
+def aws(request: pytest.FixtureRequest) -> Iterator[AwsSettings]:
+    if request.param == "dynalite":
+        yield dummy_aws(request.getfixturevalue("dynamodb_url"))
+        return
+    with FakeAws() as fake:
+        yield dummy_aws(fake.endpoint_url)
+
+
+@pytest.fixture(scope="module")
+def shared(aws: AwsSettings) -> Iterator[tuple[asyncio.Runner, AwsSettings]]:
+    """A client for many tests, and the loop that it belongs to: making one takes longer than most of them."""
+    with asyncio.Runner() as runner:
+        opening = open_client(aws, "dynamodb")
+        client = runner.run(opening.__aenter__())
+        yield runner, replace(aws, clients={"dynamodb": client})
+        runner.run(opening.__aexit__(None, None, None))
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_dynamodb(check: Check, aws: AwsSettings) -> None:
-    asyncio.run(check(lambda: DynamoLeaseStore(TABLE, aws)))
+def test_dynamodb(check: Check, shared: tuple[asyncio.Runner, AwsSettings]) -> None:
+    runner, aws = shared
+    runner.run(check(lambda: DynamoLeaseStore(TABLE, aws)))
 
 
 class Faulty:
@@ -241,13 +260,11 @@ def test_bad_credentials_are_a_matter_of_configuration(aws: AwsSettings) -> None
 
 
 @pytest.fixture
-def with_client(aws: AwsSettings) -> Callable[..., Any]:
-    def run(scenario: Callable[[AwsClient, AwsSettings], Awaitable[None]]) -> None:
-        async def main() -> None:
-            async with open_client(aws, "dynamodb") as client:
-                await scenario(client, aws)
+def with_client(shared: tuple[asyncio.Runner, AwsSettings]) -> Callable[..., Any]:
+    runner, aws = shared
 
-        asyncio.run(main())
+    def run(scenario: Callable[[AwsClient, AwsSettings], Coroutine[Any, Any, None]]) -> None:
+        runner.run(scenario(aws.clients["dynamodb"], aws))
 
     return run
 
@@ -267,11 +284,11 @@ def test_a_missing_table_is_created_by_one_of_many(with_client: Callable[..., An
     with_client(scenario)
 
 
-def test_a_table_is_created_as_told(with_client: Callable[..., Any], dynamodb_url: str) -> None:
+def test_a_table_is_created_as_told(with_client: Callable[..., Any]) -> None:
     async def scenario(client: AwsClient, aws: AwsSettings) -> None:
         name = f"told-{uuid4()}"
-        text = f"dynamodb://{name}?endpoint_url={dynamodb_url}&read_capacity=3&write_capacity=7"
-        async with opened(lambda: open_store(text, replace(aws, endpoint_url=None))):
+        text = f"dynamodb://{name}?endpoint_url={aws.endpoint_url}&read_capacity=3&write_capacity=7"
+        async with opened(lambda: open_store(text, replace(aws, endpoint_url=None, clients={}))):
             pass
         table = (await client.describe_table(TableName=name))["Table"]
         assert table["ProvisionedThroughput"]["ReadCapacityUnits"] == 3

@@ -33,7 +33,8 @@ from headrace.kinesis.leases.dynamodb_update import Update
 
 _LOG: Final = logging.getLogger(__name__)
 _AT_ONCE: Final = 16
-_TIMEOUT_MS: Final = 8_000
+_TIMEOUT_MS: Final = 4_500
+"""Below what a member waits for its store, so that it hears why."""
 
 
 class DynamoLeaseStore:
