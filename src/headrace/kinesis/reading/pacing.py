@@ -34,8 +34,11 @@ class Pacing:
         """Take the settings, and random numbers from 0 to 1."""
         self._poll_ms = settings.poll_ms
         self._max_records = settings.max_records
-        self._spacing_ms = 1000 * settings.groups_sharing // READS_PER_S + _ARRIVAL_MS
-        self._bytes_per_s = READ_BYTES_PER_S // settings.groups_sharing
+        groups = settings.groups_sharing
+        # Of groups that do not know when the others read, each may have so many calls in any second as it has whole.
+        own_per_s = READS_PER_S // groups or READS_PER_S / groups
+        self._spacing_ms = round(1000 / own_per_s) + _ARRIVAL_MS
+        self._bytes_per_s = READ_BYTES_PER_S // groups
         self._backoff = Backoff(chance)
         self._mean_bytes: float = _FIRST_MEAN_BYTES
         self._sent_ms = 0
@@ -63,7 +66,11 @@ class Pacing:
         """It was answered."""
         self._backoff.reset()
         if records:
-            self._mean_bytes += _MEAN_WEIGHT * (max(1, size_bytes / records) - self._mean_bytes)
+            mean = max(1.0, size_bytes / records)
+            # Larger ones are believed at once, smaller ones slowly.
+            self._mean_bytes = max(
+                mean, self._mean_bytes + _MEAN_WEIGHT * (mean - self._mean_bytes)
+            )
         more = bool(behind_ms) or records >= self._limit
         pause_ms = self._spacing_ms if more else max(self._poll_ms, self._spacing_ms)
         paid_ms = 1000 * size_bytes // self._bytes_per_s

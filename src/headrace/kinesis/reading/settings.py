@@ -43,7 +43,7 @@ class ReadSettings:
             ("max_records", 1, MAX_RECORDS),
             ("shard_bytes", 1, 1 << 40),
             ("worker_bytes", 1, 1 << 40),
-            ("stall_ms", 1_000, 3_600_000),
+            ("stall_ms", 10, 3_600_000),
         ):
             if not low <= getattr(self, name) <= high:
                 raise ConfigError(f"{name}={getattr(self, name)}: it is {low} to {high}")

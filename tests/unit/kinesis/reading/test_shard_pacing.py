@@ -1,0 +1,117 @@
+"""When a shard is read and how much is asked for, against the limits of the fake, in no time at all."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.errors import ConfigError
+from headrace.kinesis.reading.pacing import Pacing
+from headrace.kinesis.reading.settings import ReadSettings
+from headrace.testing.kinesis.limits import Limits, ReadBudget
+
+
+def shared_reading(
+    groups: int, record_bytes: int, seed: int, seconds: int, *, since_ms: int = 0
+) -> tuple[int, int, int]:
+    """Read a shard that is far behind, by several groups; calls refused, made, and bytes read."""
+    limits, shard, random = Limits(), ReadBudget(), Random(seed)
+    pacings = [Pacing(ReadSettings(groups_sharing=groups), random.random) for _ in range(groups)]
+    refused = made = read_bytes = now_ms = 0
+    while now_ms < seconds * 1000:
+        waits = [pacing.wait_ms(now_ms) for pacing in pacings]
+        now_ms += min(waits)
+        pacing = pacings[waits.index(min(waits))]
+        limit = pacing.limit(None)
+        pacing.sent(now_ms, limit)
+        now_ms += random.randrange(3)  # to Kinesis
+        made += 1
+        if not shard.admit(now_ms, limits):
+            refused += now_ms >= since_ms
+            pacing.failed(now_ms)
+            continue
+        records = min(limit, limits.get_bytes // record_bytes)
+        shard.spend(now_ms, records * record_bytes, limits)
+        read_bytes += records * record_bytes
+        pacing.replied(now_ms + random.randrange(3), records, records * record_bytes, 60_000)
+    return refused, made, read_bytes
+
+
+@settings(max_examples=30)
+@given(st.integers(1, 5), st.sampled_from([10, 200, 1_000, 1_500]), st.integers(0, 99))
+def test_groups_that_know_of_each_other_are_never_refused(
+    groups: int, record_bytes: int, seed: int
+) -> None:
+    """But perhaps at first, while each asks for more and more because records are smaller than it thought."""
+    refused, made, read_bytes = shared_reading(groups, record_bytes, seed, 10, since_ms=5_000)
+    assert refused == 0
+    assert made <= 10 * 5 + groups
+    if record_bytes >= 1_000:
+        assert read_bytes > 10 * (2 << 20) * 0.85
+
+
+@settings(max_examples=20)
+@given(st.integers(10_000, 1_000_000), st.integers(0, 99))
+def test_one_group_is_never_refused_whatever_the_size_of_records(
+    record_bytes: int, seed: int
+) -> None:
+    refused, _, read_bytes = shared_reading(1, record_bytes, seed, 60)
+    assert refused == 0
+    assert read_bytes > 60 * (2 << 20) * 0.75
+
+
+def test_only_a_shard_without_news_is_left_alone_for_a_while() -> None:
+    pacing = Pacing(ReadSettings(poll_ms=1_500, max_records=100), lambda: 0.5)
+    assert pacing.wait_ms(0) == 0
+    for records, behind_ms, expected_ms in [
+        (0, 0, 1_500),
+        (0, 5_000, 206),  # nothing here, but further on
+        (7, 0, 1_500),
+        (
+            100,
+            0,
+            206,
+        ),  # as many as were asked for: there may be more, whatever the server says of it
+        (0, None, 1_500),
+    ]:
+        pacing.sent(10_000, 100)
+        pacing.replied(10_020, records, records * 10, behind_ms)
+        assert pacing.wait_ms(10_020) == expected_ms - 20
+
+
+def test_failures_wait_longer_and_longer_and_a_success_ends_that() -> None:
+    pacing = Pacing(ReadSettings(), lambda: 1.0)
+    waits = []
+    for _ in range(8):
+        pacing.sent(0, 1)
+        pacing.failed(0)
+        waits.append(pacing.wait_ms(0))
+    assert waits == [206, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000]
+    pacing.replied(0, 0, 0, 0)
+    pacing.sent(0, 1)
+    pacing.failed(0)
+    assert pacing.wait_ms(0) == 206
+
+
+def test_large_records_are_believed_at_once_and_small_ones_slowly() -> None:
+    pacing = Pacing(ReadSettings(), lambda: 0.5)
+    first = pacing.limit(None)
+    pacing.replied(0, 2, 2_000_000, 0)
+    assert pacing.limit(None) == 2
+    assert pacing.limit(10) == 1
+    for _ in range(30):
+        pacing.replied(0, 1_000, 100_000, 0)
+    assert first < pacing.limit(None) <= 10_000
+    assert pacing.limit(35_600) <= 100
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("poll_ms", 199), ("poll_ms", 5_001), ("groups_sharing", 0), ("max_records", 10_001), ("shard_bytes", 0), ("stall_ms", 0)],
+)  # fmt: skip
+def test_settings_say_their_limits(setting: str, value: int) -> None:
+    with pytest.raises(ConfigError, match=rf"{setting}={value}: it is \d+ to \d+"):
+        ReadSettings(**{setting: value})  # type: ignore[arg-type] # one of them is a bool
