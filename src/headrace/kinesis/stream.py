@@ -86,6 +86,7 @@ def kinesis(
     start: str | datetime = "TRIM_HORIZON",
     leases: str | LeaseStore = DEFAULT_LEASES,
     lease_duration_ms: int = DEFAULT_LEASE_DURATION_MS,
+    scan_ms: int | None = None,
     fan_out: bool | str = False,
     aws: AwsSettings | None = None,
     clients: Mapping[str, AwsClient] | None = None,
@@ -105,6 +106,7 @@ def kinesis(
         leases: Where it is kept who reads which shard, and how far: "dynamodb://TABLE", "sqlite:///FILE" (workers of one
             machine), "memory://NAME" (of one process), or a `LeaseStore`.
         lease_duration_ms: After so long without a sign of life a worker's shards are others'.
+        scan_ms: How often it is looked for shards to take; None is three times in the duration of a lease.
         fan_out: Whether records are pushed by enhanced fan-out, with 2 MiB/s for this group alone; a name for its
             registration, or True for one of the group's name. AWS charges for it.
         aws: Keys, profile, timeouts: everything that `AwsSettings` knows.
@@ -127,7 +129,7 @@ def kinesis(
         aws=aws or AwsSettings(**{name: value for name, value in given.items() if value}),  # type: ignore[arg-type] # as above
         start=_start(start),
         leases=leases,
-        lease=_lease_settings(lease_duration_ms),
+        lease=_lease_settings(lease_duration_ms, scan_ms),
         reading=ReadSettings(**options),
         fan_out=fan_out,
     )
@@ -152,7 +154,7 @@ def _start(start: str | datetime) -> Checkpoint | None:
     return parse_checkpoint(number)
 
 
-def _lease_settings(duration_ms: int) -> LeaseSettings:
+def _lease_settings(duration_ms: int, scan_ms: int | None) -> LeaseSettings:
     if duration_ms < MIN_LEASE_DURATION_MS:
         raise ConfigError(
             f"lease_duration_ms={duration_ms}: it is at least {MIN_LEASE_DURATION_MS}, or a worker loses its shards "
@@ -163,7 +165,7 @@ def _lease_settings(duration_ms: int) -> LeaseSettings:
         duration_ms=duration_ms,
         renew_ms=third_ms,
         margin_ms=duration_ms // 10,
-        scan_ms=third_ms,
+        scan_ms=scan_ms or third_ms,
         call_timeout_ms=min(5_000, third_ms),
         retry_ms=min(1_000, duration_ms // 10),
     )

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from headrace.core.lease.actions import Why
 from headrace.core.lease.lease import Lease, LeaseKey
-from headrace.errors import ConfigError, HeadraceError
+from headrace.errors import ConfigError, HeadraceError, LeaseLostError
 from headrace.kinesis.client.settings import open_client
 from headrace.kinesis.group.beginnings import lease_settings
 from headrace.kinesis.group.member import Member
@@ -222,13 +222,17 @@ class StreamConsumer:
         assert self._member is not None, "it has begun"
         for name, position in offsets.items():
             shard = self._shards.get(name)
-            checkpoint = None if shard is None else shard.finish(position)
+            if shard is None and self._durable:
+                raise LeaseLostError(f"{name.topic}-{name.partition} is not this member's any more")
+            checkpoint = None if shard is None else shard.checkpoint_at(position)
             if shard is None or checkpoint is None:
                 continue
             if self._durable:
                 await self._member.checkpoint(shard.key, checkpoint)
+                shard.finish(position)
             else:
                 self._member.advance(shard.key, checkpoint)
+                shard.finish(position)
                 self._look_for_end(shard)
 
     async def caught_up(self) -> bool:
@@ -343,9 +347,8 @@ class StreamConsumer:
             self._fail(error)
 
     def _look_for_end(self, shard: Shard) -> None:
-        """Leave a shard that has ended and is finished (or was committed before it was handled, and is handed out)."""
-        finished = shard.is_over if self._durable else shard.is_finished
-        if finished and shard.leaving is None:
+        """Leave a shard that has ended and is finished."""
+        if shard.is_finished and shard.leaving is None:
             shard.leaving = self._spawn(self._give_up(shard))
 
     async def _give_up(self, shard: Shard) -> None:
@@ -358,7 +361,7 @@ class StreamConsumer:
         finally:
             if self._shards.get(shard.name) is shard:
                 self._drop(shard)
-                if shard.end is not None and shard.is_finished:
+                if shard.is_finished and shard.end is not None:
                     self._member.ended(shard.key, shard.end.children)
                 else:
                     self._member.drained(shard.key, shard.finished)

@@ -90,14 +90,19 @@ class Shard:
 
     # How far it is finished
 
-    def finish(self, position: int) -> Checkpoint | None:
-        """Take that everything before a position is finished; return the checkpoint of that, if it is news."""
+    def checkpoint_at(self, position: int) -> Checkpoint | None:
+        """Return the checkpoint that a position is, if that is news."""
         last = None
+        for offset, record in self._handed:
+            if offset >= position:
+                break
+            last = record
+        return None if last is None else last.checkpoint
+
+    def finish(self, position: int) -> None:
+        """Take that everything before a position is finished."""
         while self._handed and self._handed[0][0] < position:
-            last = self._handed.popleft()[1].checkpoint
-        if last is not None:
-            self.finished = last
-        return last
+            self.finished = self._handed.popleft()[1].checkpoint
 
     def take_back(self, offset: int) -> None:
         """Take back what was handed out from an offset on: it is handed out again."""
