@@ -122,7 +122,7 @@ class Part:
     async def _settle(self, reader: Reader, end: End) -> None:
         """Read on to another's end, and cut off what lies behind it."""
         if end.last is None:
-            self.batches, self.rows = [], 0
+            self.batches, self.rows, self.last = [], 0, None
             return
         wanted_last = int(end.last)
         while (self.last is None or int(self.last) < wanted_last) and not self.ended:

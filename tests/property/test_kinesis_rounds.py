@@ -1,0 +1,149 @@
+"""Rounds of Spark's reads of a shard: copies of tasks that interleave, die, come late; records that arrive meanwhile.
+
+Whoever completes a read of a round has the rows that everybody else has, and the rounds together are the shard.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Coroutine, Generator
+from types import coroutine
+from typing import Any
+
+from headrace.core.lease.checkpoint import TRIM_HORIZON, Checkpoint
+from headrace.kinesis.reading.reader import Fetched
+from headrace.kinesis.reading.records import KinesisRecord
+from headrace.spark.kinesis.offsets import End, parse_end
+from headrace.spark.kinesis.reading import Bounds, Part
+
+SEEDS = 150
+SHARD = "shardId-000000000000"
+
+
+@coroutine
+def turn() -> Generator[None]:
+    """Let somebody else go on."""
+    yield
+
+
+class World:
+    """A shard that grows, a store, and time."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.records: list[KinesisRecord] = []
+        self.closed = False
+        self.now_ms = 1_000
+        self.stored: dict[str, str] = {}
+        self.number = 0
+
+    def grow(self) -> None:
+        for _ in range(self.chance.randrange(6)):
+            self.number += self.chance.randrange(1, 5)
+            self.now_ms += self.chance.randrange(3)
+            subs = self.chance.choice([1, 1, 1, 3])
+            self.records += [
+                KinesisRecord(
+                    "flights",
+                    SHARD,
+                    str(self.number),
+                    None if subs == 1 else sub,
+                    sub == subs - 1,
+                    "key",
+                    None,
+                    b"%d.%d" % (self.number, sub),
+                    self.now_ms,
+                )
+                for sub in range(subs)
+            ]
+
+    async def record_once(self, name: str, value: str) -> str:
+        await turn()
+        there = self.stored.setdefault(name, value)
+        await turn()
+        return there
+
+
+class Reader:
+    """Reads the shard as Kinesis does: a part, behind or not, sometimes nothing in between."""
+
+    def __init__(self, world: World, start: Checkpoint) -> None:
+        self.world = world
+        self.after = int(start.position) if start.is_sequence_number else 0
+
+    async def fetch(self, _room: object = None) -> Fetched:
+        await turn()
+        world = self.world
+        left = [each for each in world.records if int(each.sequence_number) > self.after]
+        most = world.chance.choice([0, 1, 3, 100])
+        numbers = sorted({int(each.sequence_number) for each in left})[:most]
+        taken = [each for each in left if int(each.sequence_number) in numbers]
+        self.after = numbers[-1] if numbers else self.after
+        rest = len(taken) < len(left)
+        return Fetched(
+            records=taken,
+            ended=world.closed and not rest,
+            behind_ms=5 if rest else 0,
+            size_bytes=10 * len(taken),
+        )
+
+
+def rows(batches: list[Any]) -> list[bytes]:
+    return [value for batch in batches for value in batch.column("data").to_pylist()]
+
+
+async def read(world: World, number: int, start: Checkpoint, bounds: Bounds) -> list[bytes]:
+    async def agree(end: End) -> str:
+        return await world.record_once(str(number), end.to_text())
+
+    part = Part(SHARD, start, bounds, clock=lambda: world.now_ms)
+    return rows(await part.read(Reader(world, start), agree, fail_on_data_loss=True))  # type: ignore[arg-type]  # of a Reader what is used
+
+
+def interleave(world: World, copies: list[Coroutine[Any, Any, list[bytes]]]) -> list[list[bytes]]:
+    """Run copies of a task step by step; some die, but not all."""
+    done: list[list[bytes]] = []
+    alive = list(copies)
+    while alive:
+        one = world.chance.choice(alive)
+        if world.chance.random() < 0.05 and (len(alive) > 1 or done):
+            one.close()
+            alive.remove(one)
+            continue
+        if world.chance.random() < 0.2 and not world.closed:
+            world.grow()
+        try:
+            one.send(None)
+        except StopIteration as stop:
+            done.append(stop.value)
+            alive.remove(one)
+    return done
+
+
+def test_every_read_of_a_round_has_the_same_rows_and_rounds_are_the_shard() -> None:
+    for seed in range(SEEDS):
+        chance = random.Random(seed)
+        world = World(chance)
+        start, found = TRIM_HORIZON, []
+        number = 0
+        while not start.is_end:
+            bounds = Bounds(
+                max_bytes=chance.choice([1, 30, 1000]),
+                max_records=chance.choice([None, 1, 4]),
+                until_ms=chance.choice([None, world.now_ms]),
+            )
+            if number == 6:
+                world.closed, bounds = True, Bounds(max_bytes=1000)
+            if number > 6:
+                bounds = Bounds(max_bytes=1000)
+            copies = [read(world, number, start, bounds) for _ in range(chance.randrange(1, 4))]
+            reads = interleave(world, copies)
+            reads += interleave(world, [read(world, number, start, bounds)])
+            assert all(each == reads[0] for each in reads), f"seed {seed}, round {number}"
+            found += reads[0]
+            end = parse_end(world.stored[str(number)])
+            assert end.rows == len(reads[0]), f"seed {seed}, round {number}"
+            start = end.place.checkpoint
+            number += 1
+            assert number < 60, f"seed {seed} comes to no end"
+        assert found == [each.data for each in world.records], f"seed {seed}"
