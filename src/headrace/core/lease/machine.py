@@ -204,9 +204,7 @@ class LeaseCore:
         if not missing:
             self._holdings.finish(held)
             return []
-        return self._create(
-            view, missing, now_ms, wall_ms=0
-        )  # children begin at no time of a clock
+        return self._create(view, missing, 0)  # children begin at no time of a clock
 
     # Answers
 
