@@ -1,0 +1,55 @@
+"""Asks the fakes as a client would, without a socket."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import msgspec
+
+from headrace.streams.clock import ManualClock
+from headrace.testing.kinesis import AwsError, FakeKinesis
+from headrace.testing.kinesis.service import Service
+
+FIRST = "shardId-000000000000"
+
+
+def fake(**options: Any) -> FakeKinesis:
+    """A fake with the stream `orders` of one shard, whose time stands still."""
+    kinesis = FakeKinesis(clock=ManualClock(), **options)
+    kinesis.create_stream("orders")
+    return kinesis
+
+
+def ask(service: Service, operation: str, **members: Any) -> dict[str, Any]:
+    """The answer of a service; what it refuses is raised."""
+    reply = service.handle(operation, msgspec.json.encode(members))
+    told: dict[str, Any] = msgspec.json.decode(reply.body) if reply.body else {}
+    if reply.status != 200:
+        kind = told["__type"].removeprefix(service.NAMESPACE)
+        raise AwsError(kind, told["message"], {"Item": told.get("Item")})
+    return told
+
+
+def iterator(kinesis: FakeKinesis, shard: str = FIRST, kind: str = "TRIM_HORIZON", **more: Any) -> str:  # fmt: skip
+    told = ask(
+        kinesis,
+        "GetShardIterator",
+        StreamName="orders",
+        ShardId=shard,
+        ShardIteratorType=kind,
+        **more,
+    )
+    return str(told["ShardIterator"])
+
+
+def get(kinesis: FakeKinesis, token: str, **more: Any) -> dict[str, Any]:
+    return ask(kinesis, "GetRecords", ShardIterator=token, **more)
+
+
+def datas(told: dict[str, Any]) -> list[bytes]:
+    return [base64.b64decode(record["Data"]) for record in told["Records"]]
+
+
+def entry(data: bytes, key: str = "key", **more: Any) -> dict[str, Any]:
+    return {"Data": data, "PartitionKey": key, **more}

@@ -1,0 +1,151 @@
+"""Enhanced fan-out of the fake: consumers, and what is pushed to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from botocore.eventstream import EventStreamBuffer
+
+from headrace.testing.kinesis import AwsError, FakeKinesis
+from headrace.testing.kinesis.fanout import Subscription
+from tests.unit.testing.kinesis.asking import FIRST, ask, datas, fake
+
+
+def subscribe(kinesis: FakeKinesis, arn: str, kind: str = "TRIM_HORIZON", **position: Any) -> Subscription:  # fmt: skip
+    request = {"ConsumerARN": arn, "ShardId": FIRST, "StartingPosition": {"Type": kind, **position}}
+    reply = kinesis.handle("SubscribeToShard", msgspec.json.encode(request))
+    if reply.subscription is None:
+        told = msgspec.json.decode(reply.body)
+        raise AwsError(told["__type"], told["message"])
+    return reply.subscription
+
+
+def pushed(kinesis: FakeKinesis, subscription: Subscription) -> dict[str, Any]:
+    """The next event, as botocore reads it."""
+    buffer = EventStreamBuffer()
+    buffer.add_data(kinesis.next_push(subscription).frame)
+    (message,) = buffer
+    headers = message.headers
+    told: dict[str, Any] = msgspec.json.decode(message.payload)
+    if headers[":message-type"] == "exception":
+        raise AwsError(str(headers[":exception-type"]), told["message"])
+    assert headers[":event-type"] == "SubscribeToShardEvent"
+    return told
+
+
+@pytest.fixture
+def kinesis() -> FakeKinesis:
+    return fake()
+
+
+@pytest.fixture
+def arn(kinesis: FakeKinesis) -> str:
+    return kinesis.register_consumer("orders", "billing")
+
+
+def test_records_are_pushed_and_go_on_after_the_continuation(
+    kinesis: FakeKinesis, arn: str
+) -> None:
+    kinesis.put("orders", b"1")
+    subscription = subscribe(kinesis, arn)
+    first = pushed(kinesis, subscription)
+    assert datas(first) == [b"1"]
+    assert not kinesis.next_push(subscription).frame
+    kinesis.put("orders", b"2")
+    assert datas(pushed(kinesis, subscription)) == [b"2"]
+    kinesis.advance(5000)
+    quiet = pushed(kinesis, subscription)
+    assert datas(quiet) == []
+    again = subscribe(kinesis, arn, "AFTER_SEQUENCE_NUMBER", SequenceNumber=first["ContinuationSequenceNumber"])  # fmt: skip
+    assert datas(pushed(kinesis, again)) == [b"2"]
+    with pytest.raises(AwsError, match="ResourceInUseException"):
+        pushed(kinesis, subscription)
+    assert subscription.is_over
+
+
+def test_a_shard_ends_with_its_children_and_no_continuation(kinesis: FakeKinesis, arn: str) -> None:
+    kinesis.put("orders", b"1")
+    subscription = subscribe(kinesis, arn)
+    kinesis.split("orders", FIRST)
+    last = pushed(kinesis, subscription)
+    assert (len(last["ChildShards"]), "ContinuationSequenceNumber" in last) == (2, False)
+    assert subscription.is_over
+
+
+def test_a_subscription_lasts_five_minutes(kinesis: FakeKinesis, arn: str) -> None:
+    subscription = subscribe(kinesis, arn)
+    kinesis.advance(299_999)
+    pushed(kinesis, subscription)
+    kinesis.advance(1)
+    assert kinesis.next_push(subscription) == (b"", True, False, 0)
+
+
+def test_two_mib_a_second_are_pushed(kinesis: FakeKinesis, arn: str) -> None:
+    for _ in range(3):
+        kinesis.put("orders", b"x" * ((1 << 20) - 3))
+    subscription = subscribe(kinesis, arn)
+    assert [len(pushed(kinesis, subscription)["Records"]) for _ in range(2)] == [1, 1]
+    waiting = kinesis.next_push(subscription)
+    assert (waiting.frame, waiting.due_ms > kinesis.clock.now_ms()) == (b"", True)
+    kinesis.advance(1000)
+    assert len(pushed(kinesis, subscription)["Records"]) == 1
+
+
+def test_a_consumer_subscribes_again_after_five_seconds_only(
+    kinesis: FakeKinesis, arn: str
+) -> None:
+    subscribe(kinesis, arn)
+    with pytest.raises(AwsError, match="LimitExceededException"):
+        subscribe(kinesis, arn)
+    kinesis.advance(1000)
+    with pytest.raises(AwsError, match="ResourceInUseException: Another active subscription"):
+        subscribe(kinesis, arn)
+    kinesis.advance(4000)
+    subscribe(kinesis, arn)
+
+
+def test_what_is_pushed_ends_when_the_test_says_so(kinesis: FakeKinesis, arn: str) -> None:
+    subscription = subscribe(kinesis, arn)
+    kinesis.end_subscriptions()
+    assert kinesis.next_push(subscription).is_lost
+    kinesis.advance(5000)
+    subscription = subscribe(kinesis, arn)
+    kinesis.end_subscriptions("InternalFailureException")
+    with pytest.raises(AwsError, match="InternalFailureException"):
+        pushed(kinesis, subscription)
+
+
+def test_or_with_its_consumer(kinesis: FakeKinesis, arn: str) -> None:
+    subscription = subscribe(kinesis, arn)
+    ask(kinesis, "DeregisterStreamConsumer", ConsumerARN=arn)
+    with pytest.raises(AwsError, match="ResourceNotFoundException"):
+        pushed(kinesis, subscription)
+    with pytest.raises(AwsError, match="not found"):
+        ask(kinesis, "DescribeStreamConsumer", ConsumerARN=arn)
+
+
+def test_consumers_are_found_by_name_and_by_the_page(kinesis: FakeKinesis, arn: str) -> None:
+    stream = kinesis.world.arn("orders")
+    kinesis.register_consumer("orders", "audit")
+    told = ask(kinesis, "ListStreamConsumers", StreamARN=stream, MaxResults=1)
+    more = ask(kinesis, "ListStreamConsumers", StreamARN=stream, NextToken=told["NextToken"])
+    assert [each["ConsumerName"] for each in told["Consumers"] + more["Consumers"]] == ["audit", "billing"]  # fmt: skip
+    found = ask(kinesis, "DescribeStreamConsumer", StreamARN=stream, ConsumerName="billing")
+    assert (found["ConsumerDescription"]["ConsumerARN"], found["ConsumerDescription"]["ConsumerStatus"]) == (arn, "ACTIVE")  # fmt: skip
+    with pytest.raises(AwsError, match="already exists"):
+        kinesis.register_consumer("orders", "billing")
+    with pytest.raises(AwsError, match="enhanced consumers registered"):
+        kinesis.call("DeleteStream", StreamName="orders")
+
+
+def test_a_consumer_is_created_first() -> None:
+    slow = fake(transition_ms=100)
+    slow.advance(100)
+    arn = slow.register_consumer("orders", "billing")
+    with pytest.raises(AwsError, match="not ACTIVE, instead in state CREATING"):
+        subscribe(slow, arn)
+    slow.advance(100)
+    with pytest.raises(AwsError, match="enum value set"):
+        subscribe(slow, arn, "EARLIEST")

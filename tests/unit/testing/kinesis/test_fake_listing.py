@@ -1,0 +1,113 @@
+"""ListShards and the descriptions of streams of the fake."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace.testing.kinesis import AwsError, FakeKinesis
+from tests.unit.testing.kinesis.asking import FIRST, ask, fake
+
+
+def numbers(kinesis: FakeKinesis, **members: Any) -> list[int]:
+    told = ask(kinesis, "ListShards", StreamName="orders", **members)
+    return [int(shard["ShardId"][-3:]) for shard in told["Shards"]]
+
+
+def test_shards_come_by_the_page() -> None:
+    kinesis = fake()
+    kinesis.create_stream("wide", 5)
+    told = ask(kinesis, "ListShards", StreamName="wide", MaxResults=2)
+    seen = [told["Shards"]]
+    while "NextToken" in told:
+        told = ask(kinesis, "ListShards", NextToken=told["NextToken"], MaxResults=2)
+        seen.append(told["Shards"])
+    assert [len(page) for page in seen] == [2, 2, 1]
+    assert len({shard["ShardId"] for page in seen for shard in page}) == 5
+
+
+def test_a_token_expires_and_stands_alone() -> None:
+    kinesis = fake()
+    kinesis.reshard("orders", 2)
+    token = ask(kinesis, "ListShards", StreamName="orders", MaxResults=1)["NextToken"]
+    with pytest.raises(AwsError, match="NextToken and StreamName cannot be provided together"):
+        ask(kinesis, "ListShards", StreamName="orders", NextToken=token)
+    kinesis.advance(300_001)
+    with pytest.raises(AwsError, match="ExpiredNextTokenException"):
+        ask(kinesis, "ListShards", NextToken=token)
+    with pytest.raises(AwsError, match="NextToken is invalid"):
+        ask(kinesis, "ListShards", NextToken="nonsense")
+
+
+def test_the_filters() -> None:
+    kinesis = fake()
+    created_ms = kinesis.clock.now_ms()
+    kinesis.advance(1000)
+    kinesis.split("orders", FIRST)
+    kinesis.advance(1000)
+    kinesis.split("orders", "shardId-000000000001")
+    kinesis.advance(1000)
+
+    def kept(kind: str, after_ms: int | None = None, **more: Any) -> list[int]:
+        stamp = {} if after_ms is None else {"Timestamp": (created_ms + after_ms) / 1000}
+        return numbers(kinesis, ShardFilter={"Type": kind, **stamp, **more})
+
+    assert numbers(kinesis) == [0, 1, 2, 3, 4]
+    assert kept("AT_LATEST") == [2, 3, 4]
+    assert kept("AT_TRIM_HORIZON") == [0]
+    assert kept("FROM_TRIM_HORIZON") == [0, 1, 2, 3, 4]
+    assert kept("AT_TIMESTAMP", 1500) == [1, 2]
+    assert kept("FROM_TIMESTAMP", 1500) == [1, 2, 3, 4]
+    assert kept("AFTER_SHARD_ID", ShardId="shardId-000000000002") == [3, 4]
+    for kind in ("AT_TIMESTAMP", "AFTER_SHARD_ID", "OTHER"):
+        with pytest.raises(AwsError, match=r"must be provided|enum value set"):
+            kept(kind)
+
+
+def test_a_closed_shard_is_forgotten_with_its_records() -> None:
+    kinesis = fake()
+    kinesis.split("orders", FIRST)
+    kinesis.advance(24 * 3_600_000)
+    assert numbers(kinesis) == [0, 1, 2]
+    kinesis.advance(1)
+    assert numbers(kinesis) == [1, 2]
+
+
+def test_a_stream_is_found_by_its_arn_and_told_from_the_one_before() -> None:
+    kinesis = fake()
+    told = ask(kinesis, "DescribeStreamSummary", StreamARN=kinesis.world.arn("orders"))
+    summary = told["StreamDescriptionSummary"]
+    assert (summary["StreamName"], summary["OpenShardCount"], summary["RetentionPeriodHours"]) == ("orders", 1, 24)  # fmt: skip
+    kinesis.call("DeleteStream", StreamName="orders")
+    kinesis.advance(2000)
+    kinesis.create_stream("orders")
+    again = ask(kinesis, "DescribeStreamSummary", StreamName="orders")["StreamDescriptionSummary"]
+    assert again["StreamCreationTimestamp"] == summary["StreamCreationTimestamp"] + 2
+    with pytest.raises(AwsError, match="ResourceNotFoundException"):
+        numbers(kinesis, StreamCreationTimestamp=summary["StreamCreationTimestamp"])
+
+
+def test_an_account_describes_twenty_times_a_second() -> None:
+    kinesis = fake()
+    for _ in range(20):
+        ask(kinesis, "DescribeStreamSummary", StreamName="orders")
+    with pytest.raises(AwsError, match="LimitExceededException: Rate exceeded"):
+        ask(kinesis, "DescribeStreamSummary", StreamName="orders")
+
+
+def test_retention_grows_and_shrinks_by_an_operation_of_its_own() -> None:
+    kinesis = fake()
+    ask(kinesis, "IncreaseStreamRetentionPeriod", StreamName="orders", RetentionPeriodHours=48)
+    for operation, hours in (("Increase", 47), ("Decrease", 49), ("Increase", 8761)):
+        with pytest.raises(AwsError, match="etention period"):
+            ask(kinesis, f"{operation}StreamRetentionPeriod", StreamName="orders", RetentionPeriodHours=hours)  # fmt: skip
+    ask(kinesis, "DecreaseStreamRetentionPeriod", StreamName="orders", RetentionPeriodHours=24)
+
+
+def test_what_no_operation_is() -> None:
+    with pytest.raises(AwsError, match="has no operation 'CreateChannel'"):
+        ask(fake(), "CreateChannel", StreamName="orders")
+    with pytest.raises(AwsError, match="StreamARN or the StreamName"):
+        ask(fake(), "ListShards")
+    assert fake().handle("ListShards", b"[]").status == 400
