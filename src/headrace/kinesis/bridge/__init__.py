@@ -1,0 +1,1 @@
+"""Streams copied into topics exactly once, and topics into streams."""

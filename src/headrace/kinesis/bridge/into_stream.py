@@ -1,0 +1,196 @@
+"""A topic, copied into a stream: at least once, for Kinesis has no transactions that a position could be written in."""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, Final
+
+import msgspec
+
+from headrace.clients.consumer.aio import Consumer
+from headrace.clients.consumer.records import ConsumerRecord
+from headrace.clients.drivers import Target
+from headrace.errors import (
+    ConfigError,
+    IllegalGenerationError,
+    KinesisError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+)
+from headrace.kinesis.bridge.names import StreamPlace, check_topic
+from headrace.kinesis.bridge.shard_copy import Progress
+from headrace.kinesis.client.settings import open_client
+from headrace.kinesis.producing.delivery import Delivery
+from headrace.kinesis.producing.producer import Producer
+from headrace.kinesis.producing.settings import MAX_KEY_CHARACTERS, ProducerSettings
+from headrace.kinesis.reading.shards import StreamShards
+from headrace.types import TopicPartition
+
+_POLL_S: Final = 0.5
+_SHUT_OUT: Final = (IllegalGenerationError, UnknownMemberIdError, RebalanceInProgressError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntoStream:
+    """What is copied, where to, and how.
+
+    Attributes:
+        target: The brokers.
+        topic: What is copied.
+        destination: The stream.
+        name: The bridge's name: processes of one name share the partitions.
+        latest: Whether a bridge that has never run begins at the topic's end, not at its beginning.
+        envelope: Whether each record is written as JSON that says where it comes from.
+        once: Whether to end when everything is copied that is there.
+        properties: Of consumers.
+        client_properties: Of clients.
+        producing: How records are written.
+    """
+
+    target: Target
+    topic: str
+    destination: StreamPlace
+    name: str
+    latest: bool = False
+    envelope: bool = False
+    once: bool = False
+    properties: Mapping[str, Any] = field(default_factory=dict)
+    client_properties: Mapping[str, Any] = field(default_factory=dict)
+    producing: ProducerSettings = field(default_factory=ProducerSettings)
+
+    @property
+    def group(self) -> str:
+        """The consumer group whose offsets say how far the bridge is."""
+        return f"__bridge.{self.name}"
+
+
+class IntoStreamBridge:
+    """Copies. What it has read it writes, waits for, and commits, before it reads on.
+
+    So whoever takes partitions over begins behind what is committed, and what comes again is at most what was under
+    way when a process was killed.
+    """
+
+    def __init__(self, plan: IntoStream) -> None:
+        """Take a plan; nothing is connected yet."""
+        self._plan = plan
+        self.progress = Progress()
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Copy until `stopping` is set, or everything is copied that is there if that is the plan.
+
+        Raises:
+            ConfigError: Something is set that cannot work.
+            HeadraceError: The bridge cannot go on.
+        """
+        plan = self._plan
+        await check_topic(plan.target, plan.topic, plan.client_properties)
+        async with open_client(plan.destination.aws, "kinesis") as client:
+            await StreamShards(client, plan.destination.stream).describe()
+        consumer = Consumer(
+            plan.target,
+            group=plan.group,
+            enable_auto_commit=False,
+            isolation_level="read_committed",
+            auto_offset_reset="latest" if plan.latest else "earliest",
+            **plan.properties,
+        )
+        async with Producer(plan.destination.aws, settings=plan.producing) as producer, consumer:
+            await consumer.subscribe([plan.topic])
+            while not stopping.is_set():
+                records = await consumer.poll(_POLL_S)
+                if records:
+                    await self._copy(consumer, producer, records)
+                elif plan.once and await _is_at_end(consumer):
+                    return
+
+    async def _copy(
+        self, consumer: Consumer, producer: Producer, records: Sequence[ConsumerRecord]
+    ) -> None:
+        sent = [(record, await self._send(producer, record)) for record in records]
+        offsets: dict[TopicPartition, int] = {}
+        for record, delivery in sent:
+            await delivery
+            offsets[TopicPartition(record.topic, record.partition)] = record.offset + 1
+            self.progress.records += 1
+            self.progress.bytes += len(record.value or b"")
+        try:
+            await consumer.commit(offsets)
+        except _SHUT_OUT:
+            return  # it was too slow for its group: another process copies these once more
+
+    async def _send(self, producer: Producer, record: ConsumerRecord) -> Delivery:
+        data = enveloped(record) if self._plan.envelope else record.value or b""
+        try:
+            return await producer.send(
+                self._plan.destination.stream, data, partition_key=partition_key_of(record)
+            )
+        except KinesisError as error:
+            place = f"{record.topic}[{record.partition}]@{record.offset}"
+            raise KinesisError(
+                f"{place} cannot be copied: {error}. To go on without it, set the offset of the group "
+                f"{self._plan.group} behind it"
+            ) from error
+
+
+async def _is_at_end(consumer: Consumer) -> bool:
+    assigned = await consumer.assignment()
+    return bool(assigned) and not any((await consumer.lag(assigned)).values())
+
+
+def partition_key_of(record: ConsumerRecord) -> str:
+    """Return what is a record's key in a stream: its own if it can be, else a hash of it.
+
+    Records without a key are spread over the shards, the same record to the same shard every time.
+    """
+    if record.key is None:
+        return f"{record.topic}-{record.partition}-{record.offset}"[-MAX_KEY_CHARACTERS:]
+    try:
+        text: str = record.key.decode()
+    except UnicodeDecodeError:
+        text = ""
+    return text if 1 <= len(text) <= MAX_KEY_CHARACTERS else sha256(record.key).hexdigest()
+
+
+def enveloped(record: ConsumerRecord) -> bytes:
+    """Return a record as JSON; topic, partition and offset tell a duplicate from a record that looks the same."""
+    return msgspec.json.encode(
+        {
+            "topic": record.topic,
+            "partition": record.partition,
+            "offset": record.offset,
+            "timestamp_ms": record.timestamp_ms,
+            **_text("key", record.key),
+            **_text("value", record.value),
+            "headers": [{"name": name, **_text("value", value)} for name, value in record.headers],
+        }
+    )
+
+
+def _text(name: str, data: bytes | None) -> dict[str, str | None]:
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {name: b64encode(data).decode(), f"{name}_encoding": "base64"}
+
+
+def producing(*, aggregate: bool, record_bytes: int | None) -> ProducerSettings:
+    """Return how records are written.
+
+    Raises:
+        ConfigError: They cannot be.
+    """
+    size = 1 << 20 if record_bytes is None else record_bytes
+    if size < 1:
+        raise ConfigError(f"record_bytes={size}: it is at least 1")
+    return ProducerSettings(
+        record_bytes=size,
+        request_bytes=max(size, 5 << 20),
+        aggregate_bytes=min(size, 51_200) if aggregate else 0,
+    )

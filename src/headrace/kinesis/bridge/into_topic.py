@@ -1,0 +1,249 @@
+"""A stream, copied into a topic: the shards are shared with other processes by leases, and fenced by transactions."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from headrace.clients.drivers import Target
+from headrace.core.lease.actions import Why
+from headrace.core.lease.checkpoint import TRIM_HORIZON, Checkpoint
+from headrace.core.lease.lease import HashRange, Lease, LeaseKey
+from headrace.core.lease.settings import LeaseSettings
+from headrace.errors import ConfigError, HeadraceError, ProducerFencedError
+from headrace.kinesis.bridge.names import StreamPlace, check_topic
+from headrace.kinesis.bridge.positions import Positions
+from headrace.kinesis.bridge.shard_copy import Destination, Progress, ShardCopy
+from headrace.kinesis.client.settings import AwsClient, open_client
+from headrace.kinesis.group.member import Member
+from headrace.kinesis.leases.opening import open_store
+from headrace.kinesis.reading.reader import Reader, ShardReader
+from headrace.kinesis.reading.settings import ReadSettings
+from headrace.kinesis.reading.shards import StreamShards
+
+TRANSACTION_TIMEOUT_MS = 30_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntoTopic:
+    """What is copied, where to, and how.
+
+    Attributes:
+        source: The stream.
+        target: The brokers.
+        topic: Where to.
+        name: The bridge's name: two of one name share the shards, two of different names copy everything twice.
+        start: Where a bridge begins that has never run; None is LATEST.
+        leases: Where leases are kept; in memory for one process.
+        once: Whether to end when everything is copied that is there.
+        properties: Of clients and producers.
+        reading: How shards are read.
+        lease_settings: How long leases last.
+    """
+
+    source: StreamPlace
+    target: Target
+    topic: str
+    name: str
+    start: Checkpoint | None = TRIM_HORIZON
+    leases: str | None = None
+    once: bool = False
+    properties: Mapping[str, Any] = field(default_factory=dict)
+    client_properties: Mapping[str, Any] = field(default_factory=dict)
+    reading: ReadSettings = field(default_factory=ReadSettings)
+    lease_settings: LeaseSettings = field(default_factory=LeaseSettings)
+
+    @property
+    def group(self) -> str:
+        """The name of the bridge's leases."""
+        return f"__bridge.{self.name}"
+
+
+class IntoTopicBridge:
+    """Copies; what a member of a group tells its listener."""
+
+    def __init__(self, plan: IntoTopic) -> None:
+        """Take a plan; nothing is connected yet."""
+        self._plan = plan
+        self.progress = Progress()
+        self._copies: dict[LeaseKey, tuple[ShardCopy, asyncio.Task[None]]] = {}
+        self._ranges: dict[str, HashRange] = {}
+        self._done: asyncio.Future[None] | None = None
+        self._member: Member | None = None
+        self._client: AwsClient | None = None
+        self._destination: Destination | None = None
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Copy until `stopping` is set, or everything is copied that is there if that is the plan.
+
+        Raises:
+            ConfigError: Something is set that cannot work.
+            HeadraceError: The bridge cannot go on.
+        """
+        plan = self._plan
+        self._done = asyncio.get_running_loop().create_future()
+        async with AsyncExitStack() as stack:
+            self._client = await stack.enter_async_context(open_client(plan.source.aws, "kinesis"))
+            shards = StreamShards(self._client, plan.source.stream)
+            stream = await shards.describe()
+            positions = await self._open_positions(stack)
+            store = open_store(plan.leases or f"memory://{plan.group}", plan.source.aws)
+            await store.open()
+            stack.push_async_callback(store.close)
+            listed = await shards.list_shards()
+            known = positions.known(stream.stream)
+            for shard in listed:
+                self._ranges[shard.shard] = shard.hash_range
+                if shard.shard in known:
+                    key = LeaseKey(plan.group, stream.stream, shard.shard)
+                    await store.create(
+                        Lease(
+                            key=key,
+                            checkpoint=known[shard.shard],
+                            parents=shard.parents,
+                            hash_range=shard.hash_range,
+                        )
+                    )
+            settings = replace(plan.lease_settings, start=plan.start)
+            self._member = Member(store, plan.group, {stream.stream: shards}, self, settings)
+            stack.push_async_callback(self._end)
+            await self._member.start()
+            await self._wait(stopping, shards)
+
+    async def _open_positions(self, stack: AsyncExitStack) -> Positions:
+        plan = self._plan
+        await check_topic(plan.target, plan.topic, plan.client_properties)
+        timeout_ms = int(plan.properties.get("transaction_timeout_ms", TRANSACTION_TIMEOUT_MS))
+        positions = Positions(
+            plan.target, plan.name, plan.client_properties, 2 * timeout_ms / 1000 + 10
+        )
+        stack.push_async_callback(positions.close)
+        await positions.open()
+        self._destination = Destination(
+            target=plan.target,
+            topic=plan.topic,
+            name=plan.name,
+            properties={"transaction_timeout_ms": timeout_ms, **plan.properties},
+            positions=positions,
+        )
+        return positions
+
+    async def _wait(self, stopping: asyncio.Event, shards: StreamShards) -> None:
+        assert self._done is not None
+        stop = asyncio.ensure_future(stopping.wait())
+        once = asyncio.ensure_future(self._everything(shards)) if self._plan.once else None
+        waiting: set[asyncio.Future[Any]] = {stop, self._done, *((once,) if once else ())}
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waiting - {self._done}:
+                each.cancel()
+        if self._done.done():
+            self._done.result()
+        if once is not None and once.done() and not once.cancelled():
+            once.result()
+
+    async def _everything(self, shards: StreamShards) -> None:
+        """Wait until each shard that there is is ended, or read to where it was written to."""
+        while True:
+            progress = self.progress
+            left = {
+                shard.shard
+                for shard in await shards.list_shards()
+                if shard.shard not in progress.ended and progress.behind_ms.get(shard.shard) != 0
+            }
+            if not left:
+                return
+            await asyncio.sleep(0.2)
+
+    async def _end(self) -> None:
+        assert self._member is not None
+        await self._member.close()
+        tasks = [task for _, task in self._copies.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # What the member tells
+
+    async def assigned(self, lease: Lease) -> None:
+        """Begin to copy a shard."""
+        assert self._destination is not None
+        if lease.hash_range is not None:
+            self._ranges[lease.key.shard] = lease.hash_range
+        copy = ShardCopy(
+            self._destination,
+            lease,
+            lambda start: self._reader(lease.key.shard, start),
+            self.progress,
+            committed=lambda position, size: self._committed(lease.key, position, size),
+            chance=random.random,
+        )
+        self._copies[lease.key] = (copy, asyncio.create_task(self._copy(lease.key, copy)))
+
+    def _reader(self, shard: str, start: Checkpoint) -> Reader:
+        assert self._client is not None
+        return ShardReader(
+            self._client,
+            self._plan.source.stream,
+            shard,
+            start,
+            settings=self._plan.reading,
+            hash_range=self._ranges.get(shard),
+        )
+
+    def _committed(self, key: LeaseKey, position: Checkpoint, size: int) -> None:
+        assert self._member is not None
+        self._member.progressed(key, size)
+        if not position.is_end:
+            self._member.advance(key, position)
+
+    async def _copy(self, key: LeaseKey, copy: ShardCopy) -> None:
+        assert self._member is not None
+        try:
+            ended = await copy.run()
+        except ProducerFencedError as error:
+            if not self._member.valid(key):
+                return  # the lease ran out, and its new owner has begun
+            await self.failed(
+                ConfigError(
+                    f"another bridge of the name {self._plan.name!r} has taken {key.shard} over, though it is leased "
+                    "here: processes that share a stream need one store of leases (--leases), others names of "
+                    f"their own (--name) ({error})"
+                )
+            )
+        except HeadraceError as error:
+            await self.failed(error)
+        else:
+            if ended:
+                self._member.ended(key, list(copy.children))
+            else:
+                self._member.drained(key, copy.position)
+
+    async def drain(self, key: LeaseKey, why: Why, deadline_ms: int | None) -> None:  # noqa: ARG002 - the listener's
+        """Finish the transaction that is open."""
+        if key in self._copies:
+            self._copies[key][0].stop()
+
+    async def restart(self, key: LeaseKey) -> None:
+        """Have a reader begin anew."""
+        if key in self._copies:
+            self._copies[key][0].restart()
+
+    async def revoked(self, key: LeaseKey, why: Why) -> None:  # noqa: ARG002 - the listener's
+        """Stop: what is not committed is aborted, and comes again elsewhere."""
+        found = self._copies.pop(key, None)
+        self.progress.behind_ms.pop(key.shard, None)
+        if found is not None and found[1] is not asyncio.current_task():
+            found[1].cancel()
+            await asyncio.gather(found[1], return_exceptions=True)
+
+    async def failed(self, error: HeadraceError) -> None:
+        """End the bridge with an error."""
+        assert self._done is not None
+        if not self._done.done():
+            self._done.set_exception(error)

@@ -1,0 +1,96 @@
+"""What a bridge is called, and what is named after it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote
+
+from headrace.clients.admin.aio import Admin
+from headrace.clients.drivers import Target
+from headrace.errors import ConfigError
+from headrace.kinesis.client.settings import AwsSettings
+from headrace.kinesis.client.streams import stream_name
+
+_UNFIT: Final = re.compile(r"[^a-zA-Z0-9._-]")
+_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,180}")
+_SCHEME: Final = "kinesis://"
+_OPTIONS: Final = ("region", "endpoint_url", "profile")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPlace:
+    """A stream, and how to reach it."""
+
+    stream: str
+    """Name or ARN."""
+    aws: AwsSettings
+
+    @property
+    def name(self) -> str:
+        """The stream's name."""
+        return stream_name(self.stream)
+
+
+def is_stream(text: str) -> bool:
+    """Whether a text names a stream, not a topic."""
+    return text.startswith(_SCHEME)
+
+
+def parse_stream(text: str) -> StreamPlace:
+    """Return what `kinesis://orders?region=eu-central-1&endpoint_url=...` says.
+
+    Raises:
+        ConfigError: It says nothing like it.
+    """
+    stream, _, query = text.removeprefix(_SCHEME).partition("?")
+    try:
+        options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+    except ValueError:
+        raise ConfigError(f"{text!r}: behind the ? stand options, as region=eu-central-1") from None
+    unknown = sorted(options.keys() - set(_OPTIONS))
+    if unknown:
+        hint = ": keys come from the environment or a profile" if "key" in unknown[0] else ""
+        raise ConfigError(
+            f"{text.partition('?')[0]!r} has an option {unknown[0]!r}; there are {', '.join(_OPTIONS)}{hint}"
+        )
+    aws = AwsSettings(
+        region=options.get("region"),
+        endpoint_url=options.get("endpoint_url"),
+        profile=options.get("profile"),
+    )
+    place = StreamPlace(unquote(stream).rstrip("/"), aws)
+    if not place.name:
+        raise ConfigError(f"{text!r} names no stream: kinesis://STREAM, or kinesis://ARN")
+    return place
+
+
+def bridge_name(given: str | None, source: str, target: str) -> str:
+    """Return what a bridge is called: as its user says, or after what it connects.
+
+    Raises:
+        ConfigError: The name would be none for a topic.
+    """
+    if given is None:
+        return _UNFIT.sub("-", f"{source}.{target}")[:180]
+    if not _NAME.fullmatch(given):
+        raise ConfigError(
+            f"name={given[:80]!r}: letters, digits, '.', '_' and '-', at most 180, for topics are named after it"
+        )
+    return given
+
+
+async def check_topic(target: Target, topic: str, properties: Mapping[str, Any]) -> None:
+    """Refuse a topic that is not there: one that a broker makes by itself has too few partitions, for good.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    async with Admin(target, **properties) as admin:
+        if topic not in await admin.topics(internal=True):
+            raise ConfigError(
+                f"there is no topic {topic!r}: create it with as many partitions as it shall have, as "
+                f"`headrace topic create {topic} -p 6`"
+            )

@@ -1,0 +1,145 @@
+"""How far a bridge has come in each shard: records of a compacted topic, written together with what was copied.
+
+A position is written in the transaction of the records before it, so either all of them are there or none. Who takes a
+shard over (1) takes its transactional id over, which ends whatever the owner before had begun and shuts that one out;
+(2) commits a mark of its own behind all positions; (3) reads committed records up to its mark. What it has seen then is
+the last position of the shard, and there will be no other than its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from headrace.clients.admin.aio import Admin
+from headrace.clients.consumer.aio import Consumer
+from headrace.clients.drivers import Target
+from headrace.clients.producer.aio import Producer
+from headrace.core.lease.checkpoint import Checkpoint, parse_checkpoint
+from headrace.errors import ConfigError, TopicAlreadyExistsError, TransportError
+from headrace.types import TopicPartition
+
+_CONFIGS: Final = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)}
+_POLL_S: Final = 0.2
+_MARK: Final = "/taken-over-by"
+
+
+class _Written(msgspec.Struct):
+    position: str
+    sub_sequence: int | None = None
+
+
+class Positions:
+    """The positions of one bridge."""
+
+    def __init__(
+        self, target: Target, name: str, properties: Mapping[str, Any], timeout_s: float
+    ) -> None:
+        """Take where the topic is; nothing is connected yet.
+
+        Args:
+            target: The brokers.
+            name: The bridge's.
+            properties: Of a client.
+            timeout_s: How long open transactions of others may hold up reading.
+        """
+        self.topic = f"__bridge.{name}"
+        self._target = target
+        self._properties = properties
+        self._timeout_s = timeout_s
+        self._place = TopicPartition(self.topic, 0)
+        self._consumer = Consumer(
+            target,
+            enable_auto_commit=False,
+            isolation_level="read_committed",
+            auto_offset_reset="earliest",
+            fetch_max_wait_ms=100,
+            **properties,
+        )
+        self._reading = asyncio.Lock()
+        self._found: dict[str, bytes] = {}
+
+    async def open(self) -> None:
+        """Create the topic if it is missing, and read it as far as it can be read now.
+
+        Raises:
+            ConfigError: There is a topic of this name that would forget positions.
+        """
+        async with Admin(self._target, **self._properties) as admin:
+            try:
+                await admin.create_topic(self.topic, 1, configs=_CONFIGS)
+            except TopicAlreadyExistsError:
+                policy = (await admin.configs(self.topic))["cleanup.policy"].value
+                if policy != "compact":
+                    raise ConfigError(
+                        f"the topic {self.topic} has cleanup.policy={policy}, and would forget how far the bridge "
+                        "is: set it to compact"
+                    ) from None
+        await self._consumer.assign([self._place])
+        await self._consumer.seek_to_beginning()
+        end = (await self._consumer.end_offsets([self._place]))[self._place]
+        async with self._reading:
+            while await self._consumer.position(self._place) < end and await self._read():
+                pass
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._consumer.close(commit=False)
+
+    def known(self, stream: str) -> dict[str, Checkpoint]:
+        """Return the positions that were read so far, by shard."""
+        prefix = f"{stream}/"
+        return {
+            key.removeprefix(prefix): _parsed(value)
+            for key, value in self._found.items()
+            if key.startswith(prefix) and _MARK not in key
+        }
+
+    async def take_over(self, producer: Producer, stream: str, shard: str) -> Checkpoint | None:
+        """Shut out who has copied a shard before, and return where it came to; None: nobody has begun.
+
+        Args:
+            producer: One with the shard's transactional id.
+            stream: `<name>@<creation time>`.
+            shard: As `shardId-000000000001`.
+
+        Raises:
+            TransportError: Transactions of others hold it up for too long, or nobody answers.
+        """
+        await producer.init_transactions()
+        key, mark = f"{stream}/{shard}{_MARK}", uuid.uuid4().hex.encode()
+        async with producer.transaction():
+            _ = await producer.send(self.topic, mark, key=key.encode(), partition=0)
+        limit = asyncio.get_running_loop().time() + self._timeout_s
+        while self._found.get(key) != mark:
+            if asyncio.get_running_loop().time() > limit:
+                raise TransportError(
+                    f"{self.topic} cannot be read to its end: a transaction of a bridge that was killed holds it up, "
+                    "until the bridge takes its shards over or transaction.timeout.ms is over"
+                )
+            async with self._reading:
+                if self._found.get(key) != mark:
+                    await self._read()
+        return self.known(stream).get(shard)
+
+    async def write(
+        self, producer: Producer, stream: str, shard: str, position: Checkpoint
+    ) -> None:
+        """Add a position to the transaction that is open."""
+        value = msgspec.json.encode(_Written(position.position, position.sub_sequence))
+        _ = await producer.send(self.topic, value, key=f"{stream}/{shard}".encode(), partition=0)
+
+    async def _read(self) -> bool:
+        records = await self._consumer.poll(_POLL_S)
+        for record in records:
+            self._found[record.key.decode()] = record.value
+        return bool(records)
+
+
+def _parsed(value: bytes) -> Checkpoint:
+    written = msgspec.json.decode(value, type=_Written)
+    return parse_checkpoint(written.position, written.sub_sequence)

@@ -1,0 +1,244 @@
+"""One shard, copied into a topic: each transaction holds what one read has brought, and the position behind it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from headrace.clients.drivers import Target
+from headrace.clients.producer.aio import Producer
+from headrace.core.lease.checkpoint import SHARD_END, Checkpoint
+from headrace.core.lease.lease import Lease
+from headrace.errors import (
+    ApiError,
+    ErrorCode,
+    HeadraceError,
+    ProducerFencedError,
+    TransactionError,
+    TransportError,
+)
+from headrace.kinesis.bridge.positions import Positions
+from headrace.kinesis.client.backoff import Backoff
+from headrace.kinesis.reading.reader import Fetched, Reader
+from headrace.kinesis.reading.records import KinesisRecord
+from headrace.kinesis.reading.shards import ShardInfo
+
+HEADER_STREAM: Final = "kinesis.stream"
+HEADER_SHARD: Final = "kinesis.shard"
+HEADER_SEQUENCE: Final = "kinesis.sequence"
+HEADER_SUB_SEQUENCE: Final = "kinesis.sub_sequence"
+HEADER_HASH_KEY: Final = "kinesis.explicit_hash_key"
+
+OpenReader = Callable[[Checkpoint], Reader]
+_LARGEST_RECORD: Final = 11 << 20
+_ATTEMPTS: Final = 8
+
+
+@dataclass(slots=True)
+class Progress:
+    """What has been done so far."""
+
+    records: int = 0
+    bytes: int = 0
+    behind_ms: dict[str, int | None] = field(default_factory=dict)
+    """By shard, how far the last read was behind the newest records."""
+    ended: set[str] = field(default_factory=set)
+    """Shards that are closed, and copied to their ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destination:
+    """Where records go."""
+
+    target: Target
+    topic: str
+    name: str
+    """The bridge's."""
+    properties: dict[str, Any]
+    """Of a producer."""
+    positions: Positions
+
+    def producer(self, stream: str, shard: str) -> Producer:
+        """Return a producer that writes for a shard; only the last one that took over does."""
+        properties = {"max_request_size": _LARGEST_RECORD, "linger_ms": 0, **self.properties}
+        return Producer(
+            self.target, transactional_id=f"__bridge.{self.name}.{stream}.{shard}", **properties
+        )
+
+
+class ShardCopy:
+    """Copies one shard from a lease on."""
+
+    def __init__(
+        self,
+        destination: Destination,
+        lease: Lease,
+        open_reader: OpenReader,
+        progress: Progress,
+        *,
+        committed: Callable[[Checkpoint, int], object],
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        chance: Callable[[], float],
+    ) -> None:
+        """Take what it needs; nothing is connected yet.
+
+        Args:
+            destination: Where records go.
+            lease: Which shard, and where to begin if nobody has begun.
+            open_reader: Opens a reader behind a checkpoint.
+            progress: Where to count.
+            committed: Called behind each read, when it is committed, with the position and the bytes that were read.
+            pause: Waits some seconds.
+            chance: Numbers from 0 to 1.
+        """
+        self._destination = destination
+        self._lease = lease
+        self._stream, self._shard = lease.key.stream, lease.key.shard
+        self._open_reader = open_reader
+        self._progress = progress
+        self._committed = committed
+        self._pause = pause
+        self._backoff = Backoff(chance)
+        self._failures = 0
+        self._stopping = asyncio.Event()
+        self._reader: Reader | None = None
+        self.position: Checkpoint | None = None
+        """What is committed; None until it is known."""
+        self.children: Sequence[ShardInfo] = ()
+        """The shards that follow, where Kinesis said it at the end."""
+
+    def stop(self) -> None:
+        """Begin nothing new: `run` returns after the transaction that is open."""
+        self._stopping.set()
+
+    def restart(self) -> None:
+        """Have the reader begin anew."""
+        if self._reader is not None:
+            self._reader.restart()
+
+    async def run(self) -> bool:
+        """Copy until the shard ends or `stop`; return whether it has ended.
+
+        Raises:
+            ProducerFencedError: Somebody else copies the shard by now.
+            HeadraceError: It cannot be copied, and trying again does not help.
+        """
+        while not self._stopping.is_set():
+            try:
+                async with self._destination.producer(self._stream, self._shard) as producer:
+                    return await self._copy(producer)
+            except HeadraceError as error:
+                self._failures += 1
+                if not _worth_another_try(error) or self._failures >= _ATTEMPTS:
+                    raise self._explained(error) from error
+            await self._pause(self._backoff.next_ms() / 1000)
+        return False
+
+    async def _copy(self, producer: Producer) -> bool:
+        """Go on from what is committed, whatever this process believes to have done."""
+        positions = self._destination.positions
+        position = await positions.take_over(producer, self._stream, self._shard)
+        if position is None:
+            position = self._lease.checkpoint
+            async with producer.transaction():
+                await positions.write(producer, self._stream, self._shard, position)
+        self.position = position
+        self._reader = reader = self._open_reader(position)
+        try:
+            while not position.is_end and not self._stopping.is_set():
+                fetched = await self._fetch(reader)
+                if fetched is None:
+                    break
+                position = await self._commit(producer, fetched, position)
+        finally:
+            self._reader = None
+            await reader.aclose()
+        if position.is_end:
+            self._progress.ended.add(self._shard)
+            self._progress.behind_ms.pop(self._shard, None)
+        return position.is_end
+
+    async def _fetch(self, reader: Reader) -> Fetched | None:
+        """Read, unless it is time to stop: what was not returned comes again."""
+        fetching = asyncio.ensure_future(reader.fetch())
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait({fetching, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            return fetching.result() if fetching.done() else None
+        finally:
+            for task in (fetching, stopping):
+                task.cancel()
+            await asyncio.gather(fetching, stopping, return_exceptions=True)
+
+    async def _commit(
+        self, producer: Producer, fetched: Fetched, position: Checkpoint
+    ) -> Checkpoint:
+        if fetched.ended:
+            position = SHARD_END
+            self.children = fetched.children
+        elif fetched.records:
+            position = fetched.records[-1].checkpoint
+        if fetched.records or fetched.ended:
+            async with producer.transaction():
+                for record in fetched.records:
+                    await self._send(producer, record)
+                await self._destination.positions.write(
+                    producer, self._stream, self._shard, position
+                )
+            self._failures = 0
+            self._backoff.reset()
+        self.position = position
+        self._progress.records += len(fetched.records)
+        self._progress.bytes += fetched.size_bytes
+        self._progress.behind_ms[self._shard] = fetched.behind_ms
+        self._committed(position, fetched.size_bytes)
+        return position
+
+    async def _send(self, producer: Producer, record: KinesisRecord) -> None:
+        _ = await producer.send(  # what becomes of it is what becomes of the transaction
+            self._destination.topic,
+            record.data,
+            key=record.partition_key.encode(),
+            headers=headers_of(record),
+            timestamp_ms=record.timestamp_ms,
+        )
+
+    def _explained(self, error: HeadraceError) -> HeadraceError:
+        cause = error.__cause__ if isinstance(error, TransactionError) else error
+        if isinstance(cause, ApiError) and cause.code in {
+            ErrorCode.MESSAGE_TOO_LARGE,
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+        }:
+            return ApiError.for_code(
+                cause.code,
+                f"a record of {self._shard} is larger than the topic {self._destination.topic} takes: raise its "
+                f"max.message.bytes (`headrace topic alter {self._destination.topic} -c max.message.bytes=11534336`) "
+                f"and start the bridge again ({cause.message})",
+            )
+        return error
+
+
+def headers_of(record: KinesisRecord) -> list[tuple[str, bytes]]:
+    """Return what a copy says of where it came from."""
+    headers = [
+        (HEADER_STREAM, record.stream.encode()),
+        (HEADER_SHARD, record.shard.encode()),
+        (HEADER_SEQUENCE, record.sequence_number.encode()),
+    ]
+    if record.sub_sequence is not None:
+        headers.append((HEADER_SUB_SEQUENCE, str(record.sub_sequence).encode()))
+    if record.explicit_hash_key is not None:
+        headers.append((HEADER_HASH_KEY, record.explicit_hash_key.encode()))
+    return headers
+
+
+def _worth_another_try(error: HeadraceError) -> bool:
+    """Whether a new producer that goes on from what is committed may have more luck."""
+    if isinstance(error, ProducerFencedError):
+        return error.timed_out
+    cause = error.__cause__ if isinstance(error, TransactionError) else error
+    if isinstance(cause, ApiError):
+        return cause.retriable
+    return isinstance(error, TransactionError | TransportError)
