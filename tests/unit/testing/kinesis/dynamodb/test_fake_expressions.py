@@ -44,7 +44,7 @@ def used(text: str, given: dict[str, Any] = VALUES) -> dict[str, Any]:
 
 def update(dynamodb: FakeDynamoDB, text: str, **more: Any) -> dict[str, Any]:
     """What the item is after an update."""
-    told = ask(dynamodb, "UpdateItem", TableName="leases", Key=KEY, UpdateExpression=text, ReturnValues="ALL_NEW", **used(word), **more)  # fmt: skip
+    told = ask(dynamodb, "UpdateItem", TableName="leases", Key=KEY, UpdateExpression=text, ReturnValues="ALL_NEW", **used(text), **more)  # fmt: skip
     return {name: value for name, value in told["Attributes"].items() if name not in KEY}
 
 
