@@ -13,6 +13,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, islice
 from typing import Any, Final
 
 from headrace.core.lease.checkpoint import SHARD_END, Checkpoint
@@ -73,8 +74,8 @@ class Part:
             fetched = await self._fetch(reader, lambda: self.bounds.max_bytes - self.size_bytes)
             if fetched.data_expired:
                 self._lost(f"{self.shard} is gone before it was read", fail=fail_on_data_loss)
-            kept = wanted(fetched.records, self.bounds, self.rows)
-            self._add(kept, fetched.size_bytes)
+            kept = wanted(fetched.records, self.bounds, self.rows, self.size_bytes)
+            self._add(kept)
             own = self._end(len(kept) == len(fetched.records), started_ms)
         end = parse_end(await agree(own))
         if end != own:
@@ -89,12 +90,12 @@ class Part:
         self.caught_up = is_caught_up(fetched)
         return fetched
 
-    def _add(self, records: Sequence[KinesisRecord], size_bytes: int) -> None:
+    def _add(self, records: Sequence[KinesisRecord]) -> None:
         if not records:
             return
         self.batches.append(raw_batch(records))
         self.rows += len(records)
-        self.size_bytes += size_bytes
+        self.size_bytes += sum(map(_size, records))
         self.first = self.first or records[0].sequence_number
         self.last = records[-1].sequence_number
         self.read_ms = records[-1].timestamp_ms
@@ -127,7 +128,7 @@ class Part:
         wanted_last = int(end.last)
         while (self.last is None or int(self.last) < wanted_last) and not self.ended:
             fetched = await self._fetch(reader, lambda: self.bounds.max_bytes)
-            self._add(fetched.records, fetched.size_bytes)
+            self._add(fetched.records)
             if self.caught_up:
                 break
         cut: list[Any] = []
@@ -163,24 +164,33 @@ def is_caught_up(fetched: Fetched) -> bool:
     return fetched.behind_ms == 0 or (fetched.behind_ms is None and not fetched.records)
 
 
-def wanted(records: Sequence[KinesisRecord], bounds: Bounds, rows: int) -> Sequence[KinesisRecord]:
+def wanted(
+    records: Sequence[KinesisRecord], bounds: Bounds, rows: int, size_bytes: int
+) -> Sequence[KinesisRecord]:
     """Return the first of the records, up to a bound; those that were one stored record stay together.
 
     Args:
         records: What a fetch brought.
         bounds: Of the part.
-        rows: How many the part has already.
+        rows: How many the part has already; the first record of a part is never too large.
+        size_bytes: How large these are.
     """
     until_ms = bounds.until_ms
-    if until_ms is not None and any(each.timestamp_ms > until_ms for each in records):
-        end = next(i for i, each in enumerate(records) if each.timestamp_ms > until_ms)
-        records = records[:end]
-    if bounds.max_records is None or rows + len(records) <= bounds.max_records:
-        return records
-    end = max(bounds.max_records - rows, 0)
-    if end == 0 and rows:
-        return records[:0]
-    end = max(end, 1)
-    while end < len(records) and not records[end - 1].is_last_sub:
-        end += 1
-    return records[:end]
+    end = len(records)
+    if until_ms is not None:
+        end = next((i for i, each in enumerate(records) if each.timestamp_ms > until_ms), end)
+    room = end
+    if bounds.max_records is not None:
+        room = min(room, bounds.max_records - rows)
+    sizes = accumulate(map(_size, records[:end]), initial=size_bytes)
+    room = min(room, sum(size <= bounds.max_bytes for size in islice(sizes, 1, None)))
+    if room == end or (room <= 0 and rows):
+        return records[: max(room, 0)]
+    room = max(room, 1) if end else 0
+    while 0 < room < end and not records[room - 1].is_last_sub:
+        room += 1
+    return records[:room]
+
+
+def _size(record: KinesisRecord) -> int:
+    return len(record.data) + len(record.partition_key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -139,7 +140,7 @@ async def _reader(here: Access, each: ShardRead, options: ReadOptions) -> ShardR
 def read_shards(task: ShardTask, options: ReadOptions) -> Iterator[Any]:
     """Yield the rows of a batch read as Arrow batches, while they come."""
     here = access()
-    bounds = Bounds(max_bytes=0, until_ms=task.until_ms)
+    bounds = Bounds(max_bytes=sys.maxsize, until_ms=task.until_ms)
     for each in task.shards:
         reader = here.run(_reader(here, each, options))
         try:
@@ -147,7 +148,7 @@ def read_shards(task: ShardTask, options: ReadOptions) -> Iterator[Any]:
                 fetched = here.run(reader.fetch())
                 if fetched.data_expired and options.fail_on_data_loss:
                     raise DataLossError(f"{each.shard} is gone before it was read")
-                kept = wanted(fetched.records, bounds, 0)
+                kept = wanted(fetched.records, bounds, 0, 0)
                 if kept:
                     yield row_batch(raw_batch(kept), task.stream, each.shard, options)
                 if fetched.ended or is_caught_up(fetched) or len(kept) < len(fetched.records):
