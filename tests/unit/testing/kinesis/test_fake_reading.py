@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from headrace.testing.kinesis import AwsError, Limits
-from tests.unit.testing.kinesis.asking import FIRST, datas, fake, get, iterator
+from tests.unit.testing.kinesis.asking import FIRST, ask, datas, fake, get, iterator
 
 MIB = 1 << 20
 
@@ -131,10 +133,9 @@ def test_records_are_forgotten_after_the_retention_period() -> None:
         ({"ShardIterator": "x", "Limit": "many"}, "SerializationException"),
     ],
 )
-def test_what_is_no_read_is_refused(members: dict[str, object], kind: str) -> None:
-    kinesis = fake()
+def test_what_is_no_read_is_refused(members: dict[str, Any], kind: str) -> None:
     with pytest.raises(AwsError, match=kind):
-        get(kinesis, **{"token" if name == "ShardIterator" else name: value for name, value in members.items()})  # fmt: skip
+        ask(fake(), "GetRecords", **members)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +149,7 @@ def test_what_is_no_read_is_refused(members: dict[str, object], kind: str) -> No
         ("EARLIEST", {}, "enum value set"),
     ],
 )
-def test_what_is_no_beginning_is_refused(kind: str, more: dict[str, object], refusal: str) -> None:
+def test_what_is_no_beginning_is_refused(kind: str, more: dict[str, Any], refusal: str) -> None:
     with pytest.raises(AwsError, match=refusal):
         iterator(fake(), kind=kind, **more)
 

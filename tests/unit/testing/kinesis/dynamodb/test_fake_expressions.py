@@ -109,7 +109,7 @@ def test_updates(dynamodb: FakeDynamoDB, text: str, changed: dict[str, Any]) -> 
 
 def test_sets_grow_and_shrink(dynamodb: FakeDynamoDB) -> None:
     def change(text: str, *names: str) -> Any:
-        values = {":n": {"SS": list(tags)}}
+        values = {":n": {"SS": list(names)}}
         told = ask(dynamodb, "UpdateItem", TableName="leases", Key=KEY, UpdateExpression=text, ExpressionAttributeValues=values, ReturnValues="UPDATED_NEW")  # fmt: skip
         return told.get("Attributes")
 
