@@ -41,6 +41,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "headrace.cli.archive:archive",
         "Copy topics to Delta Lake or Iceberg tables, exactly once.",
     ),
+    "bridge": (
+        "headrace.cli.bridge:bridge",
+        "Copy a Kinesis stream into a topic, or a topic into a stream.",
+    ),
     "quota": ("headrace.cli.quota:quota", "Show and change the quotas of clients."),
     "user": ("headrace.cli.user:user", "Create, list, change and delete users with passwords."),
     "acl": ("headrace.cli.acl:acl", "Allow and deny: who may do what to which topics and groups."),
