@@ -187,8 +187,14 @@ def test_after_a_long_pause_the_iterator_is_not_even_tried() -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    ["ProvisionedThroughputExceededException", "LimitExceededException", "KMSThrottlingException", "InternalFailure", "ServiceUnavailable"],
-)  # fmt: skip
+    [
+        "ProvisionedThroughputExceededException",
+        "LimitExceededException",
+        "KMSThrottlingException",
+        "InternalFailure",
+        "ServiceUnavailable",
+    ],
+)
 def test_what_passes_is_waited_for(kind: str) -> None:
     async def story() -> None:
         async with lab() as it:

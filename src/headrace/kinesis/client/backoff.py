@@ -46,7 +46,7 @@ class RealTiming:
 
 
 class Backoff:
-    """Growing pauses with full jitter: up to 0.2 s, 0.4 s, … 10 s, so that who failed together does not return together."""
+    """Growing pauses with full jitter, up to 0.2 s, 0.4 s, … 10 s: who failed together does not return together."""
 
     __slots__ = ("_failures", "_first_ms", "_most_ms", "_random")
 

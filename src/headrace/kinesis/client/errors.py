@@ -50,12 +50,12 @@ _VERDICTS: Final = {
 
 # Bases of what botocore, aiohttp and the standard library raise when no answer came.
 _NO_ANSWER: Final = frozenset(
-    {"HTTPClientError", "ConnectionError", "ClientError", "OSError", "TimeoutError"}
+    {"HTTPClientError", "ConnectionError", "ClientError", "ParserError", "OSError", "TimeoutError"}
 )
 
 _REMEDIES: Final = {
-    "UnrecognizedClientException": "AWS does not know these credentials: check the access key, and its region's partition",
-    "InvalidClientTokenId": "AWS does not know these credentials: check the access key, and its region's partition",
+    "UnrecognizedClientException": "AWS does not know these credentials: check the access key and the region",
+    "InvalidClientTokenId": "AWS does not know these credentials: check the access key and the region",
     "InvalidSignatureException": "the secret key is not this access key's, or this machine's clock is wrong",
     "SignatureDoesNotMatch": "the secret key is not this access key's, or this machine's clock is wrong",
     "IncompleteSignatureException": "the credentials are damaged: check access key and secret",

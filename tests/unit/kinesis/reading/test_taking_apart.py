@@ -18,6 +18,7 @@ from headrace.kinesis.client.get_records import StoredRecord
 from headrace.kinesis.producing.aggregation import MAGIC, Aggregate
 from headrace.kinesis.producing.shards import hash_key_of
 from headrace.kinesis.reading.aggregation import UserRecord, belongs, taken_apart
+from headrace.kinesis.reading.records import KinesisRecord
 from headrace.kinesis.reading.unpacking import Unpacking
 from tests.fuzz.mutation import mutated
 
@@ -191,10 +192,11 @@ def test_sizes_that_a_stranger_claims_take_no_memory() -> None:
         tracemalloc.stop()
 
 
-def unpacked(*stored: StoredRecord, start: Checkpoint = TRIM_HORIZON, hash_range: HashRange | None = None, deaggregate: bool = True) -> list[Any]:  # fmt: skip
-    return Unpacking("orders", "shardId-0", hash_range=hash_range, deaggregate=deaggregate).records(
-        stored, start
-    )
+def unpacked(
+    *stored: StoredRecord, start: Checkpoint = TRIM_HORIZON, **options: Any
+) -> list[KinesisRecord]:
+    options = {"hash_range": None, "deaggregate": True, **options}
+    return Unpacking("orders", "shardId-0", **options).records(stored, start)
 
 
 def aggregated(*users: tuple[str, str | None, bytes]) -> bytes:

@@ -1,0 +1,181 @@
+"""Read one shard by enhanced fan-out: Kinesis pushes, and the limits of GetRecords do not count."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Final
+
+from headrace.core.lease.checkpoint import Checkpoint
+from headrace.core.lease.lease import HashRange
+from headrace.kinesis.client.backoff import (
+    REPEATABLE,
+    Backoff,
+    RealTiming,
+    Timing,
+    region_of,
+    repeated,
+)
+from headrace.kinesis.client.errors import Verdict, explained, of_aws, verdict
+from headrace.kinesis.client.get_records import child_shards, stored_record
+from headrace.kinesis.client.settings import AwsClient
+from headrace.kinesis.client.streams import stream_name
+from headrace.kinesis.reading.positions import child_info, starting_position
+from headrace.kinesis.reading.reader import Fetched, ReadCounts
+from headrace.kinesis.reading.settings import ReadSettings
+from headrace.kinesis.reading.shards import StreamShards
+from headrace.kinesis.reading.unpacking import Unpacking
+
+_SPACING_MS: Final = 1_010
+"""SubscribeToShard may be called once a second for a consumer and shard."""
+_TAKEN_MS: Final = 5_000
+"""For so long a subscription cannot be replaced by another."""
+
+
+class FanOutReader:
+    """Reads one shard with SubscribeToShard; see `Reader`.
+
+    A subscription lasts five minutes; the next one begins where it ended. What is not fetched stays with Kinesis and in
+    the connection, so a room is not asked for: an event has about a mebibyte.
+    """
+
+    def __init__(
+        self,
+        client: AwsClient,
+        stream_arn: str,
+        consumer_arn: str,
+        shard: str,
+        start: Checkpoint,
+        *,
+        settings: ReadSettings | None = None,
+        hash_range: HashRange | None = None,
+        timing: Timing | None = None,
+    ) -> None:
+        """Take a client of Kinesis, a registered consumer, a shard and where to begin; nothing is sent yet.
+
+        Args:
+            client: Of Kinesis.
+            stream_arn: The stream's.
+            consumer_arn: What `registered_consumer` returned.
+            shard: As `shardId-000000000001`.
+            start: A checkpoint; records behind it are read.
+            settings: How to read; only `deaggregate` matters.
+            hash_range: The shard's; user records of aggregates that do not belong there are dropped. None: none is.
+            timing: Time and chance, of a test.
+        """
+        self._client = client
+        self._stream = stream_arn
+        self._consumer = consumer_arn
+        self._shard = shard
+        self._position = start
+        self._doing = f"reading {shard} of stream {stream_name(stream_arn)} by fan-out"
+        self._timing = timing or RealTiming()
+        self._backoff = Backoff(self._timing.random)
+        self._unpacking = Unpacking(
+            stream_name(stream_arn),
+            shard,
+            hash_range=hash_range,
+            deaggregate=(settings or ReadSettings()).deaggregate,
+        )
+        self.counts = ReadCounts()
+        self._source: Any = None  # the event stream of botocore
+        self._events: AsyncIterator[Mapping[str, Any]] | None = None
+        self._next_ms: int | None = None
+        self._end: Fetched | None = Fetched(ended=True) if start.is_end else None
+        self._last_completed_ms = self._timing.now_ms()
+
+    @property
+    def last_completed_ms(self) -> int:
+        """See `Reader`."""
+        return self._last_completed_ms
+
+    async def fetch(self, room: Callable[[], int] | None = None) -> Fetched:  # noqa: ARG002 - Kinesis decides
+        """See `Reader`."""
+        while self._end is None:
+            try:
+                events = self._events or await self._subscribed()
+                async for event in events:
+                    pushed = event.get("SubscribeToShardEvent")
+                    if pushed is not None:
+                        return self._accepted(pushed)
+                self.restart()  # its time is over
+            except Exception as error:
+                self.restart()
+                if not of_aws(error):
+                    raise
+                await self._failed(error)
+        return self._end
+
+    def restart(self) -> None:
+        """See `Reader`."""
+        source, self._source, self._events = self._source, None, None
+        if source is not None:
+            source.close()
+
+    async def aclose(self) -> None:
+        """See `Reader`."""
+        self.restart()
+
+    async def _subscribed(self) -> AsyncIterator[Mapping[str, Any]]:
+        now_ms = self._timing.now_ms()
+        if self._next_ms is not None and self._next_ms > now_ms:
+            await self._timing.sleep_ms(self._next_ms - now_ms)
+        self._next_ms = self._timing.now_ms() + _SPACING_MS
+        answer = await self._client.subscribe_to_shard(
+            ConsumerARN=self._consumer,
+            ShardId=self._shard,
+            StartingPosition=starting_position(self._position),
+        )
+        self.counts.iterators += 1
+        self._source = answer["EventStream"]
+        self._events = aiter(self._source)
+        return self._events
+
+    def _accepted(self, pushed: Mapping[str, Any]) -> Fetched:
+        self._last_completed_ms = self._timing.now_ms()
+        self._backoff.reset()
+        stored = [stored_record(each) for each in pushed.get("Records", ())]
+        size = sum([len(each.data) + len(each.partition_key) for each in stored])
+        records = self._unpacking.records(stored, self._position)
+        continuation = pushed.get("ContinuationSequenceNumber")
+        if continuation and (stored or self._position.sub_sequence is None):
+            self._position = Checkpoint(continuation)  # but not behind an aggregate that is still to come again
+        self.counts.fetches += 1
+        self.counts.records += len(stored)
+        self.counts.size_bytes += size
+        children = [child_info(child) for child in child_shards(pushed.get("ChildShards")) or ()]
+        ended = bool(children) or not continuation
+        if ended:
+            self._end = Fetched(ended=True, children=children)
+            self.restart()
+        behind_ms = pushed.get("MillisBehindLatest")
+        return Fetched(
+            records=records, ended=ended, children=children, behind_ms=behind_ms, size_bytes=size
+        )
+
+    async def _failed(self, error: Exception) -> None:
+        kind = verdict(error)
+        self.counts.throttled += kind is Verdict.THROTTLED
+        self.counts.failures += kind is not Verdict.THROTTLED
+        if kind is Verdict.MISSING:
+            await self._missing()
+            return
+        early = self._position.timestamp_ms is not None and "timestamp" in str(error).lower()
+        if kind not in REPEATABLE and not early:
+            raise explained(
+                error, self._doing, stream=self._stream, region=region_of(self._client)
+            ) from error
+        pause_ms = max(_SPACING_MS, self._backoff.next_ms())
+        if kind is Verdict.IN_USE:
+            pause_ms = max(pause_ms, _TAKEN_MS)
+        self._next_ms = self._timing.now_ms() + pause_ms
+
+    async def _missing(self) -> None:
+        """Find out what is not there: stream or consumer, which is fatal, or the shard, whose records have expired."""
+        await StreamShards(self._client, self._stream, timing=self._timing).describe()
+        await repeated(
+            lambda: self._client.describe_stream_consumer(ConsumerARN=self._consumer),
+            f"{self._doing}: looking for the consumer {self._consumer}",
+            self._client,
+            self._timing,
+        )
+        self._end = Fetched(ended=True, data_expired=True)

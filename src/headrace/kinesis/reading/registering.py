@@ -1,0 +1,78 @@
+"""Consumers of enhanced fan-out, which have to be registered with a stream before they can subscribe."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from headrace.errors import KinesisError
+from headrace.kinesis.client.backoff import RealTiming, Timing, repeated
+from headrace.kinesis.client.errors import Verdict, verdict
+from headrace.kinesis.client.settings import AwsClient
+
+_POLL_MS: Final = 1_000
+
+
+async def registered_consumer(
+    client: AwsClient,
+    stream_arn: str,
+    name: str,
+    *,
+    register: bool = True,
+    within_ms: int = 300_000,
+    timing: Timing | None = None,
+) -> str:
+    """Return the ARN of a consumer that can subscribe; all members of a group share one.
+
+    Args:
+        client: Of Kinesis.
+        stream_arn: The stream's.
+        name: The consumer's; the group's is a good one.
+        register: Whether to register it if it is not; a stream has at most 20, and each costs by the hour.
+        within_ms: How long to wait until it can be used.
+        timing: Time and chance, of a test.
+
+    Raises:
+        KinesisError: It is not registered, may not be, or cannot be used in time.
+        ConfigError: Credentials, region or endpoint are wrong.
+    """
+    timing = timing or RealTiming()
+    doing = f"registering the fan-out consumer {name} with {stream_arn}"
+
+    async def call(operation: str) -> Any:
+        """Call it; None if the consumer is missing, or there already."""
+        try:
+            return await repeated(
+                lambda: _once(client, operation, stream_arn, name), doing, client, timing
+            )
+        except KinesisError as error:
+            if error.__cause__ is not None and verdict(error.__cause__) is Verdict.MISSING:
+                return None
+            raise
+
+    give_up_ms = timing.now_ms() + within_ms
+    while True:
+        found = await call("describe_stream_consumer")
+        described = found["ConsumerDescription"] if found else {"ConsumerStatus": "MISSING"}
+        if described["ConsumerStatus"] == "ACTIVE":
+            return str(described["ConsumerARN"])
+        if found is None and not register:
+            raise KinesisError(
+                f"{doing}: it is not registered: register it, or let it be registered"
+            )
+        if timing.now_ms() >= give_up_ms:
+            raise KinesisError(
+                f"{doing}: it cannot be used yet: it is {described['ConsumerStatus']}"
+            )
+        if found is None:
+            await call("register_stream_consumer")
+        else:
+            await timing.sleep_ms(_POLL_MS)
+
+
+async def _once(client: AwsClient, operation: str, stream_arn: str, name: str) -> Any:
+    try:
+        return await getattr(client, operation)(StreamARN=stream_arn, ConsumerName=name)
+    except Exception as error:
+        if operation.startswith("register") and verdict(error) is Verdict.IN_USE:
+            return None  # another member was faster
+        raise
