@@ -1,4 +1,4 @@
-"""The pytest plugin: fixtures of brokers, topics and clients, of fakes of AWS and streams. `pytest --fixtures` shows them.
+"""The pytest plugin: fixtures of brokers, topics, clients, fakes of AWS. `pytest --fixtures` shows them.
 
 pytest loads it wherever Headrace is installed, so it imports nothing else of Headrace but the makers of fixtures.
 """

@@ -101,7 +101,9 @@ class FakeAws:
         """Run in a thread of its own."""
         server = self._make_server()
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="headrace-fake-aws", daemon=True)  # fmt: skip
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="headrace-fake-aws", daemon=True
+        )
         self._thread.start()
         asyncio.run_coroutine_threadsafe(server.start(), self._loop).result()
         self._server = server

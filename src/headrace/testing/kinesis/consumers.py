@@ -61,9 +61,15 @@ def register_consumer(world: World, call: Call) -> dict[str, object]:
     name = call.request["ConsumerName"]
     others = _of_stream(world, stream)
     if any(each.name == name for each in others):
-        raise in_use(f"Consumer {name} under stream {stream.name} already exists for account {ACCOUNT}.")  # fmt: skip
+        raise in_use(
+            f"Consumer {name} under stream {stream.name} already exists for account {ACCOUNT}."
+        )
     if len(others) >= _MOST:
-        raise AwsError("LimitExceededException", f"Stream {stream.name} under account {ACCOUNT} has {_MOST} consumers registered already.")  # fmt: skip
+        raise AwsError(
+            "LimitExceededException",
+            f"Stream {stream.name} under account {ACCOUNT} has {_MOST} consumers registered "
+            "already.",
+        )
     arn = f"{stream.arn}/consumer/{name}:{call.now_ms // 1000}"
     consumer = Consumer(name, arn, stream, call.now_ms, call.now_ms + world.transition_ms)
     world.consumers[arn] = consumer
@@ -88,7 +94,10 @@ def list_consumers(world: World, call: Call) -> dict[str, object]:
     after = world.tokens.read_page(token, call.now_ms, world.limits).after if token else ""
     stream = world.stream(call)
     limit = call.request.get("MaxResults", _DEFAULT_PAGE)
-    rest = sorted((each for each in _of_stream(world, stream) if each.name > after), key=lambda each: each.name)  # fmt: skip
+    rest = sorted(
+        (each for each in _of_stream(world, stream) if each.name > after),
+        key=lambda each: each.name,
+    )
     told: dict[str, object] = {"Consumers": [each.described(call.now_ms) for each in rest[:limit]]}
     if len(rest) > limit:
         page = Page(stream.name, rest[limit - 1].name, "")

@@ -41,7 +41,10 @@ def delete_stream(world: World, call: Call) -> None:
         return
     readers = [each for each in world.consumers.values() if each.stream is stream]
     if readers and not call.request.get("EnforceConsumerDeletion"):
-        raise in_use(f"Stream {stream.name} under account {ACCOUNT} has enhanced consumers registered and EnforceConsumerDeletion is not set.")  # fmt: skip
+        raise in_use(
+            f"Stream {stream.name} under account {ACCOUNT} has enhanced consumers registered and "
+            "EnforceConsumerDeletion is not set."
+        )
     world.begin(stream, DELETING, call.now_ms, lambda _: world.remove(stream))
 
 
@@ -101,9 +104,12 @@ def _described(stream: Stream) -> dict[str, object]:
         encryption = {"EncryptionType": "KMS", "KeyId": stream.key_id}
     return (
         _summary(stream)
-        | {"RetentionPeriodHours": stream.retention_hours, "EnhancedMonitoring": [{"ShardLevelMetrics": []}]}
+        | {
+            "RetentionPeriodHours": stream.retention_hours,
+            "EnhancedMonitoring": [{"ShardLevelMetrics": []}],
+        }
         | encryption
-    )  # fmt: skip
+    )
 
 
 def increase_retention(world: World, call: Call) -> None:
@@ -121,12 +127,14 @@ def _set_retention(world: World, call: Call, *, grow: bool) -> None:
     hours = call.request["RetentionPeriodHours"]
     if not _SHORTEST_RETENTION_HOURS <= hours <= _LONGEST_RETENTION_HOURS:
         raise invalid(
-            f"Retention period must be between {_SHORTEST_RETENTION_HOURS} and {_LONGEST_RETENTION_HOURS} hours, not {hours}."
+            f"Retention period must be between {_SHORTEST_RETENTION_HOURS} and "
+            f"{_LONGEST_RETENTION_HOURS} hours, not {hours}."
         )
     if (hours < stream.retention_hours) if grow else (hours > stream.retention_hours):
         raise invalid(
             f"Requested retention period ({hours} hours) for stream {stream.name} can not be "
-            f"{'shorter' if grow else 'longer'} than the existing retention period ({stream.retention_hours} hours)."
+            f"{'shorter' if grow else 'longer'} than the existing retention period "
+            f"({stream.retention_hours} hours)."
         )
     stream.require_active()
     stream.retention_hours = hours
@@ -165,6 +173,10 @@ def stop_encryption(world: World, call: Call) -> None:
 def require_provisioned(stream: Stream) -> None:
     """Refuse to reshard a stream that AWS reshards by itself."""
     if stream.mode != "PROVISIONED":
-        raise AwsError("ValidationException", f"Stream {stream.name} is in mode {stream.mode}: its shards are managed by the service.")  # fmt: skip
+        raise AwsError(
+            "ValidationException",
+            f"Stream {stream.name} is in mode {stream.mode}: its shards are managed by the "
+            "service.",
+        )
     if stream.status != ACTIVE:
         stream.require_active()

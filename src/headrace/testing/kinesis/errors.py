@@ -9,7 +9,9 @@ import msgspec
 from headrace.errors import HeadraceError
 
 THROTTLED: Final = "ProvisionedThroughputExceededException"
-_SERVER_ERRORS: Final = frozenset({"InternalFailure", "InternalFailureException", "InternalServerError", "ServiceUnavailable"})  # fmt: skip
+_SERVER_ERRORS: Final = frozenset(
+    {"InternalFailure", "InternalFailureException", "InternalServerError", "ServiceUnavailable"}
+)
 
 
 class AwsError(HeadraceError):
@@ -62,5 +64,6 @@ def malformed(value: object, member: str, constraint: str) -> AwsError:
     where = member[0].lower() + member[1:]
     return AwsError(
         "ValidationException",
-        f"1 validation error detected: Value {shown} at '{where}' failed to satisfy constraint: Member must {constraint}",
+        f"1 validation error detected: Value {shown} at '{where}' failed to satisfy constraint: "
+        f"Member must {constraint}",
     )

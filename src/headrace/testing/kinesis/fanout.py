@@ -114,7 +114,9 @@ def subscribe(world: World, call: Call) -> Subscription:
     call.stream = consumer.stream.name
     stream = world.named(consumer.stream.name, call.now_ms)
     if consumer.status(call.now_ms) != ACTIVE:
-        raise in_use(f"Consumer {consumer.arn} not ACTIVE, instead in state {consumer.status(call.now_ms)}.")  # fmt: skip
+        raise in_use(
+            f"Consumer {consumer.arn} not ACTIVE, instead in state {consumer.status(call.now_ms)}."
+        )
     shard = stream.shard(request["ShardId"])
     _admit(world, consumer, shard, call.now_ms)
     shard.trim(stream.horizon_ms(call.now_ms))
@@ -131,7 +133,10 @@ def _admit(world: World, consumer: Consumer, shard: Shard, now_ms: int) -> None:
     if not world.limits.throttled:
         return
     if not consumer.calls.setdefault(shard.number, Window()).take(now_ms, 1, 1):
-        raise AwsError("LimitExceededException", f"Rate exceeded for consumer {consumer.arn} and shard {shard.name}.")  # fmt: skip
+        raise AwsError(
+            "LimitExceededException",
+            f"Rate exceeded for consumer {consumer.arn} and shard {shard.name}.",
+        )
     before = consumer.subscriptions.get(shard.number)
     if before is not None and now_ms < before.began_ms + _AGAIN_AFTER_MS:
         raise in_use("Another active subscription exists for this consumer.")
@@ -140,5 +145,9 @@ def _admit(world: World, consumer: Consumer, shard: Shard, now_ms: int) -> None:
 def _start(position: dict[str, Any]) -> Start:
     kind = position.get("Type")
     if kind not in KINDS_OF_START:
-        raise malformed(kind, "startingPosition.type", f"satisfy enum value set: [{', '.join(sorted(KINDS_OF_START))}]")  # fmt: skip
+        raise malformed(
+            kind,
+            "startingPosition.type",
+            f"satisfy enum value set: [{', '.join(sorted(KINDS_OF_START))}]",
+        )
     return Start(kind, position.get("SequenceNumber"), position.get("Timestamp"))

@@ -206,7 +206,9 @@ class Faults:
         """
         chosen = once if action is None else action
         if chosen is None or (action is not None and once is not None):
-            raise ConfigError("say what to do once: either on(name, action) or on(name, once=action)")  # fmt: skip
+            raise ConfigError(
+                "say what to do once: either on(name, action) or on(name, once=action)"
+            )
 
         def meets(call: Call) -> bool:
             return (

@@ -47,10 +47,15 @@ def _wanted(world: World, call: Call) -> tuple[Stream, str, dict[str, Any]]:
 
 def _require_listable(stream: Stream, request: dict[str, Any]) -> None:
     if stream.status not in {ACTIVE, UPDATING}:
-        raise in_use(f"Stream {stream.name} under account {ACCOUNT} not ACTIVE, instead in state {stream.status}")  # fmt: skip
+        raise in_use(
+            f"Stream {stream.name} under account {ACCOUNT} not ACTIVE, instead in state "
+            f"{stream.status}"
+        )
     created = request.get("StreamCreationTimestamp")
     if created is not None and round(created) != stream.created_ms // 1000:
-        raise not_found(f"Stream {stream.name} under account {ACCOUNT} created at {created} not found.")  # fmt: skip
+        raise not_found(
+            f"Stream {stream.name} under account {ACCOUNT} created at {created} not found."
+        )
 
 
 def _keeps(chosen: dict[str, Any], stream: Stream, now_ms: int) -> Callable[[Shard], bool]:

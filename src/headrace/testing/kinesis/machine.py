@@ -106,10 +106,23 @@ class FakeKinesis(Service):
         self.call("CreateStream", StreamName=name, ShardCount=shards, **members)
         return self.world.arn(name)
 
-    def put(self, stream: str, data: bytes, partition_key: str = "key", *, explicit_hash_key: int | None = None) -> Put:  # fmt: skip
+    def put(
+        self,
+        stream: str,
+        data: bytes,
+        partition_key: str = "key",
+        *,
+        explicit_hash_key: int | None = None,
+    ) -> Put:
         """Write a record."""
         chosen = {} if explicit_hash_key is None else {"ExplicitHashKey": str(explicit_hash_key)}
-        told = self.call("PutRecord", StreamName=stream, Data=b64encode(data).decode(), PartitionKey=partition_key, **chosen)  # fmt: skip
+        told = self.call(
+            "PutRecord",
+            StreamName=stream,
+            Data=b64encode(data).decode(),
+            PartitionKey=partition_key,
+            **chosen,
+        )
         return Put(told["ShardId"], told["SequenceNumber"])
 
     def records(self, stream: str, shard: str | None = None) -> list[StoredRecord]:
@@ -130,15 +143,24 @@ class FakeKinesis(Service):
         with self.lock:
             first, last = self._stream(stream).shard(shard).hash_range
             middle = str((first + last) // 2 + 1 if at is None else at)
-            self.call("SplitShard", StreamName=stream, ShardToSplit=shard, NewStartingHashKey=middle)  # fmt: skip
+            self.call(
+                "SplitShard", StreamName=stream, ShardToSplit=shard, NewStartingHashKey=middle
+            )
 
     def merge(self, stream: str, shard: str, adjacent: str) -> None:
         """Merge two shards."""
-        self.call("MergeShards", StreamName=stream, ShardToMerge=shard, AdjacentShardToMerge=adjacent)  # fmt: skip
+        self.call(
+            "MergeShards", StreamName=stream, ShardToMerge=shard, AdjacentShardToMerge=adjacent
+        )
 
     def reshard(self, stream: str, shards: int) -> None:
         """Have a number of shards, at most the double and at least the half of what there is."""
-        self.call("UpdateShardCount", StreamName=stream, TargetShardCount=shards, ScalingType="UNIFORM_SCALING")  # fmt: skip
+        self.call(
+            "UpdateShardCount",
+            StreamName=stream,
+            TargetShardCount=shards,
+            ScalingType="UNIFORM_SCALING",
+        )
 
     def expire_iterators(self) -> None:
         """Let all iterators and tokens of next pages expire that were given out so far."""
@@ -147,7 +169,9 @@ class FakeKinesis(Service):
 
     def register_consumer(self, stream: str, name: str) -> str:
         """Register a consumer of fan-out; return its ARN."""
-        told = self.call("RegisterStreamConsumer", StreamARN=self.world.arn(stream), ConsumerName=name)  # fmt: skip
+        told = self.call(
+            "RegisterStreamConsumer", StreamARN=self.world.arn(stream), ConsumerName=name
+        )
         return str(told["Consumer"]["ConsumerARN"])
 
     def end_subscriptions(self, kind: str | None = None) -> None:
@@ -200,7 +224,9 @@ class FakeKinesis(Service):
             return Reply(200, subscription=fanout.subscribe(self.world, call))
         operation = OPERATIONS.get(call.operation)
         if operation is None:
-            raise AwsError("UnknownOperationException", f"the fake has no operation {call.operation!r}")  # fmt: skip
+            raise AwsError(
+                "UnknownOperationException", f"the fake has no operation {call.operation!r}"
+            )
         return replied(operation(self.world, call))
 
     def undisturbed(self, call: Call) -> Reply:

@@ -93,7 +93,9 @@ def _entry(row: dict[str, Any], stream: Stream, where: str) -> Entry:
     size += len(key.encode())
     if size > stream.max_record_bytes:
         most = stream.max_record_bytes
-        raise malformed("java.nio.HeapByteBuffer", f"{where}data", f"have length less than or equal to {most}")  # fmt: skip
+        raise malformed(
+            "java.nio.HeapByteBuffer", f"{where}data", f"have length less than or equal to {most}"
+        )
     return Entry(data, key, size, _shard_for(row, key, stream))
 
 
@@ -114,7 +116,9 @@ def _store(world: World, stream: Stream, entry: Entry, now_ms: int) -> int | Non
     """Write a record; None if the shard has had enough for this second."""
     if not entry.shard.put_budget.take(now_ms, entry.size, world.limits):
         return None
-    return entry.shard.append(stream.next_record(), now_ms, entry.data, entry.size, entry.partition_key)  # fmt: skip
+    return entry.shard.append(
+        stream.next_record(), now_ms, entry.data, entry.size, entry.partition_key
+    )
 
 
 def _encryption(stream: Stream) -> dict[str, object]:

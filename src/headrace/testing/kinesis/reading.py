@@ -33,7 +33,9 @@ def get_shard_iterator(world: World, call: Call) -> dict[str, object]:
     stream = world.usable(call)
     shard = stream.shard(request["ShardId"])
     shard.trim(stream.horizon_ms(call.now_ms))
-    if world.limits.throttled and not shard.iterator_calls.take(call.now_ms, 1, world.limits.reads_per_s):  # fmt: skip
+    if world.limits.throttled and not shard.iterator_calls.take(
+        call.now_ms, 1, world.limits.reads_per_s
+    ):
         raise AwsError(THROTTLED, throttled_message(stream, shard))
     start = Start(
         request["ShardIteratorType"],
@@ -55,11 +57,15 @@ def starting_sequence(stream: Stream, shard: Shard, start: Start, call: Call) ->
     if kind == "AT_TIMESTAMP":
         return _at_timestamp(shard, timestamp, call.now_ms)
     if number is None:
-        raise invalid(f"Must specify startingSequenceNumber parameter for iterator of type {kind}. Current request has no startingSequenceNumber parameter.")  # fmt: skip
+        raise invalid(
+            f"Must specify startingSequenceNumber parameter for iterator of type {kind}. Current "
+            "request has no startingSequenceNumber parameter."
+        )
     found = parse_sequence(int(number))
     if found is None or (found.shard, found.created_s) != (shard.number, shard.created_s):
         raise invalid(
-            f"StartingSequenceNumber {number} used in {call.operation} on shard {shard.name} in stream {stream.name} "
+            f"StartingSequenceNumber {number} used in {call.operation} on shard {shard.name} in "
+            f"stream {stream.name} "
             f"under account {ACCOUNT} is invalid because it did not come from this stream."
         )
     return int(number) + (kind == AFTER)
@@ -67,7 +73,10 @@ def starting_sequence(stream: Stream, shard: Shard, start: Start, call: Call) ->
 
 def _at_timestamp(shard: Shard, timestamp: Any, now_ms: int) -> int:
     if timestamp is None:
-        raise invalid("Must specify timestampInMillis parameter for iterator of type AT_TIMESTAMP. Current request has no timestamp parameter.")  # fmt: skip
+        raise invalid(
+            "Must specify timestampInMillis parameter for iterator of type AT_TIMESTAMP. "
+            "Current request has no timestamp parameter."
+        )
     timestamp_ms = round(timestamp * 1000)
     if timestamp_ms > now_ms:
         raise invalid(
@@ -126,7 +135,10 @@ def has_ended(world: World, shard: Shard, found: Slice) -> bool:
 def _shard_at(world: World, place: Iterator, now_ms: int) -> tuple[Stream, Shard]:
     stream = world.named(place.stream, now_ms)
     if stream.created_ms != place.created_ms or place.shard not in stream.shards:
-        raise not_found(f"Shard of the iterator in stream {place.stream} under account {ACCOUNT} does not exist.")  # fmt: skip
+        raise not_found(
+            f"Shard of the iterator in stream {place.stream} under account {ACCOUNT} does not "
+            "exist."
+        )
     shard = stream.shards[place.shard]
     shard.trim(stream.horizon_ms(now_ms))
     return stream, shard

@@ -21,8 +21,10 @@ def split_shard(world: World, call: Call) -> None:
     first, last = shard.hash_range
     if not first + 1 < at < last:
         raise invalid(
-            f"NewStartingHashKey {at} used in SplitShard() on shard {shard.name} in stream {stream.name} under account "
-            f"{ACCOUNT} is not both greater than one plus the shard's StartingHashKey {first} and less than the shard's "
+            f"NewStartingHashKey {at} used in SplitShard() on shard {shard.name} in stream "
+            f"{stream.name} under account "
+            f"{ACCOUNT} is not both greater than one plus the shard's StartingHashKey {first} "
+            "and less than the shard's "
             f"EndingHashKey {last}."
         )
     world.begin(stream, UPDATING, call.now_ms, lambda now_ms: _split(stream, shard, at, now_ms))
@@ -37,7 +39,8 @@ def merge_shards(world: World, call: Call) -> None:
     low, high = sorted((one.hash_range, other.hash_range))
     if low.last + 1 != high.first:
         raise invalid(
-            f"Shards {one.name} and {other.name} in stream {stream.name} under account {ACCOUNT} are not an adjacent pair "
+            f"Shards {one.name} and {other.name} in stream {stream.name} under account {ACCOUNT} "
+            "are not an adjacent pair "
             "of shards eligible for merging"
         )
     world.begin(stream, UPDATING, call.now_ms, lambda now_ms: _merge(stream, one, other, now_ms))
@@ -52,7 +55,8 @@ def update_shard_count(world: World, call: Call) -> dict[str, object]:
     if not (current + 1) // 2 <= target <= current * 2:
         raise AwsError(
             "LimitExceededException",
-            f"UpdateShardCount cannot scale stream {stream.name} under account {ACCOUNT} from {current} to {target} shards: "
+            f"UpdateShardCount cannot scale stream {stream.name} under account {ACCOUNT} from "
+            f"{current} to {target} shards: "
             "at most to the double or the half of what there is.",
         )
     if target != current:
@@ -92,7 +96,15 @@ def _scale(stream: Stream, target: int, now_ms: int) -> None:
             if shard.hash_range.first < border <= shard.hash_range.last:
                 _split(stream, shard, border, now_ms)
     for wanted in ranges:
-        inside = [each for each in stream.open_shards() if wanted.first <= each.hash_range.first <= wanted.last]  # fmt: skip
+        inside = [
+            each
+            for each in stream.open_shards()
+            if wanted.first <= each.hash_range.first <= wanted.last
+        ]
         while len(inside) > 1:
             _merge(stream, inside[0], inside[1], now_ms)
-            inside = [each for each in stream.open_shards() if wanted.first <= each.hash_range.first <= wanted.last]  # fmt: skip
+            inside = [
+                each
+                for each in stream.open_shards()
+                if wanted.first <= each.hash_range.first <= wanted.last
+            ]

@@ -42,7 +42,9 @@ class Server:
         """Listen."""
         app = web.Application(client_max_size=_LARGEST_REQUEST)
         app.router.add_post("/", self._answer)
-        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)  # fmt: skip
+        self._runner = web.AppRunner(
+            app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1
+        )
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
         await site.start()
@@ -75,7 +77,9 @@ class Server:
             return await self._push(request, service, reply.subscription)
         return _response(reply, content_type)
 
-    async def _push(self, request: web.Request, kinesis: FakeKinesis, subscription: Subscription) -> web.StreamResponse:  # fmt: skip
+    async def _push(
+        self, request: web.Request, kinesis: FakeKinesis, subscription: Subscription
+    ) -> web.StreamResponse:
         response = web.StreamResponse(headers=_headers(eventstream.CONTENT_TYPE))
         await response.prepare(request)
         await response.write(eventstream.event("initial-response", b"{}"))
@@ -97,9 +101,15 @@ class Server:
 
     def _check(self, request: web.Request, service: Service | None, content_type: str) -> None:
         if "json" not in content_type:
-            raise AwsError("UnsupportedMediaType", f"the fake speaks JSON only, not {content_type}: switch CBOR off in your client")  # fmt: skip
+            raise AwsError(
+                "UnsupportedMediaType",
+                f"the fake speaks JSON only, not {content_type}: switch CBOR off in your client",
+            )
         if service is None:
-            raise AwsError("UnknownOperationException", f"nothing here answers {request.headers.get('X-Amz-Target')!r}")  # fmt: skip
+            raise AwsError(
+                "UnknownOperationException",
+                f"nothing here answers {request.headers.get('X-Amz-Target')!r}",
+            )
         signed = request.headers.get("Authorization")
         if signed is None:
             raise AwsError("MissingAuthenticationTokenException", "Missing Authentication Token")

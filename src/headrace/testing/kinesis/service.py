@@ -101,7 +101,9 @@ class Service(ABC):
         fault = self.faults.find(call)
         if fault is None:
             return self.perform(call)
-        return fault.take(Exchange(call, lambda: self.perform(call), lambda: self.answer_empty(call)))  # fmt: skip
+        return fault.take(
+            Exchange(call, lambda: self.perform(call), lambda: self.answer_empty(call))
+        )
 
     def undisturbed(self, call: Call) -> Reply:
         """Do what the test itself asks for."""

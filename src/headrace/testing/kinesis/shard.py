@@ -45,7 +45,9 @@ class Shard:
         children: What came of it.
     """
 
-    def __init__(self, number: int, hash_range: HashRange, now_ms: int, parents: tuple[Shard, ...] = ()) -> None:  # fmt: skip
+    def __init__(
+        self, number: int, hash_range: HashRange, now_ms: int, parents: tuple[Shard, ...] = ()
+    ) -> None:
         self.number = number
         self.name = f"shardId-{number:012d}"
         self.hash_range = hash_range
@@ -152,7 +154,10 @@ class Shard:
             numbers["EndingSequenceNumber"] = str(self.end_sequence)
         told: dict[str, object] = {"ShardId": self.name}
         told |= dict(zip(("ParentShardId", "AdjacentParentShardId"), self.parents, strict=False))
-        return told | {"HashKeyRange": described_range(self.hash_range), "SequenceNumberRange": numbers}  # fmt: skip
+        return told | {
+            "HashKeyRange": described_range(self.hash_range),
+            "SequenceNumberRange": numbers,
+        }
 
     def child_shards(self) -> list[dict[str, object]]:
         """Return what the read that ends the shard says of those that came of it."""

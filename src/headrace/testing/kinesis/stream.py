@@ -77,14 +77,20 @@ class Stream:
     def listed(self, now_ms: int) -> list[Shard]:
         """Return the shards that may have records: open ones, and those closed within the retention period."""
         horizon_ms = self.horizon_ms(now_ms)
-        return [each for each in self.shards.values() if each.closed_ms is None or each.closed_ms >= horizon_ms]  # fmt: skip
+        return [
+            each
+            for each in self.shards.values()
+            if each.closed_ms is None or each.closed_ms >= horizon_ms
+        ]
 
     def open_shards(self) -> list[Shard]:
         """Return the shards that take records, by hash key."""
         found = [shard for shard in self.shards.values() if shard.closed_ms is None]
         return sorted(found, key=lambda shard: shard.hash_range.first)
 
-    def add_shard(self, hash_range: HashRange, now_ms: int, parents: tuple[Shard, ...] = ()) -> Shard:  # fmt: skip
+    def add_shard(
+        self, hash_range: HashRange, now_ms: int, parents: tuple[Shard, ...] = ()
+    ) -> Shard:
         """Make a shard."""
         shard = Shard(self._next_shard, hash_range, now_ms, parents)
         self.shards[shard.number] = shard
@@ -106,7 +112,8 @@ class Stream:
         found = self.shard(name)
         if found.closed_ms is not None:
             raise invalid(
-                f"Shard {name} in stream {self.name} under account {ACCOUNT} has already been merged or split, "
+                f"Shard {name} in stream {self.name} under account {ACCOUNT} has already been "
+                "merged or split, "
                 "and thus is not eligible for merging or splitting."
             )
         return found
@@ -130,5 +137,6 @@ class Stream:
         """Refuse a change while another is under way."""
         if self.status != ACTIVE:
             raise in_use(
-                f"Stream {self.name} under account {ACCOUNT} not ACTIVE, instead in state {self.status}"
+                f"Stream {self.name} under account {ACCOUNT} not ACTIVE, instead in state "
+                f"{self.status}"
             )

@@ -67,8 +67,10 @@ class Tokens:
         if expired:
             raise AwsError(
                 "ExpiredIteratorException",
-                f"Iterator expired. The iterator was created at time {_date(issued_ms)} while right now it is "
-                f"{_date(now_ms)} which is further in the future than the tolerated delay of {limits.iterator_ttl_ms} milliseconds.",
+                f"Iterator expired. The iterator was created at time {_date(issued_ms)} while "
+                "right now it is "
+                f"{_date(now_ms)} which is further in the future than the tolerated delay of "
+                f"{limits.iterator_ttl_ms} milliseconds.",
             )
         return iterator
 
@@ -78,7 +80,11 @@ class Tokens:
         if len(fields) != 4:
             raise invalid("Invalid ShardIterator.")
         place = Iterator(fields[0], int(fields[1]), int(fields[2]), int(fields[3]))
-        return place, issued_ms, serial <= self._expired or now_ms - issued_ms > limits.iterator_ttl_ms  # fmt: skip
+        return (
+            place,
+            issued_ms,
+            serial <= self._expired or now_ms - issued_ms > limits.iterator_ttl_ms,
+        )
 
     def write_page(self, page: Page, now_ms: int) -> str:
         """Return where a list goes on as text."""
@@ -96,7 +102,8 @@ class Tokens:
         if serial <= self._expired or now_ms - issued_ms > limits.token_ttl_ms:
             raise AwsError(
                 "ExpiredNextTokenException",
-                f"NextToken has expired. It was created at {_date(issued_ms)}, more than {limits.token_ttl_ms} milliseconds ago.",
+                f"NextToken has expired. It was created at {_date(issued_ms)}, more than "
+                f"{limits.token_ttl_ms} milliseconds ago.",
             )
         return Page(*fields)
 
@@ -109,7 +116,9 @@ class Tokens:
         if not text.startswith(mark):
             raise invalid(complaint)
         try:
-            *fields, issued_ms, serial = urlsafe_b64decode(text.removeprefix(mark)).decode().split("\n")  # fmt: skip
+            *fields, issued_ms, serial = (
+                urlsafe_b64decode(text.removeprefix(mark)).decode().split("\n")
+            )
             return fields, int(issued_ms), int(serial)
         except (ValueError, binascii.Error) as error:
             raise invalid(complaint) from error

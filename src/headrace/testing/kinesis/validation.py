@@ -37,12 +37,14 @@ _PATTERNS: Final = {
     "ExclusiveStartShardId": _NAME,
     "ConsumerName": _NAME,
     "StreamARN": re.compile(r"arn:aws.*:kinesis:.*:\d{12}:stream/\S+", re.ASCII),
-    "ConsumerARN": re.compile(r"arn:aws.*:kinesis:.*:\d{12}:.*stream/[\w.-]+/consumer/[\w.-]+:\d+", re.ASCII),
+    "ConsumerARN": re.compile(
+        r"arn:aws.*:kinesis:.*:\d{12}:.*stream/[\w.-]+/consumer/[\w.-]+:\d+", re.ASCII
+    ),
     "NewStartingHashKey": re.compile(r"0|[1-9]\d{0,38}", re.ASCII),
     "ExplicitHashKey": re.compile(r"0|[1-9]\d{0,38}", re.ASCII),
     "StartingSequenceNumber": re.compile(r"0|[1-9]\d{0,128}", re.ASCII),
     "ShardIterator": re.compile(r".{1,512}", re.DOTALL),
-}  # fmt: skip
+}
 _NUMBERS: Final = {
     "Limit": (1, 10_000),
     "MaxResults": (1, 10_000),
@@ -59,8 +61,15 @@ _CHOICES: Final = {
     "EncryptionType": frozenset({"NONE", "KMS"}),
 }
 _FILTERS: Final = frozenset(
-    {"AFTER_SHARD_ID", "AT_TRIM_HORIZON", "FROM_TRIM_HORIZON", "AT_LATEST", "AT_TIMESTAMP", "FROM_TIMESTAMP"}
-)  # fmt: skip
+    {
+        "AFTER_SHARD_ID",
+        "AT_TRIM_HORIZON",
+        "FROM_TRIM_HORIZON",
+        "AT_LATEST",
+        "AT_TIMESTAMP",
+        "FROM_TIMESTAMP",
+    }
+)
 
 
 def validate(operation: str, request: dict[str, Any]) -> None:
@@ -76,7 +85,11 @@ def validate(operation: str, request: dict[str, Any]) -> None:
         _check(member, value)
     chosen = request.get("ShardFilter")
     if chosen is not None and chosen.get("Type") not in _FILTERS:
-        raise malformed(chosen.get("Type"), "shardFilter.type", f"satisfy enum value set: [{', '.join(sorted(_FILTERS))}]")  # fmt: skip
+        raise malformed(
+            chosen.get("Type"),
+            "shardFilter.type",
+            f"satisfy enum value set: [{', '.join(sorted(_FILTERS))}]",
+        )
 
 
 def _check(member: str, value: Any) -> None:
@@ -93,9 +106,13 @@ def _check(member: str, value: Any) -> None:
         if value > bounds[1]:
             raise malformed(value, member, f"have value less than or equal to {bounds[1]}")
     elif member in _CHOICES and value not in _CHOICES[member]:
-        raise malformed(value, member, f"satisfy enum value set: [{', '.join(sorted(_CHOICES[member]))}]")  # fmt: skip
+        raise malformed(
+            value, member, f"satisfy enum value set: [{', '.join(sorted(_CHOICES[member]))}]"
+        )
 
 
 def _require_type(member: str, value: Any, kind: type) -> None:
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise AwsError("SerializationException", f"{member}: {value!r} cannot be converted to {kind.__name__}")  # fmt: skip
+        raise AwsError(
+            "SerializationException", f"{member}: {value!r} cannot be converted to {kind.__name__}"
+        )

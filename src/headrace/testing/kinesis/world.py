@@ -59,7 +59,10 @@ class World:
         """
         name = stream_name(call.request)
         if name is None:
-            raise invalid("When invoking this API, you must use either the StreamARN or the StreamName parameter, or both.")  # fmt: skip
+            raise invalid(
+                "When invoking this API, you must use either the StreamARN or the StreamName "
+                "parameter, or both."
+            )
         return self.named(name, call.now_ms)
 
     def named(self, name: str, now_ms: int) -> Stream:
@@ -79,7 +82,9 @@ class World:
             raise not_found(f"Stream {found.name} under account {ACCOUNT} not found.")
         return found
 
-    def begin(self, stream: Stream, status: str, now_ms: int, then: Callable[[int], object]) -> None:  # fmt: skip
+    def begin(
+        self, stream: Stream, status: str, now_ms: int, then: Callable[[int], object]
+    ) -> None:
         """Begin a change of a stream; without a transition it is done at once."""
         stream.begin(status, now_ms + self.transition_ms, then)
         stream.settle(now_ms)

@@ -31,7 +31,9 @@ def ask(service: Service, operation: str, **members: Any) -> dict[str, Any]:
     return told
 
 
-def iterator(kinesis: FakeKinesis, shard: str = FIRST, kind: str = "TRIM_HORIZON", **more: Any) -> str:  # fmt: skip
+def iterator(
+    kinesis: FakeKinesis, shard: str = FIRST, kind: str = "TRIM_HORIZON", **more: Any
+) -> str:
     told = ask(
         kinesis,
         "GetShardIterator",

@@ -13,7 +13,9 @@ from headrace.testing.kinesis.fanout import Subscription
 from tests.unit.testing.kinesis.asking import FIRST, ask, datas, fake
 
 
-def subscribe(kinesis: FakeKinesis, arn: str, kind: str = "TRIM_HORIZON", **position: Any) -> Subscription:  # fmt: skip
+def subscribe(
+    kinesis: FakeKinesis, arn: str, kind: str = "TRIM_HORIZON", **position: Any
+) -> Subscription:
     request = {"ConsumerARN": arn, "ShardId": FIRST, "StartingPosition": {"Type": kind, **position}}
     reply = kinesis.handle("SubscribeToShard", msgspec.json.encode(request))
     if reply.subscription is None:
@@ -58,7 +60,9 @@ def test_records_are_pushed_and_go_on_after_the_continuation(
     kinesis.advance(5000)
     quiet = pushed(kinesis, subscription)
     assert datas(quiet) == []
-    again = subscribe(kinesis, arn, "AFTER_SEQUENCE_NUMBER", SequenceNumber=first["ContinuationSequenceNumber"])  # fmt: skip
+    again = subscribe(
+        kinesis, arn, "AFTER_SEQUENCE_NUMBER", SequenceNumber=first["ContinuationSequenceNumber"]
+    )
     assert datas(pushed(kinesis, again)) == [b"2"]
     with pytest.raises(AwsError, match="ResourceInUseException"):
         pushed(kinesis, subscription)
@@ -131,9 +135,15 @@ def test_consumers_are_found_by_name_and_by_the_page(kinesis: FakeKinesis, arn: 
     kinesis.register_consumer("orders", "audit")
     told = ask(kinesis, "ListStreamConsumers", StreamARN=stream, MaxResults=1)
     more = ask(kinesis, "ListStreamConsumers", StreamARN=stream, NextToken=told["NextToken"])
-    assert [each["ConsumerName"] for each in told["Consumers"] + more["Consumers"]] == ["audit", "billing"]  # fmt: skip
+    assert [each["ConsumerName"] for each in told["Consumers"] + more["Consumers"]] == [
+        "audit",
+        "billing",
+    ]
     found = ask(kinesis, "DescribeStreamConsumer", StreamARN=stream, ConsumerName="billing")
-    assert (found["ConsumerDescription"]["ConsumerARN"], found["ConsumerDescription"]["ConsumerStatus"]) == (arn, "ACTIVE")  # fmt: skip
+    assert (
+        found["ConsumerDescription"]["ConsumerARN"],
+        found["ConsumerDescription"]["ConsumerStatus"],
+    ) == (arn, "ACTIVE")
     with pytest.raises(AwsError, match="already exists"):
         kinesis.register_consumer("orders", "billing")
     with pytest.raises(AwsError, match="enhanced consumers registered"):

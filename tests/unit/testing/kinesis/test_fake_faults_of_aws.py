@@ -17,7 +17,9 @@ def test_throttling_ends_after_its_times_and_meets_one_shard_only() -> None:
     fault = kinesis.faults.on("GetRecords", throttle(), times=2, shard="shardId-000000000001")
     get(kinesis, other)
     for _ in range(2):
-        with pytest.raises(AwsError, match="Rate exceeded for shard shardId-000000000001 in stream orders"):  # fmt: skip
+        with pytest.raises(
+            AwsError, match="Rate exceeded for shard shardId-000000000001 in stream orders"
+        ):
             get(kinesis, token)
     get(kinesis, token)
     assert fault.hits == 2
@@ -26,7 +28,11 @@ def test_throttling_ends_after_its_times_and_meets_one_shard_only() -> None:
     assert log.count("GetRecords", shard="shardId-000000000001") == 3
     assert log.count(error="ProvisionedThroughputExceededException") == 2
     assert log.counts() == {"GetShardIterator": 2, "GetRecords": 4}
-    assert (log.last[-1].operation, log.last[-1].stream, log.last[-1].error) == ("GetRecords", "orders", None)  # fmt: skip
+    assert (log.last[-1].operation, log.last[-1].stream, log.last[-1].error) == (
+        "GetRecords",
+        "orders",
+        None,
+    )
     log.clear()
     assert log.count() == 0
 

@@ -78,7 +78,11 @@ def test_a_stream_is_found_by_its_arn_and_told_from_the_one_before() -> None:
     kinesis = fake()
     told = ask(kinesis, "DescribeStreamSummary", StreamARN=kinesis.world.arn("orders"))
     summary = told["StreamDescriptionSummary"]
-    assert (summary["StreamName"], summary["OpenShardCount"], summary["RetentionPeriodHours"]) == ("orders", 1, 24)  # fmt: skip
+    assert (summary["StreamName"], summary["OpenShardCount"], summary["RetentionPeriodHours"]) == (
+        "orders",
+        1,
+        24,
+    )
     kinesis.call("DeleteStream", StreamName="orders")
     kinesis.advance(2000)
     kinesis.create_stream("orders")
@@ -101,7 +105,12 @@ def test_retention_grows_and_shrinks_by_an_operation_of_its_own() -> None:
     ask(kinesis, "IncreaseStreamRetentionPeriod", StreamName="orders", RetentionPeriodHours=48)
     for operation, hours in (("Increase", 47), ("Decrease", 49), ("Increase", 8761)):
         with pytest.raises(AwsError, match="etention period"):
-            ask(kinesis, f"{operation}StreamRetentionPeriod", StreamName="orders", RetentionPeriodHours=hours)  # fmt: skip
+            ask(
+                kinesis,
+                f"{operation}StreamRetentionPeriod",
+                StreamName="orders",
+                RetentionPeriodHours=hours,
+            )
     ask(kinesis, "DecreaseStreamRetentionPeriod", StreamName="orders", RetentionPeriodHours=24)
 
 

@@ -56,9 +56,15 @@ def test_a_shard_takes_1000_records_and_one_mib_a_second() -> None:
     first = put_many(kinesis, *[entry(b"")] * 500)
     second = put_many(kinesis, *[entry(b"")] * 499)
     assert {*first, *second} == {FIRST}
-    assert put_many(kinesis, entry(b""), entry(b"")) == [FIRST, "ProvisionedThroughputExceededException"]  # fmt: skip
+    assert put_many(kinesis, entry(b""), entry(b"")) == [
+        FIRST,
+        "ProvisionedThroughputExceededException",
+    ]
     kinesis.advance(1000)
-    assert put_many(kinesis, entry(b"x" * (MIB - 3)), entry(b"")) == [FIRST, "ProvisionedThroughputExceededException"]  # fmt: skip
+    assert put_many(kinesis, entry(b"x" * (MIB - 3)), entry(b"")) == [
+        FIRST,
+        "ProvisionedThroughputExceededException",
+    ]
     with pytest.raises(AwsError, match="Rate exceeded for shard"):
         ask(kinesis, "PutRecord", StreamName="orders", **entry(b""))
 

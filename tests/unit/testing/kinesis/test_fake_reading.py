@@ -60,7 +60,9 @@ def test_the_sixth_read_of_a_second_is_refused_and_costs_nothing() -> None:
         get(kinesis, token)
         kinesis.advance(100)
     for _ in range(3):
-        with pytest.raises(AwsError, match="Rate exceeded for shard shardId-000000000000 in stream orders") as refused:  # fmt: skip
+        with pytest.raises(
+            AwsError, match="Rate exceeded for shard shardId-000000000000 in stream orders"
+        ) as refused:
             get(kinesis, token)
         assert refused.value.kind == "ProvisionedThroughputExceededException"
     kinesis.advance(500)
@@ -159,7 +161,9 @@ def test_a_number_of_another_shard_is_no_beginning() -> None:
     number = kinesis.put("orders", b"1").sequence_number
     kinesis.split("orders", FIRST)
     with pytest.raises(AwsError, match="did not come from this stream"):
-        iterator(kinesis, "shardId-000000000001", "AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=number)  # fmt: skip
+        iterator(
+            kinesis, "shardId-000000000001", "AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=number
+        )
 
 
 def test_iterators_do_not_outlive_their_stream() -> None:

@@ -45,11 +45,22 @@ def test_a_merged_shard_has_both_parents() -> None:
     kinesis.split("orders", FIRST)
     kinesis.merge("orders", "shardId-000000000002", "shardId-000000000001")
     listed = ask(kinesis, "ListShards", StreamName="orders")["Shards"]
-    assert (listed[3]["ParentShardId"], listed[3]["AdjacentParentShardId"]) == ("shardId-000000000002", "shardId-000000000001")  # fmt: skip
+    assert (listed[3]["ParentShardId"], listed[3]["AdjacentParentShardId"]) == (
+        "shardId-000000000002",
+        "shardId-000000000001",
+    )
     assert "AdjacentParentShardId" not in listed[1]
-    assert ["EndingSequenceNumber" in shard["SequenceNumberRange"] for shard in listed] == [True, True, True, False]  # fmt: skip
+    assert ["EndingSequenceNumber" in shard["SequenceNumberRange"] for shard in listed] == [
+        True,
+        True,
+        True,
+        False,
+    ]
     told = get(kinesis, iterator(kinesis, "shardId-000000000001"))
-    assert sorted(told["ChildShards"][0]["ParentShards"]) == ["shardId-000000000001", "shardId-000000000002"]  # fmt: skip
+    assert sorted(told["ChildShards"][0]["ParentShards"]) == [
+        "shardId-000000000001",
+        "shardId-000000000002",
+    ]
     assert covers_all_hash_keys(kinesis)
 
 
@@ -96,15 +107,38 @@ def test_a_change_takes_its_time_and_reads_and_writes_go_on() -> None:
 @pytest.mark.parametrize(
     ("operation", "members", "refusal"),
     [
-        ("SplitShard", {"ShardToSplit": FIRST, "NewStartingHashKey": "9"}, "already been merged or split"),
-        ("SplitShard", {"ShardToSplit": "shardId-000000000003", "NewStartingHashKey": "0"}, "is not both greater"),
-        ("SplitShard", {"ShardToSplit": "shardId-000000000009", "NewStartingHashKey": "9"}, "Could not find shard"),
-        ("MergeShards", {"ShardToMerge": "shardId-000000000003", "AdjacentShardToMerge": "shardId-000000000002"}, "adjacent pair"),
-        ("UpdateShardCount", {"TargetShardCount": 7, "ScalingType": "UNIFORM_SCALING"}, "LimitExceededException"),
+        (
+            "SplitShard",
+            {"ShardToSplit": FIRST, "NewStartingHashKey": "9"},
+            "already been merged or split",
+        ),
+        (
+            "SplitShard",
+            {"ShardToSplit": "shardId-000000000003", "NewStartingHashKey": "0"},
+            "is not both greater",
+        ),
+        (
+            "SplitShard",
+            {"ShardToSplit": "shardId-000000000009", "NewStartingHashKey": "9"},
+            "Could not find shard",
+        ),
+        (
+            "MergeShards",
+            {
+                "ShardToMerge": "shardId-000000000003",
+                "AdjacentShardToMerge": "shardId-000000000002",
+            },
+            "adjacent pair",
+        ),
+        (
+            "UpdateShardCount",
+            {"TargetShardCount": 7, "ScalingType": "UNIFORM_SCALING"},
+            "LimitExceededException",
+        ),
         ("UpdateShardCount", {"TargetShardCount": 3, "ScalingType": "OTHER"}, "enum value set"),
         ("CreateStream", {"ShardCount": 1}, "already exists"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_changed_so(
     operation: str, members: dict[str, object], refusal: str
 ) -> None:

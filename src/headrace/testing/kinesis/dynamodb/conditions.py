@@ -73,7 +73,13 @@ def _not(parser: Parser) -> Condition:
     return _predicate(parser)
 
 
-_PREDICATES: Final = ("attribute_exists", "attribute_not_exists", "attribute_type", "begins_with", "contains")  # fmt: skip
+_PREDICATES: Final = (
+    "attribute_exists",
+    "attribute_not_exists",
+    "attribute_type",
+    "begins_with",
+    "contains",
+)
 
 
 def _predicate(parser: Parser) -> Condition:

@@ -33,8 +33,13 @@ def query(tables: Tables, call: Call) -> dict[str, object]:
     table = tables.usable(call)
     attributes = Attributes(request)
     if not request.get("KeyConditionExpression"):
-        raise refused("Either the KeyConditions or KeyConditionExpression parameter must be specified in the request.")  # fmt: skip
-    hash_key, condition = parse_key_condition(request["KeyConditionExpression"], table.keys, attributes)  # fmt: skip
+        raise refused(
+            "Either the KeyConditions or KeyConditionExpression parameter must be specified in "
+            "the request."
+        )
+    hash_key, condition = parse_key_condition(
+        request["KeyConditionExpression"], table.keys, attributes
+    )
     items = [item for item in table.in_order(hash_key) if condition(item)]
     if not request.get("ScanIndexForward", True):
         items.reverse()
@@ -82,7 +87,10 @@ def _after(table: Table, items: list[Item], start: Any, *, forward: bool) -> lis
 def _first_page(items: list[Item], limit: int | None) -> list[Item]:
     """Return as many items as a page has: up to a limit, and until they are more than 1 MB."""
     if limit is not None and limit < 1:
-        raise refused(f"1 validation error detected: Value '{limit}' at 'limit' failed to satisfy constraint: Member must have value greater than or equal to 1")  # fmt: skip
+        raise refused(
+            f"1 validation error detected: Value '{limit}' at 'limit' failed to satisfy "
+            "constraint: Member must have value greater than or equal to 1"
+        )
     size = 0
     for count, item in enumerate(items[:limit], 1):
         size += size_of(item)

@@ -36,7 +36,11 @@ def parse_key_condition(
     wanted = [part for part in parts if part[0] == names[0]]
     ranges = [part for part in parts if part[0] != names[0]]
     if len(wanted) != 1 or wanted[0][1] is None or len(ranges) > 1:
-        raise refused("Query condition missed key schema element" if not wanted else "Query key condition not supported")  # fmt: skip
+        raise refused(
+            "Query condition missed key schema element"
+            if not wanted
+            else "Query key condition not supported"
+        )
     if not ranges:
         return wanted[0][1], lambda _item: True
     name, _, holds = ranges[0]

@@ -17,12 +17,32 @@ from headrace.testing.kinesis.service import Service, replied
 Operation = Callable[[Tables, Call], dict[str, object]]
 
 _EXPRESSIONS: Final = frozenset({"ExpressionAttributeNames", "ExpressionAttributeValues"})
-_CONDITION: Final = _EXPRESSIONS | {"ConditionExpression", "ReturnValues", "ReturnValuesOnConditionCheckFailure", "ReturnConsumedCapacity", "ReturnItemCollectionMetrics"}  # fmt: skip
+_CONDITION: Final = _EXPRESSIONS | {
+    "ConditionExpression",
+    "ReturnValues",
+    "ReturnValuesOnConditionCheckFailure",
+    "ReturnConsumedCapacity",
+    "ReturnItemCollectionMetrics",
+}
 _READ: Final = _EXPRESSIONS | {"ProjectionExpression", "ConsistentRead", "ReturnConsumedCapacity"}
 _PAGE: Final = _READ | {"FilterExpression", "Limit", "ExclusiveStartKey", "Select"}
 
 OPERATIONS: Final[Mapping[str, tuple[Operation, frozenset[str]]]] = {
-    "CreateTable": (tables.create_table, frozenset({"AttributeDefinitions", "KeySchema", "BillingMode", "ProvisionedThroughput", "Tags", "SSESpecification", "TableClass", "DeletionProtectionEnabled"})),
+    "CreateTable": (
+        tables.create_table,
+        frozenset(
+            {
+                "AttributeDefinitions",
+                "KeySchema",
+                "BillingMode",
+                "ProvisionedThroughput",
+                "Tags",
+                "SSESpecification",
+                "TableClass",
+                "DeletionProtectionEnabled",
+            }
+        ),
+    ),
     "DeleteItem": (writing.delete_item, _CONDITION | {"Key"}),
     "DeleteTable": (tables.delete_table, frozenset()),
     "DescribeTable": (tables.describe_table, frozenset()),
@@ -32,7 +52,7 @@ OPERATIONS: Final[Mapping[str, tuple[Operation, frozenset[str]]]] = {
     "Query": (fetching.query, _PAGE | {"KeyConditionExpression", "ScanIndexForward"}),
     "Scan": (fetching.scan, _PAGE),
     "UpdateItem": (writing.update_item, _CONDITION | {"Key", "UpdateExpression"}),
-}  # fmt: skip
+}
 """What is done, and which members of the request are understood besides TableName."""
 
 
@@ -77,7 +97,9 @@ class FakeDynamoDB(Service):
         """Do what a request asks for."""
         known = OPERATIONS.get(call.operation)
         if known is None:
-            raise AwsError("UnknownOperationException", f"the fake has no operation {call.operation!r}")  # fmt: skip
+            raise AwsError(
+                "UnknownOperationException", f"the fake has no operation {call.operation!r}"
+            )
         operation, members = known
         unknown = set(call.request) - members - {"TableName"}
         if unknown:

@@ -43,14 +43,20 @@ class Attributes:
     def name(self, placeholder: str) -> str:
         """Return what a `#name` stands for."""
         if placeholder not in self._names:
-            raise refused(f"An expression attribute name used in the document path is not defined; attribute name: {placeholder}")  # fmt: skip
+            raise refused(
+                "An expression attribute name used in the document path is not defined; "
+                f"attribute name: {placeholder}"
+            )
         self._used.add(placeholder)
         return self._names[placeholder]
 
     def value(self, placeholder: str) -> Value:
         """Return what a `:value` stands for."""
         if placeholder not in self._values:
-            raise refused(f"An expression attribute value used in expression is not defined; attribute value: {placeholder}")  # fmt: skip
+            raise refused(
+                "An expression attribute value used in expression is not defined; attribute "
+                f"value: {placeholder}"
+            )
         self._used.add(placeholder)
         return self._values[placeholder]
 
@@ -59,7 +65,10 @@ class Attributes:
         for kind, given in (("Names", self._names), ("Values", self._values)):
             unused = sorted(set(given) - self._used)
             if unused:
-                raise refused(f"Value provided in ExpressionAttribute{kind} unused in expressions: keys: {{{', '.join(unused)}}}")  # fmt: skip
+                raise refused(
+                    f"Value provided in ExpressionAttribute{kind} unused in expressions: keys: "
+                    f"{{{', '.join(unused)}}}"
+                )
 
 
 class Parser:
@@ -129,7 +138,9 @@ class Parser:
         if self.token.kind != "word" or following.text != "(":
             return None
         if self.token.text not in names:
-            raise refused(f"Invalid {self._title}: Invalid function name; function: {self.token.text}")  # fmt: skip
+            raise refused(
+                f"Invalid {self._title}: Invalid function name; function: {self.token.text}"
+            )
         self._next += 2
         return self._tokens[self._next - 2].text
 
@@ -141,7 +152,10 @@ class Parser:
         elif token.kind == "word" and token.text not in KEYWORDS:
             name = token.text
             if name.upper() in RESERVED:
-                raise refused(f"Invalid {self._title}: Attribute name is a reserved keyword; reserved keyword: {name}")  # fmt: skip
+                raise refused(
+                    f"Invalid {self._title}: Attribute name is a reserved keyword; reserved "
+                    f"keyword: {name}"
+                )
         else:
             raise self._complaint(token.text, token.at)
         if self.token.text in {".", "["}:

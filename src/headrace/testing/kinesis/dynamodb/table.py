@@ -64,7 +64,10 @@ class Table:
     def require_active(self, now_ms: int) -> None:
         """Refuse to change it while it changes."""
         if (status := self.status(now_ms)) != "ACTIVE":
-            raise in_use(f"Attempt to change a resource which is still in use: Table: {self.name} is {status}")  # fmt: skip
+            raise in_use(
+                f"Attempt to change a resource which is still in use: Table: {self.name} is "
+                f"{status}"
+            )
 
     def key_of(self, item: Item) -> Key:
         """Return the place of an item.
@@ -83,7 +86,10 @@ class Table:
             found = next(iter(value))
             raise wrong(f"Type mismatch for key {name} expected: {kind} actual: {found}")
         if value[kind] == "":
-            raise wrong(f"The AttributeValue for a key attribute cannot contain an empty string value. Key: {name}")  # fmt: skip
+            raise wrong(
+                "The AttributeValue for a key attribute cannot contain an empty string value. "
+                f"Key: {name}"
+            )
         if kind != "N" and len(value[kind].encode()) > longest:
             raise wrong(
                 f"Size of key {name} has exceeded the maximum size limit of {longest} bytes"
@@ -92,7 +98,9 @@ class Table:
     def exact_key(self, given: Any) -> Key:
         """Return the place that a `Key` names; it must name the key and nothing else."""
         key = checked_item(given)
-        if set(key) != set(self.keys) or any(kind not in key[name] for name, kind in self.keys.items()):  # fmt: skip
+        if set(key) != set(self.keys) or any(
+            kind not in key[name] for name, kind in self.keys.items()
+        ):
             raise refused("The provided key element does not match the schema")
         return self.key_of(key)
 
@@ -127,17 +135,25 @@ class Table:
             "TableArn": self.arn,
             "TableStatus": self.status(now_ms),
             "CreationDateTime": self.created_ms / 1000,
-            "AttributeDefinitions": [{"AttributeName": name, "AttributeType": kind} for name, kind in self.keys.items()],
-            "KeySchema": [{"AttributeName": name, "KeyType": place} for name, place in zip(self.keys, places, strict=False)],
+            "AttributeDefinitions": [
+                {"AttributeName": name, "AttributeType": kind} for name, kind in self.keys.items()
+            ],
+            "KeySchema": [
+                {"AttributeName": name, "KeyType": place}
+                for name, place in zip(self.keys, places, strict=False)
+            ],
             "BillingModeSummary": {"BillingMode": self.billing},
             "ProvisionedThroughput": {"NumberOfDecreasesToday": 0, **units},
             "ItemCount": len(self.items),
             "TableSizeBytes": sum(size_of(item) for item in self.items.values()),
-        }  # fmt: skip
+        }
 
 
 def checked_item(given: Any) -> Item:
     """Return an item with checked values."""
     if not isinstance(given, dict):
-        raise refused("1 validation error detected: Value null at 'item' failed to satisfy constraint: Member must not be null")  # fmt: skip
+        raise refused(
+            "1 validation error detected: Value null at 'item' failed to satisfy constraint: "
+            "Member must not be null"
+        )
     return {name: checked(value) for name, value in given.items()}

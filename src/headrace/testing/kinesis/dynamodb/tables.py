@@ -38,7 +38,10 @@ class Tables:
         """
         name = call.request.get("TableName")
         if not isinstance(name, str):
-            raise refused("1 validation error detected: Value null at 'tableName' failed to satisfy constraint: Member must not be null")  # fmt: skip
+            raise refused(
+                "1 validation error detected: Value null at 'tableName' failed to satisfy "
+                "constraint: Member must not be null"
+            )
         name = name.rpartition(":table/")[2]
         table = self.tables.get(name)
         if table is not None and table.gone_ms is not None and call.now_ms >= table.gone_ms:
@@ -60,16 +63,25 @@ def create_table(tables: Tables, call: Call) -> dict[str, object]:
     request = call.request
     name = request.get("TableName", "")
     if not _NAME.fullmatch(name):
-        raise refused(f"1 validation error detected: Value '{name}' at 'tableName' failed to satisfy constraint: Member must satisfy regular expression pattern: {_NAME.pattern}")  # fmt: skip
+        raise refused(
+            f"1 validation error detected: Value '{name}' at 'tableName' failed to satisfy "
+            f"constraint: Member must satisfy regular expression pattern: {_NAME.pattern}"
+        )
     existing = tables.tables.get(name)
     if existing is not None and (existing.gone_ms is None or call.now_ms < existing.gone_ms):
         raise in_use(f"Table already exists: {name}")
     billing = request.get("BillingMode", "PROVISIONED")
     units = request.get("ProvisionedThroughput", {})
     if billing == "PROVISIONED" and not units:
-        raise wrong("ReadCapacityUnits and WriteCapacityUnits must both be specified when BillingMode is PROVISIONED")  # fmt: skip
+        raise wrong(
+            "ReadCapacityUnits and WriteCapacityUnits must both be specified when BillingMode "
+            "is PROVISIONED"
+        )
     if billing == "PAY_PER_REQUEST" and units:
-        raise wrong("Neither ReadCapacityUnits nor WriteCapacityUnits can be specified when BillingMode is PAY_PER_REQUEST")  # fmt: skip
+        raise wrong(
+            "Neither ReadCapacityUnits nor WriteCapacityUnits can be specified when BillingMode "
+            "is PAY_PER_REQUEST"
+        )
     table = Table(
         name,
         f"arn:aws:dynamodb:{tables.region}:{ACCOUNT}:table/{name}",
@@ -91,11 +103,15 @@ def _keys(request: dict[str, Any]) -> dict[str, str]:
     }
     schema = request.get("KeySchema", [])
     if [each["KeyType"] for each in schema] not in (["HASH"], ["HASH", "RANGE"]):
-        raise refused("Invalid KeySchema: The first KeySchemaElement is not a HASH key type, or the second is not a RANGE key type")  # fmt: skip
+        raise refused(
+            "Invalid KeySchema: The first KeySchemaElement is not a HASH key type, or the "
+            "second is not a RANGE key type"
+        )
     names = [each["AttributeName"] for each in schema]
     if set(defined) != set(names):
         raise wrong(
-            "Number of attributes in KeySchema does not exactly match number of attributes defined in AttributeDefinitions"
+            "Number of attributes in KeySchema does not exactly match number of attributes "
+            "defined in AttributeDefinitions"
         )
     if not set(defined.values()) <= {"S", "N", "B"}:
         raise refused("Member must satisfy enum value set: [B, N, S]")

@@ -34,7 +34,9 @@ def parse_update(text: str | None, attributes: Attributes) -> Updates:
         if clause not in _CLAUSES:
             raise refused(f'Invalid UpdateExpression: Syntax error; token: "{clause}"')
         if clause in seen:
-            raise refused(f'Invalid UpdateExpression: The "{clause}" section can only be used once in an update expression;')  # fmt: skip
+            raise refused(
+                f'Invalid UpdateExpression: The "{clause}" section can only be used once in an update expression;'
+            )
         seen.add(clause)
         _section(parser, clause, updates)
     return updates
@@ -44,7 +46,10 @@ def _section(parser: Parser, clause: str, updates: Updates) -> None:
     while True:
         name = parser.path()
         if name in updates:
-            raise refused(f"Invalid UpdateExpression: Two document paths overlap with each other; must remove or rewrite one of these paths; path one: [{name}], path two: [{name}]")  # fmt: skip
+            raise refused(
+                "Invalid UpdateExpression: Two document paths overlap with each other; must "
+                f"remove or rewrite one of these paths; path one: [{name}], path two: [{name}]"
+            )
         updates[name] = _change(parser, clause, name)
         if not parser.accept(","):
             return

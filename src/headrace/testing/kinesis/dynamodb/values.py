@@ -39,7 +39,12 @@ def checked(value: Any) -> Value:
         AwsError: It is none: of no type or several, a number of more than 38 digits, an empty set.
     """
     if not isinstance(value, dict) or len(value) != 1:
-        raise refused("Supplied AttributeValue has more than one datatypes set, must contain exactly one of the supported datatypes" if value else "Supplied AttributeValue is empty, must contain exactly one of the supported datatypes")  # fmt: skip
+        raise refused(
+            "Supplied AttributeValue has more than one datatypes set, must contain exactly one "
+            "of the supported datatypes"
+            if value
+            else "Supplied AttributeValue is empty, must contain exactly one of the supported datatypes"
+        )
     ((kind, held),) = value.items()
     if kind in _SETS:
         return {kind: _checked_set(kind, held)}
@@ -76,7 +81,9 @@ def _checked_scalar(kind: str, held: Any) -> Any:
         return held
     if kind == "NULL" and held is True:
         return held
-    raise refused("Supplied AttributeValue is empty, must contain exactly one of the supported datatypes")  # fmt: skip
+    raise refused(
+        "Supplied AttributeValue is empty, must contain exactly one of the supported datatypes"
+    )
 
 
 def _checked_number(text: str) -> str:
@@ -87,9 +94,15 @@ def _checked_number(text: str) -> str:
     if len(digits) > _DIGITS:
         raise refused("Attempting to store more than 38 significant digits in a Number")
     if number and number.adjusted() > _LARGEST_EXPONENT:
-        raise refused("Number overflow. Attempting to store a number with magnitude larger than supported range")  # fmt: skip
+        raise refused(
+            "Number overflow. Attempting to store a number with magnitude larger than supported "
+            "range"
+        )
     if number and number.adjusted() < _SMALLEST_EXPONENT:
-        raise refused("Number underflow. Attempting to store a number with magnitude smaller than supported range")  # fmt: skip
+        raise refused(
+            "Number underflow. Attempting to store a number with magnitude smaller than "
+            "supported range"
+        )
     return number_text(number)
 
 
@@ -106,7 +119,9 @@ def number_of(value: Value, what: str) -> Decimal:
         AwsError: It is of another type.
     """
     if "N" not in value:
-        raise refused(f"An operand in the update expression has an incorrect data type: {what} wants a number")  # fmt: skip
+        raise refused(
+            f"An operand in the update expression has an incorrect data type: {what} wants a number"
+        )
     return Decimal(value["N"])
 
 

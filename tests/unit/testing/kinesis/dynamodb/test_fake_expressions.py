@@ -44,7 +44,16 @@ def used(text: str, given: dict[str, Any] = VALUES) -> dict[str, Any]:
 
 def update(dynamodb: FakeDynamoDB, text: str, **more: Any) -> dict[str, Any]:
     """What the item is after an update."""
-    told = ask(dynamodb, "UpdateItem", TableName="leases", Key=KEY, UpdateExpression=text, ReturnValues="ALL_NEW", **used(text), **more)  # fmt: skip
+    told = ask(
+        dynamodb,
+        "UpdateItem",
+        TableName="leases",
+        Key=KEY,
+        UpdateExpression=text,
+        ReturnValues="ALL_NEW",
+        **used(text),
+        **more,
+    )
     return {name: value for name, value in told["Attributes"].items() if name not in KEY}
 
 
@@ -78,7 +87,14 @@ def update(dynamodb: FakeDynamoDB, text: str, **more: Any) -> dict[str, Any]:
 )
 def test_conditions(dynamodb: FakeDynamoDB, condition: str, holds: bool) -> None:  # noqa: FBT001 - a parameter
     def write() -> None:
-        ask(dynamodb, "DeleteItem", TableName="leases", Key=KEY, ConditionExpression=condition, **used(condition))  # fmt: skip
+        ask(
+            dynamodb,
+            "DeleteItem",
+            TableName="leases",
+            Key=KEY,
+            ConditionExpression=condition,
+            **used(condition),
+        )
 
     if holds:
         write()
@@ -110,7 +126,15 @@ def test_updates(dynamodb: FakeDynamoDB, text: str, changed: dict[str, Any]) -> 
 def test_sets_grow_and_shrink(dynamodb: FakeDynamoDB) -> None:
     def change(text: str, *names: str) -> Any:
         values = {":n": {"SS": list(names)}}
-        told = ask(dynamodb, "UpdateItem", TableName="leases", Key=KEY, UpdateExpression=text, ExpressionAttributeValues=values, ReturnValues="UPDATED_NEW")  # fmt: skip
+        told = ask(
+            dynamodb,
+            "UpdateItem",
+            TableName="leases",
+            Key=KEY,
+            UpdateExpression=text,
+            ExpressionAttributeValues=values,
+            ReturnValues="UPDATED_NEW",
+        )
         return told.get("Attributes")
 
     assert change("ADD tags :n", "y", "z") == {"tags": {"SS": ["x", "y", "z"]}}
@@ -122,8 +146,17 @@ def test_sets_grow_and_shrink(dynamodb: FakeDynamoDB) -> None:
 
 def test_an_update_of_nothing_writes_a_new_item(dynamodb: FakeDynamoDB) -> None:
     key = item("g", "2")
-    ask(dynamodb, "UpdateItem", TableName="leases", Key=key, UpdateExpression="SET n = :n", ExpressionAttributeValues={":n": {"N": "1"}})  # fmt: skip
-    assert ask(dynamodb, "GetItem", TableName="leases", Key=key) == {"Item": {**key, "n": {"N": "1"}}}  # fmt: skip
+    ask(
+        dynamodb,
+        "UpdateItem",
+        TableName="leases",
+        Key=key,
+        UpdateExpression="SET n = :n",
+        ExpressionAttributeValues={":n": {"N": "1"}},
+    )
+    assert ask(dynamodb, "GetItem", TableName="leases", Key=key) == {
+        "Item": {**key, "n": {"N": "1"}}
+    }
 
 
 @pytest.mark.parametrize(
@@ -185,7 +218,9 @@ def test_a_failed_condition_may_return_the_item(dynamodb: FakeDynamoDB) -> None:
         ("SET n = :x", {"ReturnItems": "ALL"}, "the fake does not know ReturnItems"),
     ],
 )
-def test_what_is_not_understood_is_refused(dynamodb: FakeDynamoDB, text: str, more: dict[str, Any], refusal: str) -> None:  # fmt: skip
+def test_what_is_not_understood_is_refused(
+    dynamodb: FakeDynamoDB, text: str, more: dict[str, Any], refusal: str
+) -> None:
     before = dynamodb.items("leases")
     with pytest.raises(AwsError, match=refusal):
         update(dynamodb, text, **more)

@@ -83,7 +83,9 @@ def test_a_query_returns_one_group_in_order_by_the_page(limit: int | None) -> No
     assert all_pages(dynamodb, "Query", **A_GROUP, **page) == ["a1", "a2", "a3", "a4", "a5"]
     backwards = all_pages(dynamodb, "Query", ScanIndexForward=False, **A_GROUP, **page)
     assert backwards == ["a5", "a4", "a3", "a2", "a1"]
-    assert sorted(all_pages(dynamodb, "Scan", **page)) == [f"{group}{n}" for group in "ab" for n in range(1, 6)]  # fmt: skip
+    assert sorted(all_pages(dynamodb, "Scan", **page)) == [
+        f"{group}{n}" for group in "ab" for n in range(1, 6)
+    ]
 
 
 def test_a_page_goes_on_behind_an_item_that_is_gone() -> None:
@@ -138,31 +140,51 @@ def test_a_read_may_return_some_attributes_of_some_items() -> None:
         ExpressionAttributeNames={"#n": "n"},
         ExpressionAttributeValues={":n": {"N": "7"}},
     )
-    assert (told["Items"], told["Count"], told["ScannedCount"]) == ([{"sk": {"S": "2"}, "n": {"N": "8"}}], 1, 2)  # fmt: skip
+    assert (told["Items"], told["Count"], told["ScannedCount"]) == (
+        [{"sk": {"S": "2"}, "n": {"N": "8"}}],
+        1,
+        2,
+    )
 
 
 @pytest.mark.parametrize(
     ("operation", "members", "refusal"),
     [
         ("GetItem", {"Key": {"pk": {"S": "a"}}}, "key element does not match the schema"),
-        ("GetItem", {"Key": {"pk": {"S": "a"}, "sk": {"N": "1"}}}, "key element does not match the schema"),
+        (
+            "GetItem",
+            {"Key": {"pk": {"S": "a"}, "sk": {"N": "1"}}},
+            "key element does not match the schema",
+        ),
         ("PutItem", {"Item": {"pk": {"S": "a"}}}, "Missing the key sk in the item"),
         ("PutItem", {"Item": {"pk": {"S": "a"}, "sk": {"N": "1"}}}, "Type mismatch for key sk"),
         ("PutItem", {"Item": item("", "1")}, "empty string value. Key: pk"),
         ("PutItem", {"Item": item("a", "1", n={"N": "1" * 56})}, "more than 38 significant digits"),
         ("PutItem", {"Item": item("a", "1", n={"N": "1e126"})}, "overflow"),
-        ("PutItem", {"Item": item("a", "1", n={"N": "many"})}, "cannot be converted to a numeric value"),
+        (
+            "PutItem",
+            {"Item": item("a", "1", n={"N": "many"})},
+            "cannot be converted to a numeric value",
+        ),
         ("PutItem", {"Item": item("a", "1", n={"SS": []})}, "may not be empty"),
         ("PutItem", {"Item": item("a", "1", n={"SS": ["x", "x"]})}, "contains duplicates"),
         ("PutItem", {"Item": item("a", "1", n={"S": "x", "N": "1"})}, "more than one datatypes"),
         ("Query", {}, "KeyConditionExpression parameter must be specified"),
-        ("Query", {"KeyConditionExpression": "sk = :g", "ExpressionAttributeValues": {":g": {"S": "a"}}}, "missed key schema element"),
-        ("Query", {"KeyConditionExpression": "n = :g", "ExpressionAttributeValues": {":g": {"S": "a"}}}, "missed key schema element"),
+        (
+            "Query",
+            {"KeyConditionExpression": "sk = :g", "ExpressionAttributeValues": {":g": {"S": "a"}}},
+            "missed key schema element",
+        ),
+        (
+            "Query",
+            {"KeyConditionExpression": "n = :g", "ExpressionAttributeValues": {":g": {"S": "a"}}},
+            "missed key schema element",
+        ),
         ("Query", {"IndexName": "byOwner", **A_GROUP}, "the fake does not know IndexName of Query"),
         ("Scan", {"Limit": 0}, "greater than or equal to 1"),
         ("TransactWriteItems", {}, "has no operation 'TransactWriteItems'"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_refused(operation: str, members: dict[str, Any], refusal: str) -> None:
     with pytest.raises(AwsError, match=refusal):
         ask(fake_tables(), operation, TableName="leases", **members)
