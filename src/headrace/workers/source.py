@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from headrace.clients.consumer.records import ConsumerRecord
@@ -40,7 +40,7 @@ class Source(Protocol):
 
     async def poll(
         self, timeout_s: float = 1.0, max_records: int | None = None
-    ) -> list[ConsumerRecord]:
+    ) -> Sequence[ConsumerRecord]:
         """Return records, waiting for the first of them; in the order of each partition."""
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:

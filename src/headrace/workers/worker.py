@@ -192,7 +192,7 @@ class Worker:
             if records:
                 await asyncio.sleep(0)
 
-    async def _next(self, timeout_s: float) -> list[ConsumerRecord]:
+    async def _next(self, timeout_s: float) -> Sequence[ConsumerRecord]:
         try:
             return await self._source.poll(timeout_s)
         except TransportError as error:
@@ -204,7 +204,7 @@ class Worker:
             )
             return []
 
-    def _take_in(self, records: list[ConsumerRecord]) -> None:
+    def _take_in(self, records: Sequence[ConsumerRecord]) -> None:
         if self._stopping and not self._at_most_once:
             return
         now_ms = self._outlet.now_ms()
@@ -221,7 +221,9 @@ class Worker:
         self._scheduler.add(wanted)
         self._pauses.look({TopicPartition(record.topic, record.partition) for record in records})
 
-    async def _committed_before(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
+    async def _committed_before(
+        self, records: Sequence[ConsumerRecord]
+    ) -> Sequence[ConsumerRecord]:
         """Return records whose offsets are committed, for at most once; others are read again."""
         after = {
             TopicPartition(record.topic, record.partition): record.offset + 1 for record in records

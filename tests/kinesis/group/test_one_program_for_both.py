@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import headrace
+from headrace.errors import WorkerFailedError
 from headrace.workers.context import Context
 from headrace.workers.counters import Event
 from tests.kinesis.group.apps import WAIT_S, Place, place_of
@@ -154,7 +155,7 @@ def test_a_record_that_nobody_says_what_to_do_with_stops_the_worker(place: Place
 
     with place.running(app) as trial:
         place.put(b"bad")
-        with pytest.raises(headrace.WorkerFailedError, match="orders-0"):
+        with pytest.raises(WorkerFailedError, match="orders-0"):
             trial.wait_idle(WAIT_S)
 
 

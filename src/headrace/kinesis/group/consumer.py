@@ -117,6 +117,7 @@ class StreamConsumer:
             )
         self._store = await self._open_store()
         self._readers = Readers(client, streams, found, self._fetched)
+        await self._readers.register(self._group)
         self._stack.push_async_callback(self._ahead.aclose)
         by_stream = dict(zip(self._names, listers, strict=True))
         settings = await lease_settings(streams, client, self._store, self._group, by_stream)

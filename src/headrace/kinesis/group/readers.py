@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from headrace.core.lease.checkpoint import Checkpoint
 from headrace.core.lease.lease import Lease, LeaseKey
 from headrace.kinesis.client.settings import AwsClient
+from headrace.kinesis.reading.fan_out import FanOutReader
 from headrace.kinesis.reading.reader import Fetched, Reader, ShardReader
+from headrace.kinesis.reading.registering import registered_consumer
 from headrace.kinesis.reading.shards import StreamDescription
 
 if TYPE_CHECKING:
@@ -87,15 +89,43 @@ class Readers:
         self._arns = {each.stream: each.arn for each in found}
         self._given = {each.stream: name for each, name in zip(found, streams.names, strict=True)}
         self._told = told
+        self._consumers: dict[str, str] = {}
+        """By stream: what is registered for fan-out."""
+
+    async def register(self, group: str) -> None:
+        """Have a consumer of the group registered with each stream, if records are pushed.
+
+        Raises:
+            KinesisError: It may not be, or is not in time.
+        """
+        if not self._streams.fan_out:
+            return
+        name = self._streams.fan_out if isinstance(self._streams.fan_out, str) else group
+        for stream, arn in self._arns.items():
+            self._consumers[stream] = await registered_consumer(self._client, arn, name)
 
     def open(self, lease: Lease, start: Checkpoint) -> WatchedReader:
         """Return a new reader of a shard."""
-        reader = ShardReader(
-            self._client,
-            self._given[lease.key.stream],
-            lease.key.shard,
-            start,
-            settings=self._streams.reading,
-            hash_range=lease.hash_range,
-        )
+        stream, shard = lease.key.stream, lease.key.shard
+        settings, hash_range = self._streams.reading, lease.hash_range
+        reader: Reader
+        if stream in self._consumers:
+            reader = FanOutReader(
+                self._client,
+                self._arns[stream],
+                self._consumers[stream],
+                shard,
+                start,
+                settings=settings,
+                hash_range=hash_range,
+            )
+        else:
+            reader = ShardReader(
+                self._client,
+                self._given[stream],
+                shard,
+                start,
+                settings=settings,
+                hash_range=hash_range,
+            )
         return WatchedReader(reader, lease.key, self._told)

@@ -1,0 +1,136 @@
+"""Handlers that fail, block or are cancelled: what ends the published consumer, and not this one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import headrace
+from headrace.kinesis.leases.memory import MemoryLeaseStore
+from headrace.testing.kinesis import FakeAws
+from tests.kinesis.group.apps import WAIT_S, fake_aws, quick
+from tests.kinesis.group.team import Entry, Team
+
+
+@pytest.fixture
+def aws() -> Iterator[FakeAws]:
+    with fake_aws() as aws:
+        aws.kinesis.create_stream("orders", 1)
+        yield aws
+
+
+def test_a_handler_that_fails_does_not_end_the_worker(aws: FakeAws) -> None:
+    app = headrace.App(group="billing")
+    handled: list[str] = []
+
+    @app.worker(
+        quick(aws, "orders"), retry=headrace.Retry(attempts=2, first=0.01), dead_letter=True
+    )
+    async def bill(order: str) -> None:
+        if order == "1":
+            raise ValueError("poison")
+        handled.append(order)
+
+    for number in range(3):
+        aws.kinesis.put("orders", b"%d" % number)
+    with app.test() as trial:
+        trial.wait_idle(WAIT_S)
+        assert [letter.value for letter in trial.messages("dlq.orders")] == [b"1"]
+    assert handled == ["0", "2"]
+
+
+def test_a_plain_function_that_blocks_does_not_hold_up_renewals(aws: FakeAws) -> None:
+    app = headrace.App(group="billing")
+    store = MemoryLeaseStore()
+    handled: list[tuple[str, int]] = []
+
+    @app.worker(quick(aws, "orders", leases=store, lease_duration_ms=1_000))
+    def bill(order: str, context: headrace.workers.context.Context) -> None:
+        time.sleep(2.2)  # twice as long as a lease
+        handled.append((order, threading.get_ident()))
+        assert context.valid()
+
+    aws.kinesis.put("orders", b"one")
+    with app.test() as trial:
+        trial.wait_idle(WAIT_S)
+    [(order, thread)] = handled
+    assert (order, thread != threading.get_ident()) == ("one", True)
+
+
+def test_a_worker_that_stops_gives_its_shards_to_others_at_once(aws: FakeAws) -> None:
+    async def story() -> None:
+        store = MemoryLeaseStore()
+        team = Team(quick(aws, "orders", leases=store, lease_duration_ms=30_000, scan_ms=300))
+        running = asyncio.Event()
+
+        async def slow(entry: Entry) -> None:
+            running.set()
+            await asyncio.sleep(0.3)
+
+        team.before = slow
+        aws.kinesis.put("orders", b"first")
+        hand = team.join("a")
+        await running.wait()
+        await hand.leave()  # the handler runs
+        assert team.values == ["first"]
+        [key] = await store.streams()
+        [lease] = await store.leases(*key)
+        assert lease.owner is None
+        aws.kinesis.put("orders", b"second")
+        team.join("b")
+        await team.wait_for_values(2)
+        await team.leave()
+        assert team.values == ["first", "second"]
+
+    asyncio.run(story())
+
+
+def test_a_process_that_was_halted_for_longer_than_a_lease_stops_itself(aws: FakeAws) -> None:
+    """The loop is blocked; what would be handled next belongs to somebody else by then."""
+
+    async def story() -> None:
+        store = MemoryLeaseStore()
+        team = Team(quick(aws, "orders", leases=store, lease_duration_ms=1_000))
+        taken: list[int] = []
+
+        async def halt(entry: Entry) -> None:
+            if entry.value != "0" or taken:
+                return
+            time.sleep(1.5)  # noqa: ASYNC251 - the process stands still
+            [key] = await store.streams()
+            [lease] = await store.leases(*key)
+            other = await store.take(lease, "somebody else")
+            assert other is not None
+            taken.append(other.epoch)
+
+        for number in range(5):
+            aws.kinesis.put("orders", b"%d" % number)
+        team.before = halt
+        team.join("a")
+        await team.wait_for_values(5)
+        await team.leave()
+        # Nothing was handled under the old epoch behind the record at which it was halted.
+        assert all(entry.epoch > taken[0] for entry in team.handled if entry.value != "0")
+
+    asyncio.run(story())
+
+
+def test_bytes_that_are_no_value_are_dead_letters_too(aws: FakeAws) -> None:
+    app = headrace.App(group="billing")
+
+    @app.worker(quick(aws, "orders"), dead_letter="kinesis://letters")
+    async def bill(order: dict) -> None:
+        raise AssertionError("never called")
+
+    aws.kinesis.create_stream("letters", 1)
+    aws.kinesis.put("orders", b"no json", "alice")
+    with app.test() as trial:
+        trial.wait_idle(WAIT_S)
+    [letter] = aws.kinesis.records("letters")
+    assert letter.partition_key == "alice"
+    assert b'"error-type":"SerializationError"' in letter.data
+    assert b'"data":"bm8ganNvbg=="' in letter.data
