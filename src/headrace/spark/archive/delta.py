@@ -157,7 +157,7 @@ class DeltaArchive:
 
 def _snapshot(table: Any, candidates: Collection[Source] = ()) -> Snapshot:
     name = table.metadata().configuration[PROPERTY]
-    found = [(path, parse_path(path, size, records)) for path, size, records in _rows(table)]
+    found = [(row[0], parse_path(*row)) for row in _rows(table)]
     files = tuple(sorted((file for _, file in found if file), key=lambda each: each.order))
     recorded = {}
     for source in {*candidates, *(file.source for file in files)}:
@@ -169,10 +169,17 @@ def _snapshot(table: Any, candidates: Collection[Source] = ()) -> Snapshot:
     return Snapshot(name, 0 if batch is None else int(batch), files, foreign, recorded)
 
 
-def _rows(table: Any) -> list[tuple[str, int, int]]:
+def _rows(table: Any) -> list[tuple[str, int, int, int | None]]:
     actions = pa.table(table.get_add_actions(flatten=True))
     columns = [actions.column(name).to_pylist() for name in ("path", "size_bytes", "num_records")]
-    return [(path, size, records or 0) for path, size, records in zip(*columns, strict=True)]
+    latest = [None] * actions.num_rows
+    if "max.timestamp" in actions.column_names:  # not where no file has statistics
+        latest = actions.column("max.timestamp").cast(pa.timestamp("ms", "UTC"), safe=False)
+        latest = latest.cast(pa.int64()).to_pylist()
+    return [
+        (path, size, records or 0, latest_ms)
+        for path, size, records, latest_ms in zip(*columns, latest, strict=True)
+    ]
 
 
 def _app(name: str, source: Source) -> str:

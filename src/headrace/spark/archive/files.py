@@ -16,7 +16,7 @@ import json
 import re
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Final, NamedTuple
 
 from headrace.types import TopicPartition
@@ -59,6 +59,8 @@ class ArchivedFile:
     path: str
     size: int
     records: int
+    latest_ms: int | None = field(default=None, compare=False)
+    """The latest time of its records, if the table knows."""
 
     @property
     def order(self) -> tuple[Source, int]:
@@ -96,14 +98,17 @@ def file_path(source: Source, start: int, end: int, attempt: str | None = None) 
     return f"{source.directory}/{start:020d}-{end:020d}-{attempt}.parquet"
 
 
-def parse_path(path: str, size: int, records: int) -> ArchivedFile | None:
+def parse_path(
+    path: str, size: int, records: int, latest_ms: int | None = None
+) -> ArchivedFile | None:
     """Return what a path below the table says, or None for a file of another program."""
     match = _PATH.fullmatch(path)
     if match is None:
         return None
     topic_id = match["topic_id"] if match["topic_id"] != _NO_ID else ""
     source = Source(match["topic"], topic_id, int(match["partition"]))
-    return ArchivedFile(source, int(match["start"]), int(match["end"]), path, size, records)
+    start, end = int(match["start"]), int(match["end"])
+    return ArchivedFile(source, start, end, path, size, records, latest_ms)
 
 
 def uncovered(files: Iterable[ArchivedFile], start: int, end: int) -> list[tuple[int, int]]:

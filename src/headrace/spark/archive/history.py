@@ -179,6 +179,8 @@ class HistoryClient:
     def _archived_at(self, partition: TopicPartition, time_ms: int) -> int | None:
         wanted = pa.scalar(time_ms * 1000, pa.timestamp("us", tz="UTC"))
         for file in self.archived(partition):
+            if file.latest_ms is not None and file.latest_ms < time_ms:
+                continue
             for batch in file_batches(self._history.root / file.path, ("offset", "timestamp")):
                 late = pc.index(pc.greater_equal(batch.column("timestamp"), wanted), value=True)
                 if late.as_py() >= 0:

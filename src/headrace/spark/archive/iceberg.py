@@ -10,9 +10,9 @@ import itertools
 import json
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
@@ -24,12 +24,15 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.manifest import DataFileContent
+from sqlalchemy.exc import OperationalError
 
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, HeadraceError
 from headrace.spark.archive.files import DATA, ArchivedFile, Source, WrittenFile, parse_path
 from headrace.spark.archive.orphans import delete_unknown
 from headrace.spark.archive.table import BatchCommit, ConflictError, Snapshot, file_gone
 from headrace.spark.archive.writing import sync_files
+
+T = TypeVar("T")
 
 CATALOG: Final = "catalog.db"
 NAMESPACE: Final = "headrace"
@@ -59,7 +62,10 @@ class IcebergArchive:
     @classmethod
     def exists(cls, root: Path) -> bool:
         """Whether there is a catalog with a table."""
-        return (root / CATALOG).exists() and bool(_catalog(root).table_exists(TABLE))
+        if not (root / CATALOG).exists():
+            return False
+        catalog = _catalog(root)
+        return _patiently(lambda: bool(catalog.table_exists(TABLE)))
 
     @classmethod
     def create(cls, root: Path, name: str, schema: Any) -> None:
@@ -102,7 +108,7 @@ class IcebergArchive:
 
     def _load(self) -> Any:
         try:
-            table = self._catalog.load_table(TABLE)
+            table = _patiently(lambda: self._catalog.load_table(TABLE))
         except NoSuchTableError:
             raise ConfigError(f"there is no table {TABLE} in {self.root / CATALOG}") from None
         if _NAME not in table.properties:
@@ -144,6 +150,12 @@ class IcebergArchive:
             except CommitFailedException:
                 _pause(attempt)
                 continue
+            except (
+                OperationalError
+            ) as error:  # it may have worked, which the next attempt finds out
+                _check_locked(error)
+                _pause(attempt)
+                continue
             self._sync(table)
             return
         raise ConflictError(f"{self.root}: no commit in {_ATTEMPTS} attempts, others were faster")
@@ -172,6 +184,10 @@ class IcebergArchive:
                             )
                         )
             except (CommitFailedException, ValidationException):
+                _pause(attempt)
+                continue
+            except OperationalError as error:
+                _check_locked(error)
                 _pause(attempt)
                 continue
             self._sync(table)
@@ -219,8 +235,14 @@ class IcebergArchive:
                 raise file_gone(written.file)
 
     def _snapshot(self, table: Any) -> Snapshot:
+        column = table.schema().find_field("timestamp").field_id
         found = [
-            (path, parse_path(path, each.file_size_in_bytes, each.record_count))
+            (
+                path,
+                parse_path(
+                    path, each.file_size_in_bytes, each.record_count, _latest_ms(each, column)
+                ),
+            )
             for each in _data_files(table)
             for path in (self._relative(each.file_path),)
         ]
@@ -240,7 +262,32 @@ class IcebergArchive:
 
 
 def _catalog(root: Path) -> Any:
-    return SqlCatalog(NAMESPACE, uri=f"sqlite:///{root / CATALOG}", warehouse=f"file://{root}")
+    uri = f"sqlite:///{root / CATALOG}"
+    return _patiently(lambda: SqlCatalog(NAMESPACE, uri=uri, warehouse=f"file://{root}"))
+
+
+def _patiently(ask: Callable[[], T]) -> T:
+    """Ask the catalog again for as long as others have it locked.
+
+    Raises:
+        HeadraceError: That does not end.
+    """
+    for attempt in itertools.count():
+        try:
+            return ask()
+        except OperationalError as error:
+            _check_locked(error)
+            if attempt >= _ATTEMPTS:
+                raise HeadraceError(
+                    f"somebody else keeps the catalog of the archive locked: {error.orig}"
+                ) from error
+        _pause(attempt)
+    raise AssertionError("counting does not end")
+
+
+def _check_locked(error: OperationalError) -> None:
+    if "locked" not in str(error.orig):
+        raise error
 
 
 def _data_files(table: Any, snapshot_id: int | None = None) -> list[Any]:
@@ -260,6 +307,12 @@ def _data_files(table: Any, snapshot_id: int | None = None) -> list[Any]:
             f"another program has deleted rows of {table.location()} with delete files, which an archive cannot have"
         )
     return files
+
+
+def _latest_ms(file: Any, column: int) -> int | None:
+    """Return the upper bound of a column of times, which is kept as microseconds in eight bytes."""
+    bound = (file.upper_bounds or {}).get(column)
+    return None if bound is None else int.from_bytes(bound, "little", signed=True) // 1000
 
 
 def _plain(kind: Any) -> Any:

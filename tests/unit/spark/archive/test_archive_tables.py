@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from sqlalchemy.exc import OperationalError
 
 from headrace.errors import HeadraceError
+from headrace.spark.archive import iceberg
 from headrace.spark.archive.compaction import compact, file_batches, plan_compaction
 from headrace.spark.archive.files import ArchivedFile, Source, WrittenFile, file_path
 from headrace.spark.archive.table import ArchiveTable, ConflictError, open_table
@@ -261,3 +265,47 @@ def test_a_commit_is_durable_when_it_returns(
     assert {path for path in new if path.suffix != ".parquet"} <= synced
     assert {path.parent for path in new} <= synced
     assert any(path.name.startswith(".partial-") for path in synced)
+
+
+def locked() -> OperationalError:
+    return OperationalError("BEGIN", None, sqlite3.OperationalError("database is locked"))
+
+
+def test_a_catalog_that_others_have_locked_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = archived(tmp_path, "iceberg", batches=1)
+    world.cluster.grow("flights", 0, 1)
+    archiver = world.archiver()
+    for name in ("load_table", "commit_table"):
+        original = getattr(SqlCatalog, name)
+        failures = [locked(), locked()]
+
+        def call(
+            self: Any, *arguments: Any, original: Any = original, failures: Any = failures
+        ) -> Any:
+            if failures:
+                raise failures.pop()
+            return original(self, *arguments)
+
+        monkeypatch.setattr(SqlCatalog, name, call)
+
+    assert archiver.run_batch() is not None
+
+    assert world.archived() == world.expected()
+
+
+def test_a_catalog_that_stays_locked_may_be_tried_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = archived(tmp_path, "iceberg", batches=1)
+    table = open_table("iceberg", world.root)
+    monkeypatch.setattr(iceberg, "_pause", lambda _: None)
+
+    def never(*_: Any) -> Any:
+        raise locked()
+
+    monkeypatch.setattr(SqlCatalog, "load_table", never)
+
+    with pytest.raises(HeadraceError, match="keeps the catalog of the archive locked: database"):
+        table.snapshot()

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from headrace.errors import ConfigError
-from headrace.spark.archive.compaction import compact
+from headrace.spark.archive import history as histories
+from headrace.spark.archive.compaction import compact, file_batches
 from headrace.spark.archive.files import file_path
 from headrace.spark.archive.history import History, HistoryClient, read_history
 from headrace.spark.archive.table import create_table, open_table
@@ -219,6 +220,29 @@ def test_times_are_found_in_the_archive(delta_world: World) -> None:
     assert client.offsets_at({FLIGHTS: archived_ms + 7}) == {FLIGHTS: 7}
     assert client.offsets_at({FLIGHTS: archived_ms + 12}) == {FLIGHTS: -1}  # the brokers' answer
     assert client.offsets([FLIGHTS], EARLIEST) == {FLIGHTS: 0}
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_time_is_looked_up_in_one_file(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, kind)
+    for _ in range(4):
+        world.cluster.grow("flights", 0, 5)
+        world.archiver().run_batch()
+    opened: list[Path] = []
+
+    def noted(path: Path, *rest: Any) -> Any:
+        opened.append(path)
+        return file_batches(path, *rest)
+
+    monkeypatch.setattr(histories, "file_batches", noted)
+    client = HistoryClient(world.cluster, history(world))
+
+    assert client.offsets_at({FLIGHTS: 1_700_000_000_012}) == {FLIGHTS: 12}
+    assert len(opened) == 1
+    client.offsets_at({FLIGHTS: 1_700_000_000_020})
+    assert len(opened) == 1
 
 
 def test_archives_that_cannot_be_history_are_refused(tmp_path: Path) -> None:
