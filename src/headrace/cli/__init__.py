@@ -45,6 +45,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "headrace.cli.bridge:bridge",
         "Copy a Kinesis stream into a topic, or a topic into a stream.",
     ),
+    "kinesis": (
+        "headrace.cli.kinesis:kinesis",
+        "Look at groups that read Kinesis streams, move them, take over from the KCL.",
+    ),
     "quota": ("headrace.cli.quota:quota", "Show and change the quotas of clients."),
     "user": ("headrace.cli.user:user", "Create, list, change and delete users with passwords."),
     "acl": ("headrace.cli.acl:acl", "Allow and deny: who may do what to which topics and groups."),

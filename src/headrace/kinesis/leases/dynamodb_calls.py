@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 from headrace.errors import ConfigError, HeadraceError, LeaseStoreError
-from headrace.kinesis.client.errors import Verdict, error_code, explained, verdict
+from headrace.kinesis.client.errors import Verdict, error_code, explained, of_aws, verdict
 from headrace.kinesis.client.settings import AwsClient
 
 _REPEATED: Final = frozenset({Verdict.THROTTLED, Verdict.REPEAT})
@@ -65,6 +65,8 @@ class DynamoCalls:
             except Exception as error:
                 if error_code(error) == "ConditionalCheckFailedException":
                     raise ConditionRefusedError from error
+                if not of_aws(error):
+                    raise
                 pause_s = self._pause() * min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt)
                 hopeless = loop.time() + pause_s >= deadline_s
                 if verdict(error) not in _REPEATED or hopeless:

@@ -20,17 +20,19 @@ _FORMS: Final = (
 )
 
 _TABLE: Final = re.compile(r"[a-zA-Z0-9_.-]{3,255}")
+_TAG: Final = "tag."
 _AWS: Final = frozenset({"region", "endpoint_url", "profile"})
 _NUMBERS: Final = frozenset({"read_capacity", "write_capacity", "timeout_ms"})
 
 
-def open_store(text: str, aws: AwsSettings | None = None) -> LeaseStore:
+def open_store(text: str, aws: AwsSettings | None = None, *, create: bool = True) -> LeaseStore:
     """Return the store that a text names; it has still to be opened.
 
     Args:
         text: `dynamodb://table`, with `?region=`, `endpoint_url=`, `create=false` and more behind it (docs/kinesis-leases.md); `sqlite:///file`
             (four slashes begin an absolute path); or `memory://name`.
         aws: Region, credentials and endpoint for DynamoDB; what the text says goes before.
+        create: Whether a table or file that is missing is created.
 
     Raises:
         ConfigError: It names none.
@@ -39,13 +41,13 @@ def open_store(text: str, aws: AwsSettings | None = None) -> LeaseStore:
     if separator and scheme == "memory":
         return MemoryLeaseStore(rest)
     if separator and scheme == "sqlite":
-        return _sqlite(text, rest)
+        return _sqlite(text, rest, create=create)
     if separator and scheme == "dynamodb":
-        return _dynamodb(text, rest, aws)
+        return _dynamodb(text, aws, create=create)
     raise ConfigError(f"{text!r} names no store of leases: {_FORMS}")
 
 
-def _sqlite(text: str, rest: str) -> LeaseStore:
+def _sqlite(text: str, rest: str, *, create: bool) -> LeaseStore:
     from headrace.kinesis.leases.sqlite import SqliteLeaseStore  # noqa: PLC0415 - SQLite only for whom it is
 
     path = rest.removeprefix("/")
@@ -53,15 +55,34 @@ def _sqlite(text: str, rest: str) -> LeaseStore:
         raise ConfigError(
             f"{text!r} names no file: sqlite:///leases.db is relative, sqlite:////var/lib/leases.db absolute"
         )
-    return SqliteLeaseStore(Path(path).expanduser())
+    return SqliteLeaseStore(Path(path).expanduser(), create=create)
 
 
-def _dynamodb(text: str, rest: str, aws: AwsSettings | None) -> LeaseStore:
-    from headrace.kinesis.client.settings import AwsSettings  # noqa: PLC0415 - AWS only for whom it is
-    from headrace.kinesis.leases.dynamodb import DynamoLeaseStore  # noqa: PLC0415 - as above
+def _dynamodb(text: str, aws: AwsSettings | None, *, create: bool) -> LeaseStore:
+    from headrace.kinesis.leases.dynamodb import DynamoLeaseStore  # noqa: PLC0415 - AWS only for whom it is
     from headrace.kinesis.leases.dynamodb_table import TableSettings  # noqa: PLC0415 - as above
 
-    table, _, query = rest.partition("?")
+    table, aws, given = table_place(text, aws)
+    numbers = {name: _number(name, given[name]) for name in sorted(_NUMBERS & given.keys())}
+    timeout = {"timeout_ms": numbers.pop("timeout_ms")} if "timeout_ms" in numbers else {}
+    settings = TableSettings(
+        create=create and _truth("create", given.get("create", "true")),
+        read_capacity=numbers.get("read_capacity"),
+        write_capacity=numbers.get("write_capacity"),
+        tags={name.removeprefix(_TAG): given[name] for name in given if name.startswith(_TAG)},
+    )
+    return DynamoLeaseStore(table, aws, settings=settings, **timeout)
+
+
+def table_place(text: str, aws: AwsSettings | None) -> tuple[str, AwsSettings, dict[str, str]]:
+    """Return a table's name, how to reach it, and everything that `dynamodb://TABLE?name=value` says.
+
+    Raises:
+        ConfigError: It names no table, or says something that is not known.
+    """
+    from headrace.kinesis.client.settings import AwsSettings  # noqa: PLC0415 - AWS only for whom it is
+
+    table, _, query = text.removeprefix("dynamodb://").partition("?")
     if not _TABLE.fullmatch(table):
         raise ConfigError(
             f"{text!r} names no table: 3 to 255 of a-z, A-Z, 0-9, '_', '-' and '.' are wanted"
@@ -72,21 +93,11 @@ def _dynamodb(text: str, rest: str, aws: AwsSettings | None) -> LeaseStore:
         raise ConfigError(
             f"{text!r}: what follows the question mark is name=value&name=value"
         ) from None
-    tags = {
-        name.removeprefix("tag."): value for name, value in given.items() if name.startswith("tag.")
-    }
-    unknown = sorted(given.keys() - _AWS - _NUMBERS - {"create"} - {f"tag.{name}" for name in tags})
-    if unknown:
-        known = ", ".join(sorted(_AWS | _NUMBERS | {"create", "tag.<name>"}))
-        raise ConfigError(f"{text!r}: {unknown[0]!r} is none of {known}")
-    numbers = {name: _number(name, given[name]) for name in sorted(_NUMBERS & given.keys())}
-    timeout = {"timeout_ms": numbers.pop("timeout_ms")} if "timeout_ms" in numbers else {}
-    settings = TableSettings(
-        create=_truth("create", given.get("create", "true")),
-        read_capacity=numbers.get("read_capacity"),
-        write_capacity=numbers.get("write_capacity"),
-        tags=tags,
-    )
+    known = _AWS | _NUMBERS | {"create"}
+    if unknown := [name for name in given if name not in known and not name.startswith(_TAG)]:
+        raise ConfigError(
+            f"{text!r}: {unknown[0]!r} is none of {', '.join(sorted(known))}, tag.NAME"
+        )
     aws = aws or AwsSettings()
     aws = replace(
         aws,
@@ -94,7 +105,7 @@ def _dynamodb(text: str, rest: str, aws: AwsSettings | None) -> LeaseStore:
         endpoint_url=given.get("endpoint_url", aws.endpoint_url),
         profile=given.get("profile", aws.profile),
     )
-    return DynamoLeaseStore(table, aws, settings=settings, **timeout)
+    return table, aws, given
 
 
 def _number(name: str, text: str) -> int:

@@ -50,8 +50,9 @@ class SqliteLeaseStore:
     returned survives a power cut. The file must lie on a local file system, where locks work.
     """
 
-    def __init__(self, path: Path, *, busy_timeout_ms: int = 5_000) -> None:
+    def __init__(self, path: Path, *, create: bool = True, busy_timeout_ms: int = 5_000) -> None:
         self._path = path
+        self._create = create
         self._busy_timeout_s = busy_timeout_ms / 1000
         self._connection: sqlite3.Connection | None = None
         # One thread: SQLite's connections are used by one at a time, and a disk that is slow blocks no event loop.
@@ -61,7 +62,8 @@ class SqliteLeaseStore:
         """Open the file; create it, and the directories above it, where they are missing.
 
         Raises:
-            ConfigError: The file is something else, or written by a later version, or cannot be opened.
+            ConfigError: The file is missing and not to be created, is something else, was written by a later version,
+                or cannot be opened.
             LeaseStoreError: Others keep it locked.
         """
         await self._run(self._open)
@@ -216,6 +218,8 @@ class SqliteLeaseStore:
     def _open(self) -> None:
         if self._connection is not None:
             return
+        if not self._create and not self._path.exists():
+            raise ConfigError(f"there is no file {self._path} with leases")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             connection = sqlite3.connect(

@@ -53,5 +53,5 @@ async def lag_ms(
     behind_ms = int(answer.get("MillisBehindLatest", 0))
     if not answer["Records"]:
         return behind_ms
-    arrived_ms = round(answer["Records"][0]["ApproximateArrivalTimestamp"].timestamp() * 1000)
+    arrived_ms: int = round(answer["Records"][0]["ApproximateArrivalTimestamp"].timestamp() * 1000)
     return max(behind_ms, now_ms - arrived_ms)
