@@ -137,8 +137,9 @@ class FanOutReader:
         size = sum([len(each.data) + len(each.partition_key) for each in stored])
         records = self._unpacking.records(stored, self._position)
         continuation = pushed.get("ContinuationSequenceNumber")
+        # But not behind an aggregate of which the rest is still to come.
         if continuation and (stored or self._position.sub_sequence is None):
-            self._position = Checkpoint(continuation)  # but not behind an aggregate that is still to come again
+            self._position = Checkpoint(continuation)
         self.counts.fetches += 1
         self.counts.records += len(stored)
         self.counts.size_bytes += size

@@ -85,11 +85,9 @@ def by_oracle(message: bytes) -> list[UserRecord] | None:
         return None
 
 
-USERS = st.lists(
-    st.tuples(st.sampled_from(["a", "b", "", "ключ", "x" * 256]), st.none() | st.sampled_from(["0", "17", str(2**128 - 1)]), st.binary(max_size=300)),
-    min_size=1,
-    max_size=30,
-)  # fmt: skip
+KEY = st.sampled_from(["a", "b", "", "ключ", "x" * 256])
+EXPLICIT = st.none() | st.sampled_from(["0", "17", str(2**128 - 1)])
+USERS = st.lists(st.tuples(KEY, EXPLICIT, st.binary(max_size=300)), min_size=1, max_size=30)
 
 
 def written(users: list[tuple[str, str | None, bytes]], *, tables_last: bool = False) -> bytes:

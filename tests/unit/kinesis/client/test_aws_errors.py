@@ -1,0 +1,177 @@
+"""Failures of AWS: which are repeated, and what users read."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import aiohttp
+import botocore.exceptions as boto
+import pytest
+
+from headrace.errors import ConfigError, KinesisError, StreamNotFoundError
+from headrace.kinesis.client.backoff import Backoff, repeated
+from headrace.kinesis.client.errors import Verdict, error_code, explained, of_aws, verdict
+
+
+def refusal(code: str, message: str = "said so", status: int = 400) -> boto.ClientError:
+    response: Any = {
+        "Error": {"Code": code, "Message": message},
+        "ResponseMetadata": {"HTTPStatusCode": status},
+    }
+    return boto.ClientError(response, "GetRecords")
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (refusal("ProvisionedThroughputExceededException"), Verdict.THROTTLED),
+        (refusal("LimitExceededException"), Verdict.THROTTLED),
+        (refusal("KMSThrottlingException"), Verdict.THROTTLED),
+        (refusal("ThrottlingException"), Verdict.THROTTLED),
+        (refusal("InternalFailure", status=500), Verdict.REPEAT),
+        (refusal("SomethingNew", status=503), Verdict.REPEAT),
+        (refusal("502", "Bad Gateway", status=502), Verdict.REPEAT),
+        (refusal("SomethingNew"), Verdict.FATAL),
+        (refusal("ExpiredIteratorException"), Verdict.EXPIRED),
+        (refusal("ExpiredNextTokenException"), Verdict.EXPIRED),
+        (refusal("com.amazonaws.kinesis.v20131202#ResourceNotFoundException"), Verdict.MISSING),
+        (refusal("ResourceInUseException"), Verdict.IN_USE),
+        (refusal("AccessDeniedException"), Verdict.FATAL),
+        (refusal("KMSAccessDeniedException"), Verdict.FATAL),
+        (boto.EndpointConnectionError(endpoint_url="http://x"), Verdict.REPEAT),
+        (boto.ReadTimeoutError(endpoint_url="http://x"), Verdict.REPEAT),
+        (boto.ConnectionClosedError(endpoint_url="http://x"), Verdict.REPEAT),
+        (aiohttp.ClientPayloadError(), Verdict.REPEAT),
+        (aiohttp.ServerDisconnectedError(), Verdict.REPEAT),
+        (ConnectionResetError(), Verdict.REPEAT),
+        (TimeoutError(), Verdict.REPEAT),
+        (boto.NoCredentialsError(), Verdict.FATAL),
+        (boto.ParamValidationError(report="no"), Verdict.FATAL),
+    ],
+    ids=repr,
+)
+def test_what_to_do(error: Exception, expected: Verdict) -> None:
+    assert of_aws(error)
+    assert verdict(error) is expected
+
+
+@pytest.mark.parametrize("error", [TypeError("x"), KeyError("x"), AssertionError()])
+def test_a_programs_own_faults_are_none_of_aws(error: Exception) -> None:
+    assert not of_aws(error)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (
+            boto.NoCredentialsError(),
+            ConfigError,
+            "set access_key_id and secret_access_key, AWS_ACCESS_KEY_ID and",
+        ),
+        (boto.NoRegionError(), ConfigError, "set region, AWS_REGION, or a profile"),
+        (
+            boto.ProfileNotFound(profile="x"),
+            ConfigError,
+            "(x) could not be found: profiles are in ~/.aws/config",
+        ),
+        (
+            boto.PartialCredentialsError(provider="env", cred_var="AWS_X"),
+            ConfigError,
+            "missing: AWS_X",
+        ),
+        (
+            boto.EndpointConnectionError(endpoint_url="http://x"),
+            KinesisError,
+            "check region, endpoint_url and the network",
+        ),
+        (
+            refusal("UnrecognizedClientException"),
+            ConfigError,
+            "check the access key and the region (Unrec",
+        ),
+        (refusal("ExpiredTokenException"), ConfigError, "expired: get new ones"),
+        (refusal("InvalidSignatureException"), ConfigError, "this machine's clock is wrong"),
+        (
+            refusal("404", "Not Found", status=404),
+            ConfigError,
+            "what answers there is no AWS service: check endpoint_url",
+        ),
+        (refusal("UnknownOperationException"), ConfigError, "check endpoint_url"),
+        (
+            refusal("AccessDeniedException", "no kinesis:GetRecords"),
+            KinesisError,
+            "permission (no kinesis:GetRecords)",
+        ),
+        (
+            refusal("KMSDisabledException"),
+            KinesisError,
+            "check its policy and state (KMSDisabledException: said so)",
+        ),
+        (
+            refusal("ResourceNotFoundException"),
+            StreamNotFoundError,
+            "there is no stream 'orders' in eu-central-1: create it, or",
+        ),
+        (refusal("SomethingNew", "{odd}"), KinesisError, "SomethingNew: {odd}"),
+    ],
+    ids=repr,
+)
+def test_users_read_what_was_done_what_went_wrong_and_what_to_do(
+    error: Exception, kind: type[Exception], said: str
+) -> None:
+    told = explained(error, "reading it", stream="orders", region="eu-central-1")
+    assert type(told) is kind
+    assert str(told).startswith("reading it: ")
+    assert said in str(told)
+    assert explained(told, "again") is told
+
+
+def test_answers_of_any_shape_have_a_code_or_none() -> None:
+    responses: list[Any] = [None, {}, {"Error": {}}, "text"]
+    for response in responses:
+        error = RuntimeError()
+        error.response = response  # type: ignore[attr-defined] # as a look-alike may have it
+        assert error_code(error) == ""
+
+
+class Instant:
+    """Time that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.time_ms = 0.0
+
+    def now_ms(self) -> int:
+        return int(self.time_ms)
+
+    def random(self) -> float:
+        return 1.0
+
+    async def sleep_ms(self, duration_ms: float) -> None:
+        self.time_ms += duration_ms
+
+
+def test_calls_are_repeated_for_a_time() -> None:
+    timing = Instant()
+    attempts = 0
+
+    async def call() -> None:
+        nonlocal attempts
+        attempts += 1
+        raise refusal("LimitExceededException")
+
+    client: Any = object()
+    with pytest.raises(KinesisError, match="listing: LimitExceededException"):
+        asyncio.run(repeated(call, "listing", client, timing))
+    assert (
+        attempts == 8
+    )  # after 0.2, 0.4, 0.8, 1.6, 3.2, 6.4 and 10 seconds; with ten more it would be 32
+    assert timing.time_ms == 22_600
+
+
+def test_pauses_grow_and_are_spread() -> None:
+    chance = iter([1.0, 0.0, 0.5, 1.0])
+    backoff = Backoff(lambda: next(chance), first_ms=100, most_ms=300)
+    assert [backoff.next_ms() for _ in range(3)] == [100, 0, 150]
+    backoff.reset()
+    assert backoff.next_ms() == 100

@@ -1,0 +1,100 @@
+"""Settings of AWS, and clients made of them."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from headrace.errors import ConfigError
+from headrace.kinesis.client.settings import AwsSettings, open_client
+from headrace.kinesis.client.streams import stream_arguments, stream_name
+
+ARN = "arn:aws:kinesis:eu-central-1:123456789012:stream/orders"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"access_key_id": "a"}, "go together"),
+        ({"secret_access_key": "a"}, "go together"),
+        ({"session_token": "a"}, "session_token belongs to"),
+        ({"endpoint_url": "localhost:4567"}, "begins with http:// or https://"),
+        ({"read_timeout_ms": 0}, "read_timeout_ms=0: it is at least 1"),
+    ],
+)
+def test_what_cannot_work_is_refused(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        AwsSettings(**wrong)
+
+
+def test_secrets_are_not_shown() -> None:
+    shown = repr(
+        AwsSettings(access_key_id="AKIA", secret_access_key="hush", session_token="hushed")
+    )
+    assert "AKIA" in shown
+    assert "hush" not in shown
+
+
+def test_a_client_that_is_given_is_used_and_left_open() -> None:
+    async def story() -> None:
+        given: Any = object()
+        async with open_client(AwsSettings(clients={"kinesis": given}), "kinesis") as client:
+            assert client is given
+
+    asyncio.run(story())
+
+
+def test_no_region_and_no_profile_say_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
+
+    async def opened(settings: AwsSettings) -> None:
+        async with open_client(settings, "kinesis"):
+            raise AssertionError
+
+    with pytest.raises(ConfigError, match="set region, AWS_REGION, or a profile that has one"):
+        asyncio.run(opened(AwsSettings()))
+    with pytest.raises(ConfigError, match=r"config profile \(nobody\) could not be found"):
+        asyncio.run(opened(AwsSettings(profile="nobody", region="eu-central-1")))
+
+
+def test_without_the_extra_it_is_named_and_nothing_else_needs_it() -> None:
+    program = """
+import asyncio, sys
+sys.modules["aiobotocore"] = sys.modules["botocore"] = None
+import headrace.kinesis.reading.prefetch, headrace.kinesis.reading.fan_out, headrace.kinesis.reading.registering
+from headrace.kinesis.client.settings import AwsSettings, open_client
+async def story():
+    async with open_client(AwsSettings(region="eu-central-1"), "kinesis"): pass
+try:
+    asyncio.run(story())
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert (
+        done.stdout
+        == "ConfigError Kinesis and DynamoDB need aiobotocore: pip install 'headrace[kinesis]'\n"
+    )
+
+
+def test_streams_are_given_by_name_or_arn() -> None:
+    assert (stream_name("orders"), stream_arguments("orders")) == (
+        "orders",
+        {"StreamName": "orders"},
+    )
+    assert (stream_name(ARN), stream_arguments(ARN)) == ("orders", {"StreamARN": ARN})
+    for wrong in (
+        "arn:aws:s3:::bucket",
+        f"{ARN}/consumer/x:1",
+        "arn:aws:kinesis:eu-central-1:1:stream/",
+    ):
+        with pytest.raises(ConfigError, match="is no ARN of a stream"):
+            stream_name(wrong)
