@@ -27,6 +27,8 @@ from headrace.spark.kinesis.options import AWS_OPTIONS, KinesisOptionReader
 WRITE_OPTIONS: Final = (*AWS_OPTIONS, "aggregate", "maxRecordBytes", "deliveryTimeout")
 AGGREGATE_BYTES: Final = 51_200
 REQUEST_BYTES: Final = 5 << 20
+_OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "path"})
+"""Spark's own options of a stream that is written; it hands them over with the others."""
 _BYTES: Final = ("binary", "string")
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "data": _BYTES,
@@ -55,7 +57,8 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     Raises:
         ConfigError: An option is unknown, or has a value that it cannot have.
     """
-    reader = KinesisOptionReader(options, WRITE_OPTIONS)
+    given = {name: value for name, value in options.items() if name.lower() not in _OF_SPARK}
+    reader = KinesisOptionReader(given, WRITE_OPTIONS)
     record_bytes = reader.size("maxRecordBytes") or 1 << 20
     if record_bytes > MAX_RECORD_BYTES:
         raise ConfigError(

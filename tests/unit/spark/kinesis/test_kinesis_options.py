@@ -1,0 +1,131 @@
+"""Options of reads and writes of streams: what they mean, and what is said of those that cannot be."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from headrace.core.lease.checkpoint import SHARD_END, Checkpoint, at_timestamp
+from headrace.errors import ConfigError
+from headrace.spark.kinesis.options import Starting, read_options
+from headrace.spark.kinesis.sink import check_columns, write_options
+
+GIVEN = {"stream": "flights", "store": "dynamodb://rounds"}
+
+
+def refused(options: dict[str, str | None], *, streaming: bool = True) -> str:
+    given = {name: value for name, value in (GIVEN | options).items() if value is not None}
+    with pytest.raises(ConfigError) as error:
+        read_options(given, streaming=streaming)
+    return str(error.value)
+
+
+def test_a_stream_begins_at_its_newest_records_and_a_batch_at_the_oldest() -> None:
+    assert read_options(GIVEN, streaming=True).starting == Starting(latest=True)
+    assert read_options({"stream": "flights"}, streaming=False).starting == Starting()
+
+
+@pytest.mark.parametrize(
+    ("text", "starting"),
+    [
+        ("TRIM_HORIZON", Starting()),
+        ("earliest", Starting()),
+        ("LATEST", Starting(latest=True)),
+        ("1700000000000", Starting(everywhere=at_timestamp(1_700_000_000_000))),
+        ("AT_TIMESTAMP:17", Starting(everywhere=at_timestamp(17))),
+        ("2023-11-14T23:13:20+01:00", Starting(everywhere=at_timestamp(1_700_000_000_000))),
+        (
+            '{"b": "SHARD_END", "a": "AFTER:12"}',
+            Starting(shards=(("a", Checkpoint("12")), ("b", SHARD_END))),
+        ),
+    ],
+)
+def test_starting_positions(text: str, starting: Starting) -> None:
+    options = read_options({**GIVEN, "startingPosition": text}, streaming=True)
+    assert options.starting == starting
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"stream": None}, "option stream is missing: give the stream's name, or its ARN"),
+        ({"store": None}, "option store is missing: a stream keeps there"),
+        (
+            {"store": "memory://x"},
+            "option store=memory://x: Spark's tasks are processes of their own",
+        ),
+        ({"store": "redis://x"}, "option store='redis://x' is none: give dynamodb://TABLE"),
+        (
+            {"startingPosition": "yesterday"},
+            "or earliest, latest or JSON of shards, not 'yesterday'",
+        ),
+        ({"startingPosition": "2026-01-01T00:00:00"}, "has no time zone: append Z"),
+        ({"startingPosition": '{"a": 12}'}, "option startingPosition must be JSON as"),
+        ({"endingTimestamp": "12"}, "option endingTimestamp is for batch reads"),
+        ({"accessKeyId": "a"}, "options accessKeyId and secretAccessKey go together"),
+        ({"sessionToken": "a"}, "option sessionToken belongs to accessKeyId"),
+        ({"endpointUrl": "localhost:4567"}, "option endpointUrl must begin with http://"),
+        ({"failOnDataLos": "true"}, "unknown option failOnDataLos: did you mean failOnDataLoss?"),
+        ({"kafka.bootstrap.servers": "x"}, "unknown option kafka.bootstrap.servers: known are"),
+        ({"columns": "value"}, "option columns must name some of partitionKey, data"),
+        ({"pollInterval": "10s"}, "option pollInterval must be 200ms to 5s, not 10000 ms"),
+        ({"groupsSharing": "21"}, "option groupsSharing must be 1 to 20, not 21"),
+        ({"maxRecordsPerShard": "0"}, "option maxRecordsPerShard must be a positive whole number"),
+        ({"format": "json", "schema": "a INT", "onError": "dlq:x"}, "must be fail or null here"),
+        (
+            {"format": "json", "schema": "a INT", "columns": "stream"},
+            "decodes the column data, which option columns leaves out",
+        ),
+        ({"provider": "x"}, "CREATE TEMPORARY VIEW ... USING `headrace-kinesis`"),
+    ],
+)
+def test_what_is_wrong_with_an_option_is_said(options: dict[str, str | None], text: str) -> None:
+    assert text in refused(options)
+
+
+def test_a_batch_does_not_begin_at_its_end() -> None:
+    assert "is for streams" in refused({"startingPosition": "latest"}, streaming=False)
+
+
+def test_a_file_has_the_same_path_in_every_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = read_options({**GIVEN, "store": "sqlite:///rounds.db"}, streaming=True)
+    assert options.store == f"sqlite:///{tmp_path}/rounds.db"
+
+
+def test_options_go_to_tasks_and_show_no_secrets() -> None:
+    keys = {"accessKeyId": "id", "secretAccessKey": "hush", "sessionToken": "quiet"}
+    options = read_options({**GIVEN, **keys}, streaming=True)
+    assert pickle.loads(pickle.dumps(options)) == options
+    assert options.aws.secret_access_key == "hush"
+    assert "hush" not in repr(options)
+    assert "quiet" not in repr(options)
+
+
+@pytest.mark.parametrize(
+    ("options", "columns", "text"),
+    [
+        ({"stream": ""}, {"data": "binary", "partitionKey": "string"}, "set the option stream"),
+        ({"agregate": "true"}, {}, "unknown option agregate: did you mean aggregate?"),
+        ({"maxRecordBytes": "11m"}, {}, "option maxRecordBytes must be at most 10485760"),
+        ({}, {"data": "binary"}, "a column partitionKey is needed, got data: it chooses the shard"),
+        ({}, {"partitionKey": "string"}, "a column data is needed"),
+        ({}, {"value": "binary"}, "unknown column value: drop it"),
+        ({}, {"Data": "binary"}, "unknown column Data: did you mean data?"),
+        ({}, {"data": "int"}, "column data must be binary or string, not int: select CAST"),
+    ],
+)
+def test_what_cannot_be_written_is_said(
+    options: dict[str, str], columns: dict[str, str], text: str
+) -> None:
+    with pytest.raises(ConfigError, match=text.replace("?", r"\?")):
+        check_columns(columns, write_options({"stream": "flights", **options}))
+
+
+def test_what_spark_keeps_for_itself_is_passed_over() -> None:
+    options = write_options({"stream": "flights", "checkpointLocation": "/x", "aggregate": "true"})
+    assert options.producing.aggregate_bytes > 0
