@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -143,6 +143,7 @@ def plan(*, as_json: bool, no_spark: bool, **options: Any) -> None:
     metavar="SECONDS",
     help="How long a stop waits for the batch under way.",
 )
+@click.option("--with-parent", is_flag=True, hidden=True, help="End when standard input does.")
 @client_options
 def run(*, as_json: bool, **options: Any) -> None:
     """Run the pipelines of a file until they are stopped, or, by the trigger available_now, are done.
@@ -152,20 +153,24 @@ def run(*, as_json: bool, **options: Any) -> None:
     """
     from headrace.cli._pipeline_output import reporter  # noqa: PLC0415 - not for `--help`
     from headrace.pipelines.backoff import Backoff  # noqa: PLC0415 - not for `--help`
-    from headrace.pipelines.isolated import IsolatedRunner  # noqa: PLC0415 - not for `--help`
+    from headrace.pipelines.isolated import (  # noqa: PLC0415 - not for `--help`
+        IsolatedRunner,
+        end_with_parent,
+    )
     from headrace.pipelines.running import Runner, Signals  # noqa: PLC0415 - not for `--help`
     from headrace.pipelines.topics import create_topics  # noqa: PLC0415 - not for `--help`
 
     shown = reporter(as_json=as_json, interval_s=options["interval"])
     state, backoff = _state(options), Backoff(attempts=options["restarts"])
     with Signals().caught() as signals:
+        if options["with_parent"]:
+            end_with_parent()
         plans = _plans(options)
         create_topics(plans, _connection(options))
         with _metrics(options["metrics"], state, plans):
             if options["isolated"]:
-                spawn = functools.partial(
-                    _spawn, options["file"], _child_arguments(click.get_current_context())
-                )
+                arguments = _child_arguments(click.get_current_context())
+                spawn = functools.partial(_spawn, options["file"], arguments, os.pipe()[0])
                 isolated = IsolatedRunner(spawn, state, shown, signals, say, backoff)
                 done = isolated.run([each.name for each in plans])
             else:
@@ -234,21 +239,48 @@ def stop(
     """
     state = _state(options)
     running = [each.name for each in state.statuses() if not each.ended]
-    if bool(names) == everything:
-        raise click.UsageError("which pipelines: names, or --all")
-    for name in names:
-        if name not in running:
-            fail(f"no pipeline {name} is running")
-    wanted = list(names) or running
+    wanted = _chosen(names, running, everything=everything, what="is running")
     for name in wanted:
         state.ask_to_stop(name)
     ended = _wait(state, wanted, timeout)
-    if output_format == "json":
-        print_json([{"pipeline": name, "state": ended.get(name)} for name in wanted])
-    else:
-        print_table(("PIPELINE", "STATE"), [(name, ended.get(name)) for name in wanted])
+    _print_states(wanted, ended, output_format)
     if late := [name for name in wanted if name not in ended]:
         fail(f"{', '.join(late)} did not end within {timeout:g} s; the request stands")
+
+
+@pipeline.command("forget")
+@click.argument("names", nargs=-1, metavar="NAME...")
+@click.option("--all", "everything", is_flag=True, help="All that have ended.")
+@state_option
+@format_option
+@guarded
+def forget(*, names: tuple[str, ...], everything: bool, output_format: str, **options: Any) -> None:
+    """Take pipelines that have ended from the list; their checkpoints stay."""
+    state = _state(options)
+    ended = {each.name: each.state for each in state.statuses() if each.ended}
+    wanted = _chosen(names, ended, everything=everything, what="has ended")
+    for name in wanted:
+        state.forget(name)
+    _print_states(wanted, ended, output_format)
+
+
+def _chosen(
+    names: Sequence[str], found: Collection[str], *, everything: bool, what: str
+) -> list[str]:
+    """Return the pipelines that a command is for."""
+    if bool(names) == everything:
+        raise click.UsageError("which pipelines: names, or --all")
+    for name in names:
+        if name not in found:
+            fail(f"no pipeline {name} {what}")
+    return list(names or found)
+
+
+def _print_states(names: Sequence[str], states: Mapping[str, str], output_format: str) -> None:
+    if output_format == "json":
+        print_json([{"pipeline": name, "state": states.get(name)} for name in names])
+    else:
+        print_table(("PIPELINE", "STATE"), [(name, states.get(name)) for name in names])
 
 
 def _wait(state: StateDirectory, names: Sequence[str], timeout_s: float) -> dict[str, str]:
@@ -320,17 +352,18 @@ def _child_arguments(context: click.Context) -> list[str]:
     arguments = ["--format", "json"]
     for parameter in context.command.params:
         value = context.params.get(parameter.name or "")
-        own = parameter.name in {"isolated", "metrics", "output_format"}
+        own = parameter.name in {"isolated", "with_parent", "metrics", "output_format"}
         if own or not isinstance(parameter, click.Option) or value is None:
             continue
         for each in value if parameter.multiple else (value,):
             arguments += [parameter.opts[-1], str(each)]
-    return ["pipeline", "run", *arguments]
+    return ["pipeline", "run", "--with-parent", *arguments]
 
 
-def _spawn(file: Path, arguments: Sequence[str], name: str) -> subprocess.Popen[bytes]:
+def _spawn(file: Path, arguments: Sequence[str], alive: int, name: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(  # noqa: S603 - this command itself
         [sys.executable, "-m", "headrace.cli", *arguments, str(file), name],
+        stdin=alive,  # a pipe that only this process could write to, and that ends with it
         stdout=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C is for the parent, which passes it on
     )

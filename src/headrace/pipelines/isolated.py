@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +24,17 @@ HEALTHY_S: Final = 60.0
 
 Spawn = Callable[[str], "subprocess.Popen[Any]"]
 """Starts the process of a pipeline, by its name."""
+
+
+def end_with_parent(stdin: int = 0) -> None:
+    """Have this process asked to stop when its parent ends, however that is: nobody else holds its standard input."""
+
+    def wait() -> None:
+        while os.read(stdin, 1):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="headrace-parent", daemon=True).start()
 
 
 @dataclass

@@ -110,6 +110,16 @@ class StateDirectory:
         """Have the process that runs it finish its batch and end it."""
         self._file(name, "stop").touch()
 
+    def forget(self, name: str) -> None:
+        """Remove the status of a pipeline that does not run.
+
+        Raises:
+            ConfigError: It runs.
+        """
+        claim = self.claim(name)
+        self._file(name, "json").unlink(missing_ok=True)
+        claim.release()  # the lock stays: removed, it could be held twice
+
     def _open(self, name: str, kind: str) -> IO[str]:
         try:
             self.path.mkdir(parents=True, exist_ok=True)

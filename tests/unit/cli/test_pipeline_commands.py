@@ -138,6 +138,33 @@ def test_stop_asks_and_waits(tmp_path: Path) -> None:
     assert command("stop", "delays", "--all", *state).exit_code == 2
 
 
+def test_pipelines_that_have_ended_are_forgotten(tmp_path: Path) -> None:
+    state = ["--state", str(tmp_path)]
+    directory = StateDirectory(tmp_path)
+    for name in ("one", "two"):
+        ended = directory.claim(name)
+        ended.write(replace(RUNNING, name=name, state="finished"))
+        ended.release()
+    claim = directory.claim("delays")
+    claim.write(RUNNING)
+
+    running = command("forget", "delays", *state)
+    assert running.exit_code == 1
+    assert "no pipeline delays has ended" in running.stderr
+    assert command("forget", "one", *state).stdout.split() == [
+        "PIPELINE",
+        "STATE",
+        "one",
+        "finished",
+    ]
+    assert [each.name for each in directory.statuses()] == ["delays", "two"]
+    claim.release()
+    forgotten = command("forget", "--all", *state, "--format", "json")
+    assert [each["state"] for each in json.loads(forgotten.stdout)] == ["lost", "finished"]
+    assert list(directory.statuses()) == []
+    assert command("forget", *state).exit_code == 2
+
+
 def test_lines_for_logs() -> None:
     lines: list[str] = []
     now = [0.0]
@@ -183,4 +210,4 @@ def test_children_get_the_options_and_one_pipeline(tmp_path: Path) -> None:
 
     again = run.make_context("run", [*found[2:], "flow.py", "a"])
     kept = {**context.params, "isolated": False, "metrics": None, "names": ("a",)}
-    assert again.params == {**kept, "output_format": "json"}
+    assert again.params == {**kept, "output_format": "json", "with_parent": True}

@@ -116,3 +116,43 @@ def test_the_parent_runs_until_all_have_ended(tmp_path: Path) -> None:
 
     assert run("good", "fine")
     assert not run("good", "bad")
+
+
+CHILD = """
+import signal, sys, threading
+from headrace.pipelines.isolated import end_with_parent
+
+stopped = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+end_with_parent()
+print("ready", flush=True)
+print(stopped.wait(60), flush=True)
+"""
+PARENT = """
+import os, signal, subprocess, sys
+from pathlib import Path
+from headrace.cli import pipeline
+
+start = subprocess.Popen
+subprocess.Popen = lambda _, **given: start([sys.executable, "-c", sys.argv[1]], **{**given, "stdout": None})
+pipeline._spawn(Path("flow.py"), [], os.pipe()[0], "one")
+second = pipeline._spawn(Path("flow.py"), [], os.pipe()[0], "two")
+sys.stdin.read(1)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_children_are_asked_to_stop_when_their_parent_is_killed() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, CHILD],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        assert [parent.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+
+        parent.stdin.close()
+
+        assert parent.stdout.read() == "True\nTrue\n"
