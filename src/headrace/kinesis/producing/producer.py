@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from headrace.errors import ClosedError, HeadraceError
+from headrace.kinesis.client.backoff import region_of
 from headrace.kinesis.client.errors import Verdict, explained, verdict
 from headrace.kinesis.client.settings import AwsClient, AwsSettings, open_client
 from headrace.kinesis.producing.core import Outcome, Request, StreamCore
@@ -261,7 +262,9 @@ class _Stream:
         self.soon()
 
     def _failed(self, request: Request, error: Exception) -> list[Outcome]:
-        told = explained(error, f"writing to {self.core.stream}", stream=self.core.stream)
+        stream = self.core.stream
+        region = region_of(self._client)
+        told = explained(error, f"writing to {stream}", stream=stream, region=region)
         what = verdict(error)
         if what in {Verdict.THROTTLED, Verdict.REPEAT, Verdict.IN_USE}:
             in_doubt = what is Verdict.REPEAT

@@ -1,0 +1,157 @@
+"""A topic is copied into a stream: in order, at least once, and twice at most what a killed process had under way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from headrace.clients.consumer.records import ConsumerRecord
+from headrace.clients.producer.blocking import Producer
+from headrace.errors import ConfigError, KinesisError, StreamNotFoundError
+from headrace.kinesis.bridge.into_stream import (
+    IntoStream,
+    IntoStreamBridge,
+    partition_key_of,
+    producing,
+)
+from headrace.kinesis.bridge.names import StreamPlace
+from headrace.kinesis.client.settings import AwsSettings
+from headrace.testing import Broker
+from headrace.testing.kinesis import Exchange, FakeAws, Limits, drop_connection
+
+
+def place(aws: FakeAws, stream: str = "orders") -> StreamPlace:
+    return StreamPlace(
+        stream,
+        AwsSettings(
+            endpoint_url=aws.endpoint_url,
+            region=aws.region,
+            access_key_id="fake",
+            secret_access_key="fake",
+        ),
+    )
+
+
+def plan(broker: Broker, aws: FakeAws, **changes: Any) -> IntoStream:
+    options = {"destination": place(aws), "topic": "orders", "name": "back", "once": True}
+    return IntoStream(target=broker, **{**options, **changes})
+
+
+async def copy(plan: IntoStream) -> IntoStreamBridge:
+    bridge = IntoStreamBridge(plan)
+    await bridge.run(asyncio.Event())
+    return bridge
+
+
+def story(tell: Any) -> None:
+    async def run() -> None:
+        async with FakeAws(limits=Limits().unthrottled()) as aws:
+            aws.kinesis.create_stream("orders", 2)
+            with Broker() as broker:
+                await tell(broker, aws)
+
+    asyncio.run(run())
+
+
+def fill(broker: Broker, numbers: range) -> None:
+    if "orders" not in broker.topics():
+        broker.create_topic("orders", partitions=2)
+    with Producer(broker) as producer:
+        for number in numbers:
+            producer.send("orders", b"%d" % number, key=b"key-%d" % (number % 5))
+
+
+def values_by_key(aws: FakeAws) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = defaultdict(list)
+    for record in aws.kinesis.records("orders"):
+        found[record.partition_key].append(int(record.data))
+    return found
+
+
+def test_a_stopped_bridge_goes_on_where_it_was() -> None:
+    async def tell(broker: Broker, aws: FakeAws) -> None:
+        fill(broker, range(40))
+        first = await copy(plan(broker, aws))
+        fill(broker, range(40, 60))
+        second = await copy(plan(broker, aws))
+        assert (first.progress.records, second.progress.records) == (40, 20)
+        for key, values in values_by_key(aws).items():
+            assert values == [n for n in range(60) if f"key-{n % 5}" == key]
+
+    story(tell)
+
+
+def test_what_a_killed_process_had_under_way_comes_again_in_order() -> None:
+    async def tell(broker: Broker, aws: FakeAws) -> None:
+        fill(broker, range(40))
+        written = asyncio.Event()
+
+        def notice(exchange: Exchange) -> Any:
+            written.set()
+            return drop_connection(handled=True)(exchange)
+
+        aws.kinesis.faults.on("PutRecords", notice, times=2)
+        killed = asyncio.ensure_future(copy(plan(broker, aws)))
+        await written.wait()
+        killed.cancel()
+        await asyncio.gather(killed, return_exceptions=True)
+        await copy(plan(broker, aws))
+        for key, values in values_by_key(aws).items():
+            assert list(dict.fromkeys(values)) == [n for n in range(40) if f"key-{n % 5}" == key]
+
+    story(tell)
+
+
+def test_an_envelope_says_where_a_record_comes_from() -> None:
+    async def tell(broker: Broker, aws: FakeAws) -> None:
+        broker.create_topic("orders")
+        with Producer(broker) as producer:
+            producer.send("orders", b"\xff", key=b"k", headers=[("a", b"b")], timestamp_ms=7)
+            producer.send("orders", None, key=b"gone", timestamp_ms=8)
+        await copy(plan(broker, aws, envelope=True))
+        found = sorted(
+            (json.loads(r.data) for r in aws.kinesis.records("orders")), key=lambda r: r["offset"]
+        )
+        place = {"topic": "orders", "partition": 0}
+        assert found == [
+            {**place, "offset": 0, "timestamp_ms": 7, "key": "k", "value": "/w==",
+             "value_encoding": "base64", "headers": [{"name": "a", "value": "b"}]},
+            {**place, "offset": 1, "timestamp_ms": 8, "key": "gone", "value": None, "headers": []},
+        ]  # fmt: skip
+
+    story(tell)
+
+
+def test_errors_name_what_to_do() -> None:
+    async def tell(broker: Broker, aws: FakeAws) -> None:
+        with pytest.raises(ConfigError, match=r"no topic 'orders'.*headrace topic create orders"):
+            await copy(plan(broker, aws))
+        fill(broker, range(1))
+        with pytest.raises(StreamNotFoundError, match="no stream 'other'"):
+            await copy(plan(broker, aws, destination=place(aws, "other")))
+        small = producing(aggregate=False, record_bytes=5)
+        with pytest.raises(
+            KinesisError, match=r"orders\[\d\]@0 cannot be copied.*group __bridge.back"
+        ):
+            await copy(plan(broker, aws, producing=small))
+
+    story(tell)
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        (b"alice", "alice"),
+        (None, "orders-3-9"),
+        (b"", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"),
+        (b"\xff", "a8100ae6aa1940d0b663bb31cd466142ebbdbd5187131b92d93818987832eb89"),
+    ],
+)
+def test_keys_become_partition_keys(key: bytes | None, expected: str) -> None:
+    assert partition_key_of(ConsumerRecord("orders", 3, 9, 0, key, b"", (), 0)) == expected
+    long = ConsumerRecord("orders", 3, 9, 0, b"k" * 257, b"", (), 0)
+    assert len(partition_key_of(long)) == 64

@@ -1,0 +1,194 @@
+"""The producer against a fake of Kinesis over HTTP: what it sends, repeats, waits for and refuses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+
+import pytest
+
+from headrace.core.lease.checkpoint import TRIM_HORIZON
+from headrace.errors import ClosedError, ConfigError, KinesisError, StreamNotFoundError
+from headrace.kinesis.client.settings import AwsSettings, open_client
+from headrace.kinesis.producing.producer import Producer
+from headrace.kinesis.reading.reader import ShardReader
+from headrace.kinesis.reading.records import KinesisRecord
+from headrace.kinesis.reading.shards import StreamShards
+from headrace.testing.kinesis import FakeAws, Limits, drop_connection, error, fail_records
+
+
+def settings_of(aws: FakeAws, **changes: str) -> AwsSettings:
+    return AwsSettings(
+        endpoint_url=aws.endpoint_url,
+        region=changes.get("region", aws.region),
+        access_key_id="fake",
+        secret_access_key="fake",
+    )
+
+
+def fake(**options: str) -> FakeAws:
+    return FakeAws(limits=Limits().unthrottled(), **options)  # type: ignore[arg-type]  # names of its own
+
+
+async def everything(aws: FakeAws, stream: str) -> list[KinesisRecord]:
+    """Read a stream: parents before their children, user records of aggregates apart."""
+    found: list[KinesisRecord] = []
+    async with open_client(settings_of(aws), "kinesis") as client:
+        for shard in await StreamShards(client, stream).list_shards():
+            reader = ShardReader(
+                client, stream, shard.shard, TRIM_HORIZON, hash_range=shard.hash_range
+            )
+            while True:
+                fetched = await reader.fetch()
+                found += fetched.records
+                if fetched.ended or (not fetched.behind_ms and not fetched.records):
+                    break
+            await reader.aclose()
+    return found
+
+
+def by_key(records: list[KinesisRecord]) -> dict[str, list[bytes]]:
+    found: dict[str, list[bytes]] = defaultdict(list)
+    for record in records:
+        found[record.partition_key].append(record.data)
+    return found
+
+
+def test_records_arrive_in_order_though_some_are_refused_and_an_answer_is_lost() -> None:
+    async def story() -> None:
+        async with fake() as aws:
+            aws.kinesis.create_stream("orders", 2)
+            aws.kinesis.faults.on("PutRecords", fail_records(0, 3), times=2)
+            async with Producer(settings_of(aws), linger_ms=5, backoff_ms=10) as producer:
+                deliveries = [
+                    await producer.send(
+                        "orders", str(number).encode(), partition_key=f"k{number % 7}"
+                    )
+                    for number in range(70)
+                ]
+                sent = [await delivery for delivery in deliveries]
+            records = {record.sequence_number: record for record in await everything(aws, "orders")}
+            assert len(records) == len(sent) == 70
+            for number, (shard, sequence_number, sub_sequence) in enumerate(sent):
+                found = records[sequence_number]
+                assert (found.data, found.shard, sub_sequence) == (
+                    str(number).encode(),
+                    shard,
+                    None,
+                )
+            for key, values in by_key(list(records.values())).items():
+                assert values == [b"%d" % n for n in range(70) if f"k{n % 7}" == key]
+
+    asyncio.run(story())
+
+
+def test_aggregates_land_in_their_shards_also_behind_a_split() -> None:
+    async def story() -> None:
+        async with fake() as aws:
+            aws.kinesis.create_stream("orders", 2)
+            async with Producer(settings_of(aws), linger_ms=5, aggregate_bytes=500) as producer:
+                sent = []
+                for number in range(300):
+                    if number in {100, 200}:
+                        await producer.flush()
+                        shard = aws.kinesis.shards("orders", only_open=True)[0].name
+                        aws.kinesis.split("orders", shard)
+                    sent.append(
+                        await producer.send(
+                            "orders", b"%d" % number, partition_key=f"k{number % 9}"
+                        )
+                    )
+                places = [await delivery for delivery in sent]
+            records = await everything(aws, "orders")
+            assert len(records) == 300
+            found = {(r.shard, r.sequence_number, r.sub_sequence): r.data for r in records}
+            assert [found[place] for place in places] == [b"%d" % n for n in range(300)]
+            for key, values in by_key(records).items():
+                assert values == [b"%d" % n for n in range(300) if f"k{n % 9}" == key]
+            assert len(aws.kinesis.records("orders")) < 150, "many are in one"
+
+    asyncio.run(story())
+
+
+def test_a_lost_answer_is_repeated_and_loses_nothing() -> None:
+    async def story() -> None:
+        async with fake() as aws:
+            aws.kinesis.create_stream("orders", 1)
+            aws.kinesis.faults.on("PutRecords", drop_connection(handled=True), times=1)
+            async with Producer(settings_of(aws), linger_ms=0, backoff_ms=10) as producer:
+                delivery = await producer.send("orders", b"1", partition_key="k")
+                await delivery
+            data = [record.data for record in await everything(aws, "orders")]
+            assert data == [b"1", b"1"], "at least once: twice where an answer was lost"
+
+    asyncio.run(story())
+
+
+def test_send_waits_for_room() -> None:
+    async def story() -> None:
+        async with fake() as aws:
+            aws.kinesis.create_stream("orders", 1)
+            async with Producer(settings_of(aws), linger_ms=0, buffer_bytes=1_000) as producer:
+                most = 0
+                for number in range(50):
+                    _ = await producer.send("orders", bytes(200), partition_key=f"k{number}")
+                    most = max(most, producer._buffered)
+                assert most <= 1_000
+            assert len(await everything(aws, "orders")) == 50
+
+    asyncio.run(story())
+
+
+def test_errors_say_what_is_wrong() -> None:
+    async def story() -> None:
+        async with fake(region="eu-central-1") as aws:
+            aws.kinesis.create_stream("orders", 1)
+            async with Producer(settings_of(aws), linger_ms=0) as producer:
+                with pytest.raises(StreamNotFoundError, match="no stream 'other'"):
+                    await (await producer.send("other", b"", partition_key="k"))
+                with pytest.raises(KinesisError, match="more than record_bytes=1048576"):
+                    await producer.send("orders", bytes(1 << 20), partition_key="k")
+            async with Producer(settings_of(aws, region="us-east-1"), linger_ms=0) as producer:
+                with pytest.raises(
+                    StreamNotFoundError, match="in us-east-1: create it, or check region"
+                ):
+                    await (await producer.send("orders", b"", partition_key="k"))
+            aws.kinesis.faults.on("PutRecords", error("UnrecognizedClientException"), times=1)
+            async with Producer(settings_of(aws), linger_ms=0) as producer:
+                with pytest.raises(ConfigError, match="does not know these credentials"):
+                    await (await producer.send("orders", b"", partition_key="k"))
+            with pytest.raises(ClosedError):
+                await producer.send("orders", b"", partition_key="k")
+            with pytest.raises(ConfigError, match="request_bytes=100"):
+                Producer(request_bytes=100)
+
+    asyncio.run(story())
+
+
+def test_a_failure_that_nobody_has_asked_for_is_raised_by_flush() -> None:
+    async def story() -> None:
+        async with fake() as aws:
+            producer = Producer(settings_of(aws), linger_ms=0)
+            _ = await producer.send("missing", b"", partition_key="k")
+            with pytest.raises(StreamNotFoundError):
+                await producer.flush()
+            await producer.flush()
+            await producer.close()
+
+    asyncio.run(story())
+
+
+def test_what_is_not_written_in_time_says_so() -> None:
+    async def story() -> None:
+        async with fake() as aws:
+            aws.kinesis.create_stream("orders", 1)
+            aws.kinesis.faults.on("PutRecords", fail_records(0), times=1000)
+            options = {"linger_ms": 0, "delivery_timeout_ms": 200, "backoff_ms": 10}
+            async with Producer(settings_of(aws), **options) as producer:
+                delivery = await producer.send("orders", b"1", partition_key="k")
+                with pytest.raises(
+                    KinesisError, match="not written to orders within delivery_timeout_ms=200"
+                ):
+                    await delivery
+
+    asyncio.run(story())
