@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 
 from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
 from botocore.exceptions import BotoCoreError
+from botocore.loaders import Loader, create_loader
 
 from headrace.errors import ConfigError
 from headrace.kinesis.client.errors import explained
 from headrace.kinesis.client.settings import AwsClient, AwsSettings
+
+
+@cache
+def _loader(data_path: str | None) -> Loader:
+    """Return what reads the descriptions of services; kept, as they are megabytes of JSON, the same for every client."""
+    return create_loader(data_path)
 
 
 @asynccontextmanager
@@ -21,9 +29,11 @@ async def opened(settings: AwsSettings, service: str) -> AsyncIterator[AwsClient
     Raises:
         ConfigError: There is no region, profile or usable configuration.
     """
-    creation = AioSession(
-        profile=settings.profile
-    ).create_client(
+    session = AioSession(profile=settings.profile)
+    session.lazy_register_component(
+        "data_loader", lambda: _loader(session.get_config_variable("data_path"))
+    )
+    creation = session.create_client(
         service,
         region_name=settings.region,
         endpoint_url=settings.endpoint_url,
