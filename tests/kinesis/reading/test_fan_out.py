@@ -9,6 +9,7 @@ import pytest
 
 from headrace.core.lease.checkpoint import SHARD_END, TRIM_HORIZON, Checkpoint, at_timestamp
 from headrace.errors import ConfigError, KinesisError, StreamNotFoundError
+from headrace.kinesis.client.events import events_of
 from headrace.kinesis.producing.aggregation import Aggregate
 from headrace.kinesis.reading.fan_out import FanOutReader
 from headrace.kinesis.reading.records import KinesisRecord
@@ -40,6 +41,39 @@ def test_records_are_pushed_while_nobody_calls() -> None:
             )
             assert (it.count("SubscribeToShard"), it.count("GetRecords")) == (1, 0)
             await reader.aclose()
+
+    asyncio.run(story())
+
+
+def test_both_parsers_return_the_same_events() -> None:
+    class Public:
+        """An event stream with nothing but what is documented."""
+
+        def __init__(self, stream: Any) -> None:
+            self.stream = stream
+
+        def __aiter__(self) -> Any:
+            return aiter(self.stream)
+
+    async def story() -> None:
+        async with lab() as it:
+            it.put(b"", b"\x00\xff" * 1_000)
+            it.aws.kinesis.split("orders", FIRST)
+            arn = it.aws.kinesis.world.arn("orders")
+            consumer = await registered_consumer(it.client, arn, "billing", timing=it.timing)
+            events = []
+            for wrapped in (Public, lambda stream: stream):
+                it.aws.advance(6_000)
+                answer = await it.client.subscribe_to_shard(
+                    ConsumerARN=consumer, ShardId=FIRST, StartingPosition={"Type": "TRIM_HORIZON"}
+                )
+                events.append([event async for event in events_of(wrapped(answer["EventStream"]))])
+            ours, theirs = events
+            assert len(ours) == 1
+            theirs[0].millis_behind_latest = ours[0].millis_behind_latest  # a while later
+            assert ours == theirs
+            assert [each.data for each in ours[0].records] == [b"", b"\x00\xff" * 1_000]
+            assert len(ours[0].child_shards or ()) == 2
 
     asyncio.run(story())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 from headrace.core.lease.checkpoint import Checkpoint
@@ -16,7 +16,7 @@ from headrace.kinesis.client.backoff import (
     repeated,
 )
 from headrace.kinesis.client.errors import Verdict, explained, of_aws, verdict
-from headrace.kinesis.client.get_records import child_shards, stored_record
+from headrace.kinesis.client.events import PushedEvent, events_of
 from headrace.kinesis.client.settings import AwsClient
 from headrace.kinesis.client.streams import stream_name
 from headrace.kinesis.reading.positions import child_info, starting_position
@@ -78,7 +78,7 @@ class FanOutReader:
         )
         self.counts = ReadCounts()
         self._source: Any = None  # the event stream of botocore
-        self._events: AsyncIterator[Mapping[str, Any]] | None = None
+        self._events: AsyncIterator[PushedEvent] | None = None
         self._next_ms: int | None = None
         self._end: Fetched | None = Fetched(ended=True) if start.is_end else None
         self._last_completed_ms = self._timing.now_ms()
@@ -94,9 +94,7 @@ class FanOutReader:
             try:
                 events = self._events or await self._subscribed()
                 async for event in events:
-                    pushed = event.get("SubscribeToShardEvent")
-                    if pushed is not None:
-                        return self._accepted(pushed)
+                    return self._accepted(event)
                 self.restart()  # its time is over
             except Exception as error:
                 self.restart()
@@ -115,7 +113,7 @@ class FanOutReader:
         """See `Reader`."""
         self.restart()
 
-    async def _subscribed(self) -> AsyncIterator[Mapping[str, Any]]:
+    async def _subscribed(self) -> AsyncIterator[PushedEvent]:
         now_ms = self._timing.now_ms()
         if self._next_ms is not None and self._next_ms > now_ms:
             await self._timing.sleep_ms(self._next_ms - now_ms)
@@ -127,31 +125,32 @@ class FanOutReader:
         )
         self.counts.iterators += 1
         self._source = answer["EventStream"]
-        self._events = aiter(self._source)
+        self._events = events_of(self._source)
         return self._events
 
-    def _accepted(self, pushed: Mapping[str, Any]) -> Fetched:
+    def _accepted(self, pushed: PushedEvent) -> Fetched:
         self._last_completed_ms = self._timing.now_ms()
         self._backoff.reset()
-        stored = [stored_record(each) for each in pushed.get("Records", ())]
+        stored, continuation = pushed.records, pushed.continuation_sequence_number
         size = sum([len(each.data) + len(each.partition_key) for each in stored])
         records = self._unpacking.records(stored, self._position)
-        continuation = pushed.get("ContinuationSequenceNumber")
         # But not behind an aggregate of which the rest is still to come.
         if continuation and (stored or self._position.sub_sequence is None):
             self._position = Checkpoint(continuation)
         self.counts.fetches += 1
         self.counts.records += len(stored)
         self.counts.size_bytes += size
-        children = [child_info(child) for child in child_shards(pushed.get("ChildShards")) or ()]
-        ended = bool(children) or not continuation
-        if ended:
-            self._end = Fetched(ended=True, children=children)
-            self.restart()
-        behind_ms = pushed.get("MillisBehindLatest")
-        return Fetched(
-            records=records, ended=ended, children=children, behind_ms=behind_ms, size_bytes=size
+        fetched = Fetched(
+            records=records,
+            ended=bool(pushed.child_shards) or not continuation,
+            children=[child_info(child) for child in pushed.child_shards or ()],
+            behind_ms=pushed.millis_behind_latest,
+            size_bytes=size,
         )
+        if fetched.ended:
+            self._end = Fetched(ended=True, children=fetched.children)
+            self.restart()
+        return fetched
 
     async def _failed(self, error: Exception) -> None:
         kind = verdict(error)
