@@ -271,6 +271,22 @@ def test_a_lost_store_is_told_and_costs_one_batch_twice_at_most(
     assert flights.run() == sorted(values + twice)
 
 
+def test_a_store_that_is_lost_before_a_batch_is_done_is_told(
+    aws: FakeAws, query: Callable[..., Query]
+) -> None:
+    aws.kinesis.create_stream("flights", 2)
+    values = put_numbers(aws, "flights", range(20))
+    flights = query("flights")
+    flights.plan()
+    with store_of(flights) as connection:
+        connection.execute("DELETE FROM recorded")
+    flights.restart()
+    with pytest.raises(LeaseStoreError, match="does not have what it had of round 0"):
+        flights.rows()
+    flights.restart(failOnDataLoss="false")
+    assert flights.run() == values
+
+
 def test_a_task_notices_that_its_store_is_another(
     aws: FakeAws, query: Callable[..., Query], tmp_path: Path
 ) -> None:

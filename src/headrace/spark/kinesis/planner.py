@@ -113,6 +113,8 @@ class Planner:
         stream = await self._describe(end)
         if end.stream != stream.stream:  # and failOnDataLoss is false
             return []
+        if end.round not in self._planned_here:
+            await self._take_over(end)
         if not self._infos:
             await self._list()
         ranges = {info.shard: info.hash_range for info in self._infos}
@@ -189,9 +191,19 @@ class Planner:
             self._looks.behind_ms |= {
                 shard: end.behind_ms for shard, end in ends.items() if end.behind_ms is not None
             }
-        if self._settled is None:
-            self._check_ages(stream)
+        self._check_ages(stream)
         self._settled = start
+
+    async def _take_over(self, end: StreamOffset) -> None:
+        """Make sure that the store still has the round that an earlier driver planned."""
+        store = await self._store()
+        recorded = await patiently(lambda: store.recorded(end.query))
+        name = round_name(end.planned)
+        if recorded.get(name) != end.token:
+            self._lost_store(end)
+            await patiently(lambda: store.forget(end.query, [name]))
+            await patiently(lambda: store.record_once(end.query, name, end.token))
+        self._planned_here.add(end.round)
 
     async def _ends(self, store: LeaseStore, start: StreamOffset) -> dict[str, End]:
         """Return where shards have ended in the last round; those that nobody has read end where they began."""

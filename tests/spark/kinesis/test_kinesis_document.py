@@ -1,0 +1,62 @@
+"""The programs in docs/spark-kinesis.md run, one after the other, and do what the text says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from headrace.spark.kinesis.columns import arrow_schema
+from headrace.spark.kinesis.offsets import StreamOffset
+from headrace.spark.kinesis.options import COLUMNS, READ_OPTIONS, read_options
+from headrace.spark.kinesis.sink import COLUMNS as WRITTEN
+from headrace.spark.kinesis.sink import WRITE_OPTIONS
+from headrace.testing.kinesis import FakeAws
+
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "spark-kinesis.md"
+
+
+def test_the_programs_of_the_document_run(spark: Any, fake: FakeAws, tmp_path: Path) -> None:
+    for name in ("flights", "numbers", "copies"):
+        fake.kinesis.create_stream(name, 2)
+    for carrier in ("UA", "EV", "UA"):
+        fake.kinesis.put("flights", b"{}", carrier)
+    programs = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), flags=re.DOTALL)
+    names: dict[str, Any] = {
+        "spark": spark,
+        "aws": {
+            "region": fake.region,
+            "endpointUrl": fake.endpoint_url,
+            "accessKeyId": "fake",
+            "secretAccessKey": "fake",
+        },
+        "directory": str(tmp_path),
+        "store": f"sqlite:///{tmp_path}/rounds.db",
+    }
+    for program in programs:
+        exec(compile(program, str(DOCUMENT), "exec"), names)
+
+    assert len(programs) == 4
+    parquet = spark.read.parquet(str(tmp_path / "carriers"))
+    assert sorted(row["carrier"] for row in parquet.collect()) == ["EV", "UA", "UA"]
+    assert len(fake.kinesis.records("numbers")) == 1000
+    assert sorted(each.partition_key for each in fake.kinesis.records("copies")) == [
+        "EV",
+        "UA",
+        "UA",
+    ]
+
+
+def test_every_option_and_column_is_documented() -> None:
+    text = DOCUMENT.read_text()
+    for name in (*READ_OPTIONS, *WRITE_OPTIONS, *COLUMNS, *WRITTEN):
+        assert f"`{name}`" in text, name
+    shown = read_options({"stream": "flights"}, streaming=False)
+    assert set(arrow_schema(shown).names) == set(COLUMNS) - {"explicitHashKey"}
+
+
+def test_the_checkpoint_in_the_document_is_one() -> None:
+    (shown,) = re.findall(r"```json\n(.*?)```", DOCUMENT.read_text(), flags=re.DOTALL)
+    planned = StreamOffset(query="q", round=1).to_json()
+    keys = set(re.findall(r'"([a-zA-Z]+)":', shown))
+    assert keys == set(planned) | set(planned["planned"])
