@@ -276,14 +276,6 @@ async def a_token_beside_a_name(peer: KinesisPeer) -> Any:
     return await outcome(peer.shards(name, NextToken=told["NextToken"]))
 
 
-async def ten_mib_a_read(peer: KinesisPeer) -> Any:
-    name = await peer.stream()
-    for _ in range(11):
-        await peer.put(name, b"x" * 1_000_000)
-    told = await peer.read(name, FIRST)
-    return 9 <= len(told["Records"]) <= 10, told["MillisBehindLatest"] > 0
-
-
 async def a_stream_that_is_deleted(peer: KinesisPeer) -> Any:
     name = await peer.stream()
     token = await peer.iterator(name, FIRST)
