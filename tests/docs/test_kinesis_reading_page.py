@@ -1,0 +1,16 @@
+"""docs/kinesis-reading.md says what is so."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+from headrace.kinesis.reading.settings import ReadSettings
+
+PAGE = (Path(__file__).parents[2] / "docs/kinesis-reading.md").read_text()
+
+
+def test_the_settings_and_their_defaults_are_those_of_the_code() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| (\w+) \|", PAGE, re.MULTILINE))
+    assert rows == {field.name: str(field.default) for field in fields(ReadSettings)}
