@@ -97,7 +97,8 @@ async def read(world: World, number: int, start: Checkpoint, bounds: Bounds) -> 
         return await world.record_once(str(number), end.to_text())
 
     part = Part(SHARD, start, bounds, clock=lambda: world.now_ms)
-    return rows(await part.read(Reader(world, start), agree, fail_on_data_loss=True))  # type: ignore[arg-type]  # of a Reader what is used
+    reader: Any = Reader(world, start)  # what a part uses of one
+    return rows(await part.read(reader, agree, fail_on_data_loss=True))
 
 
 def interleave(world: World, copies: list[Coroutine[Any, Any, list[bytes]]]) -> list[list[bytes]]:

@@ -1,4 +1,4 @@
-"""A fake of Kinesis behind HTTP in this process, which Spark's Python workers reach; each test has a stream of its own."""
+"""A fake of Kinesis behind HTTP in this process, for Spark's Python workers; each test has a stream of its own."""
 
 from __future__ import annotations
 

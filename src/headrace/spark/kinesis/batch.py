@@ -18,7 +18,7 @@ from headrace.spark.kinesis.tasks import ShardRead, ShardTask, packed, read_shar
 
 
 class KinesisBatchReader(DataSourceReader):
-    """Reads all shards up to the time of planning, or `endingTimestamp`; each shard in order, parents beside children."""
+    """Reads all shards up to the time of planning, or `endingTimestamp`; each in order, parents beside children."""
 
     def __init__(self, options: ReadOptions) -> None:
         """Take the options; nothing is sent yet."""

@@ -1,4 +1,4 @@
-"""`format("headrace-kinesis")`: where Spark's data source API enters. Imports little: Spark loads it at every look-up."""
+"""`format("headrace-kinesis")`: where Spark enters. Imports little, for Spark loads it at every look-up."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class Planner:
         self._names: list[str] = []
 
     def initial(self) -> StreamOffset:
-        """Return the offset before the first round. Where the query starts its first batch pins, which waits for nothing."""
+        """Return the offset before the first round. The first batch, which waits for nothing, pins where that begins."""
         return self._initial
 
     def set_target(self) -> None:
@@ -143,10 +143,14 @@ class Planner:
     async def committed(self, end: StreamOffset) -> None:
         """Forget the ends that no plan will be derived from any more. The last round's are kept."""
         old = [name for name in self._names if round_of(name) < end.planned]
-        if old:
-            store = await self._store()
+        if not old:
+            return
+        self._names = [name for name in self._names if round_of(name) >= end.planned]
+        store = await self._store()
+        try:
             await patiently(lambda: store.forget(end.query, old))
-            self._names = [name for name in self._names if name not in set(old)]
+        except LeaseStoreError as error:
+            log.warning("%d rows of rounds that are over stay in the store: %s", len(old), error)
 
     async def _store(self) -> LeaseStore:
         assert self._options.store is not None

@@ -1,4 +1,4 @@
-"""Writes: `dataframe.write.format("headrace-kinesis")`, and the same of streams. At least once, for Kinesis has no more."""
+"""Writes: `dataframe.write.format("headrace-kinesis")`, and the same of streams. At least once."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class RowWriter:
         """Write one task's rows; Kinesis has acknowledged them all when this returns.
 
         Raises:
-            HeadraceError: Some could not be written in time. Those that were are written again when the task is repeated.
+            HeadraceError: Some could not be written in time. If the task is repeated, those that were are written again.
         """
         here = access()
         client = here.run(here.client(self._options.aws))
