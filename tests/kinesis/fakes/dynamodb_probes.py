@@ -45,8 +45,13 @@ class DynamoPeer:
         given = {"ExpressionAttributeValues": values} if values else {}
         try:
             told = await self.client.update_item(
-                TableName=self.table, Key=key(), UpdateExpression=text, ReturnValues="ALL_NEW", **given, **more
-            )  # fmt: skip
+                TableName=self.table,
+                Key=key(),
+                UpdateExpression=text,
+                ReturnValues="ALL_NEW",
+                **given,
+                **more,
+            )
         except ClientError as error:
             return error.response["Error"]["Code"]
         return {name: value for name, value in told["Attributes"].items() if name not in key()}
@@ -99,8 +104,10 @@ async def fenced_updates(peer: DynamoPeer) -> Any:
         await peer.update(take, values, ConditionExpression=free, **names),
         await peer.update(take, values, ConditionExpression=free, **names),
         await peer.update(take, values | {":e": number(4)}, ConditionExpression=free, **names),
-        await peer.update(take, values | {":e": number(5), ":me": {"S": "x"}}, ConditionExpression=free, **names),
-    ]  # fmt: skip
+        await peer.update(
+            take, values | {":e": number(5), ":me": {"S": "x"}}, ConditionExpression=free, **names
+        ),
+    ]
 
 
 async def updates_of_all_kinds(peer: DynamoPeer) -> Any:
@@ -281,5 +288,8 @@ async def a_write_that_is_repeated(peer: DynamoPeer) -> Any:
 PROBES: Final[list[Probe]] = [
     probe
     for name, probe in list(globals().items())
-    if callable(probe) and getattr(probe, "__module__", "") == __name__ and name.islower() and name not in {"key", "number"}
-]  # fmt: skip
+    if callable(probe)
+    and getattr(probe, "__module__", "") == __name__
+    and name.islower()
+    and name not in {"key", "number"}
+]

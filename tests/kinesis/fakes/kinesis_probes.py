@@ -46,7 +46,11 @@ async def sequence_numbers_grow(peer: KinesisPeer) -> Any:
     name = await peer.stream()
     numbers = [told["SequenceNumber"] for told in await peer.put(name, b"1", b"2", b"3")]
     start = (await peer.shards(name))[0]["SequenceNumberRange"]["StartingSequenceNumber"]
-    return {len(number) for number in numbers}, int(start) < int(numbers[0]), sorted(numbers, key=int) == numbers  # fmt: skip
+    return (
+        {len(number) for number in numbers},
+        int(start) < int(numbers[0]),
+        sorted(numbers, key=int) == numbers,
+    )
 
 
 async def the_five_beginnings(peer: KinesisPeer) -> Any:
@@ -116,7 +120,12 @@ async def a_merge(peer: KinesisPeer) -> Any:
     await peer.settled(name)
     child = (await peer.shards(name))[2]
     last = await peer.read(name, SECOND)
-    return child["ParentShardId"], child["AdjacentParentShardId"], child["HashKeyRange"], [sorted(each["ParentShards"]) for each in last["ChildShards"]]  # fmt: skip
+    return (
+        child["ParentShardId"],
+        child["AdjacentParentShardId"],
+        child["HashKeyRange"],
+        [sorted(each["ParentShards"]) for each in last["ChildShards"]],
+    )
 
 
 async def update_shard_count(peer: KinesisPeer) -> Any:
@@ -128,7 +137,13 @@ async def update_shard_count(peer: KinesisPeer) -> Any:
         )
         await peer.settled(name)
         summary = await peer.client.describe_stream_summary(StreamName=name)
-        counts.append((told["CurrentShardCount"], told["TargetShardCount"], summary["StreamDescriptionSummary"]["OpenShardCount"]))  # fmt: skip
+        counts.append(
+            (
+                told["CurrentShardCount"],
+                told["TargetShardCount"],
+                summary["StreamDescriptionSummary"]["OpenShardCount"],
+            )
+        )
     return counts
 
 
@@ -161,14 +176,18 @@ async def shards_that_were_open_at_the_horizon(peer: KinesisPeer) -> Any:
 async def consumers_of_fan_out(peer: KinesisPeer) -> Any:
     name = await peer.stream()
     client = peer.client
-    arn = (await client.describe_stream_summary(StreamName=name))["StreamDescriptionSummary"]["StreamARN"]  # fmt: skip
+    arn = (await client.describe_stream_summary(StreamName=name))["StreamDescriptionSummary"][
+        "StreamARN"
+    ]
     told = (await client.register_stream_consumer(StreamARN=arn, ConsumerName="efo"))["Consumer"]
     while True:
         found = await client.describe_stream_consumer(StreamARN=arn, ConsumerName="efo")
         if found["ConsumerDescription"]["ConsumerStatus"] == "ACTIVE":
             break
     listed = await client.list_stream_consumers(StreamARN=arn)
-    return told["ConsumerARN"].startswith(f"{arn}/consumer/efo:"), [each["ConsumerName"] for each in listed["Consumers"]]  # fmt: skip
+    return told["ConsumerARN"].startswith(f"{arn}/consumer/efo:"), [
+        each["ConsumerName"] for each in listed["Consumers"]
+    ]
 
 
 async def refusals_of_reads(peer: KinesisPeer) -> Any:
@@ -260,14 +279,18 @@ async def a_split_at_the_edge(peer: KinesisPeer) -> Any:
 async def a_split_of_a_closed_shard(peer: KinesisPeer) -> Any:
     name = await peer.stream()
     await peer.split(name, FIRST)
-    return await outcome(peer.client.split_shard(StreamName=name, ShardToSplit=FIRST, NewStartingHashKey="9"))  # fmt: skip
+    return await outcome(
+        peer.client.split_shard(StreamName=name, ShardToSplit=FIRST, NewStartingHashKey="9")
+    )
 
 
 async def far_more_shards_at_once(peer: KinesisPeer) -> Any:
     name = await peer.stream()
     return await outcome(
-        peer.client.update_shard_count(StreamName=name, TargetShardCount=9, ScalingType="UNIFORM_SCALING")
-    )  # fmt: skip
+        peer.client.update_shard_count(
+            StreamName=name, TargetShardCount=9, ScalingType="UNIFORM_SCALING"
+        )
+    )
 
 
 async def a_token_beside_a_name(peer: KinesisPeer) -> Any:
@@ -309,7 +332,9 @@ async def the_first_event_of_fan_out(peer: KinesisPeer) -> Any:
     name = await peer.stream()
     await peer.put(name, b"1")
     client = peer.client
-    arn = (await client.describe_stream_summary(StreamName=name))["StreamDescriptionSummary"]["StreamARN"]  # fmt: skip
+    arn = (await client.describe_stream_summary(StreamName=name))["StreamDescriptionSummary"][
+        "StreamARN"
+    ]
     told = (await client.register_stream_consumer(StreamARN=arn, ConsumerName="efo"))["Consumer"]
     while True:
         found = await client.describe_stream_consumer(ConsumerARN=told["ConsumerARN"])
@@ -317,8 +342,10 @@ async def the_first_event_of_fan_out(peer: KinesisPeer) -> Any:
             break
     try:
         pushed = await client.subscribe_to_shard(
-            ConsumerARN=told["ConsumerARN"], ShardId=FIRST, StartingPosition={"Type": "TRIM_HORIZON"}
-        )  # fmt: skip
+            ConsumerARN=told["ConsumerARN"],
+            ShardId=FIRST,
+            StartingPosition={"Type": "TRIM_HORIZON"},
+        )
     except Exception as error:  # noqa: BLE001 - whatever the server makes of it
         return type(error).__name__
     async for event in pushed["EventStream"]:
