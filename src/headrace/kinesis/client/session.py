@@ -18,7 +18,7 @@ from headrace.kinesis.client.settings import AwsClient, AwsSettings
 
 @cache
 def _loader(data_path: str | None) -> Loader:
-    """Return what reads the descriptions of services; kept, as they are megabytes of JSON, the same for every client."""
+    """Return what reads the descriptions of services; kept, as they are megabytes of JSON, one for all clients."""
     return create_loader(data_path)
 
 

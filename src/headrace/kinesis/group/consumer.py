@@ -40,7 +40,6 @@ ALIVE_S: Final = 0.5
 """How often it is told that reading waits on purpose."""
 CANCELLED_MS: Final = 3_000
 """How much longer than the listener's own bound it takes until handlers are cancelled."""
-NEVER_MS: Final = 3_600_000
 
 _log: Final = logging.getLogger("headrace.kinesis")
 
@@ -77,8 +76,7 @@ class StreamConsumer:
         self._shards: dict[TopicPartition, Shard] = {}
         self._order: deque[TopicPartition] = deque()
         """Who is served first."""
-        # Whose fetches hang is the member's to say, which gives the lease up in the end.
-        self._ahead: ReadAhead[LeaseKey] = ReadAhead(replace(streams.reading, stall_ms=NEVER_MS))
+        self._ahead: ReadAhead[LeaseKey] = ReadAhead(streams.reading)
         self._names: dict[str, str] = {}
         """Of streams, by what leases call them."""
         self._news = asyncio.Event()

@@ -60,11 +60,6 @@ class WatchedReader:
         self.current_at = -1.0 if fetched.records or fetched.behind_ms else begun_at
         return fetched
 
-    @property
-    def last_completed_ms(self) -> int:
-        """See `Reader`."""
-        return self._reader.last_completed_ms
-
     def restart(self) -> None:
         """See `Reader`."""
         self._reader.restart()

@@ -81,12 +81,6 @@ class FanOutReader:
         self._events: AsyncIterator[PushedEvent] | None = None
         self._next_ms: int | None = None
         self._end: Fetched | None = Fetched(ended=True) if start.is_end else None
-        self._last_completed_ms = self._timing.now_ms()
-
-    @property
-    def last_completed_ms(self) -> int:
-        """See `Reader`."""
-        return self._last_completed_ms
 
     async def fetch(self, room: Callable[[], int] | None = None) -> Fetched:  # noqa: ARG002 - Kinesis decides
         """See `Reader`."""
@@ -129,7 +123,6 @@ class FanOutReader:
         return self._events
 
     def _accepted(self, pushed: PushedEvent) -> Fetched:
-        self._last_completed_ms = self._timing.now_ms()
         self._backoff.reset()
         stored, continuation = pushed.records, pushed.continuation_sequence_number
         size = sum([len(each.data) + len(each.partition_key) for each in stored])

@@ -7,16 +7,14 @@ from collections import deque
 from collections.abc import Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
-from headrace.errors import KinesisError
 from headrace.kinesis.reading.budget import Budget
 from headrace.kinesis.reading.pacing import RECORD_OVERHEAD_BYTES
 from headrace.kinesis.reading.reader import Fetched, Reader
 from headrace.kinesis.reading.settings import ReadSettings
 
 _Key = TypeVar("_Key", bound=Hashable)
-_STALLS: Final = 2
 
 
 class Arrival(NamedTuple, Generic[_Key]):
@@ -34,7 +32,6 @@ class _Lane:
     queue: deque[tuple[Fetched, Exception | None, int]] = field(default_factory=deque)
     task: asyncio.Task[None] | None = None
     behind_ms: int | None = None
-    stalls: int = 0
     is_paused: bool = False
     is_announced: bool = False
 
@@ -48,8 +45,7 @@ class ReadAhead(Generic[_Key]):
 
     def __init__(self, settings: ReadSettings | None = None) -> None:
         """Take the settings."""
-        self._settings = settings or ReadSettings()
-        self._budget = Budget(self._settings)
+        self._budget = Budget(settings or ReadSettings())
         self._lanes: dict[_Key, _Lane] = {}
         self._ready: deque[_Key] = deque()
         self._arrived = asyncio.Event()
@@ -137,25 +133,14 @@ class ReadAhead(Generic[_Key]):
             except Exception as error:  # noqa: BLE001 - whoever takes it raises it
                 self._put(key, lane, Fetched(), error)
                 return
-            if fetched is not None:
-                self._put(key, lane, fetched, None)
-                ended = fetched.ended
+            self._put(key, lane, fetched, None)
+            ended = fetched.ended
 
-    async def _fetch(self, key: _Key, lane: _Lane) -> Fetched | None:
+    async def _fetch(self, key: _Key, lane: _Lane) -> Fetched:
         try:
-            async with asyncio.timeout(self._settings.stall_ms / 1000):
-                fetched = await lane.reader.fetch(lambda: self._budget.reserve(key))
-        except TimeoutError:
-            lane.stalls += 1
-            if lane.stalls >= _STALLS:
-                waited_s = _STALLS * self._settings.stall_ms // 1000
-                raise KinesisError(f"{key}: no read succeeded for {waited_s} s") from None
-            lane.reader.restart()
-            return None
+            return await lane.reader.fetch(lambda: self._budget.reserve(key))
         finally:
             self._budget.settle(key, 0)
-        lane.stalls = 0
-        return fetched
 
     def _put(self, key: _Key, lane: _Lane, fetched: Fetched, error: Exception | None) -> None:
         if fetched.behind_ms is not None:

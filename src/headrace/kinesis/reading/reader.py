@@ -78,10 +78,6 @@ class Reader(Protocol):
             KinesisError: It may not be read, or there is no such position in the shard.
         """
 
-    @property
-    def last_completed_ms(self) -> int:
-        """When the last fetch was complete, by the reader's clock; when it was made if there was none."""
-
     def restart(self) -> None:
         """Forget iterator or subscription; the next fetch gets a new one behind the last record that was returned."""
 
@@ -131,13 +127,7 @@ class ShardReader:
         self._iterator_ms = 0
         self._failures = 0  # since the last answer
         self._end: Fetched | None = Fetched(ended=True) if start.is_end else None
-        self._last_completed_ms = self._timing.now_ms()
         prepare(client)
-
-    @property
-    def last_completed_ms(self) -> int:
-        """See `Reader`."""
-        return self._last_completed_ms
 
     async def fetch(self, room: Callable[[], int] | None = None) -> Fetched:
         """See `Reader`."""
@@ -179,7 +169,7 @@ class ShardReader:
             self._client, {"ShardIterator": iterator, "Limit": limit, **self._arn}
         )
         # From here on nothing waits: what is returned and what the next call asks for change together.
-        now_ms = self._last_completed_ms = self._timing.now_ms()
+        now_ms = self._timing.now_ms()
         size = sum([len(each.data) + len(each.partition_key) for each in reply.records])
         self._pacing.replied(now_ms, len(reply.records), size, reply.millis_behind_latest)
         records = self._unpacking.records(reply.records, self._position)

@@ -20,7 +20,8 @@ class ReadSettings:
         deaggregate: Whether records that the Kinesis Producer Library put together are taken apart.
         shard_bytes: Data read ahead of one shard at most; one read may go beyond it.
         worker_bytes: Data read ahead of all shards of a worker together at most.
-        stall_ms: A fetch that takes longer begins again with a new iterator; one that does so twice in a row fails.
+        stall_ms: When no fetch of a shard succeeded for so long, reading begins again; after as long again the lease is
+            given up.
     """
 
     poll_ms: int = 1_000
