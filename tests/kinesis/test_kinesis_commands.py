@@ -1,4 +1,4 @@
-"""`headrace kinesis groups|describe|reset|import-kcl`, on the fakes; what matters also on kinesis-local and dynalite."""
+"""`headrace kinesis groups|describe|reset|import-kcl`, on the fakes; in part on kinesis-local and dynalite, too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands of `headrace kinesis` share: options, where leases and streams are, and what they print of leases."""
+"""What the commands of `headrace kinesis` share: options, where leases and streams are, who lives."""
 
 from __future__ import annotations
 

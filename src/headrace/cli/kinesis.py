@@ -1,4 +1,4 @@
-"""`headrace kinesis`: groups that read streams: who reads which shard, and how far; what changes it is in `kinesis_*`."""
+"""`headrace kinesis`: who reads which shard of a stream, and how far; what changes that is in `kinesis_*`."""
 
 from __future__ import annotations
 

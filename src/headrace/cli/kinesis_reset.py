@@ -56,7 +56,8 @@ def reset(place: Place, *, as_json: bool, **options: Any) -> None:
     """Have a group without members go on elsewhere.
 
     Shows for each shard the position before and after, and asks; where nobody can answer, --yes or --dry-run is
-    needed. Owners are watched for a while first: if one gives a sign of life, nothing is written and the exit code is 1.
+    needed. Owners are watched for a while first: if one gives a sign of life, nothing is written, and the exit code
+    is 1.
     """
     checkpoint = _checkpoint(options["to"], options["shards"])
     check_answerable(yes=options["yes"], dry_run=options["dry_run"])

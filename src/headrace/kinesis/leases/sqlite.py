@@ -40,14 +40,15 @@ _COLUMNS: Final = (
     "first_hash, last_hash, bytes_per_s, switches"
 )
 _INSERT: Final = f"INTO leases ({_COLUMNS}) VALUES ({', '.join('?' * 14)})"
+_OF_STREAM: Final = "FROM leases WHERE group_name = ? AND stream = ? ORDER BY shard"
 _WHERE: Final = "group_name = ? AND stream = ? AND shard = ?"
 
 
 class SqliteLeaseStore:
     """A `LeaseStore` in an SQLite file.
 
-    Every write is a transaction of its own that has the file's write lock from its beginning, and is synced: a write that
-    returned survives a power cut. The file must lie on a local file system, where locks work.
+    Every write is a transaction of its own that has the file's write lock from its beginning, and is synced: a write
+    that returned survives a power cut. The file must lie on a local file system, where locks work.
     """
 
     def __init__(self, path: Path, *, create: bool = True, busy_timeout_ms: int = 5_000) -> None:
@@ -76,7 +77,7 @@ class SqliteLeaseStore:
 
     async def leases(self, group: str, stream: str) -> list[Lease]:
         """Return all leases of a group on a stream, by shard."""
-        query = f"SELECT {_COLUMNS} FROM leases WHERE group_name = ? AND stream = ? ORDER BY shard"  # noqa: S608 - constants
+        query = f"SELECT {_COLUMNS} {_OF_STREAM}"
         return [_lease(row) for row in await self._read(query, group, stream)]
 
     async def streams(self) -> list[tuple[str, str]]:

@@ -17,11 +17,11 @@ from headrace.kinesis.leases.sqlite import SqliteLeaseStore
 def test_each_scheme_has_its_store(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(open_store("memory://x"), MemoryLeaseStore)
     assert isinstance(open_store("dynamodb://headrace-leases"), DynamoLeaseStore)
-    monkeypatch.setenv("HOME", "/home/somebody")
+    monkeypatch.setenv("HOME", "/homes/somebody")
     for text, path in {
         "sqlite:///leases.db": "leases.db",
         "sqlite:////var/lib/leases.db": "/var/lib/leases.db",
-        "sqlite:///~/leases.db": "/home/somebody/leases.db",
+        "sqlite:///~/leases.db": "/homes/somebody/leases.db",
     }.items():
         store = open_store(text)
         assert isinstance(store, SqliteLeaseStore)
