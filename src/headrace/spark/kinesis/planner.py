@@ -68,7 +68,7 @@ class Planner:
         self._names: list[str] = []
 
     def initial(self) -> StreamOffset:
-        """Return the offset before the first round. The first batch, which waits for nothing, pins where that begins."""
+        """Return the offset before the first round. The first batch, which waits for nothing, pins where it is."""
         return self._initial
 
     def set_target(self) -> None:

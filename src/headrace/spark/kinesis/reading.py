@@ -148,7 +148,7 @@ class Part:
         first = self.first if self.batches else None
         if (self.rows, first, self.last) != (end.rows, end.first, end.last):
             self._lost(
-                f"this round of {self.shard} had {end.rows} records, {end.first} to {end.last}, when it was first read, "
+                f"this round of {self.shard} had {end.rows} records, {end.first} to {end.last}, when first read, "
                 f"and has {self.rows} now: some were removed since",
                 fail=fail,
             )

@@ -130,7 +130,7 @@ class RowWriter:
         """Write one task's rows; Kinesis has acknowledged them all when this returns.
 
         Raises:
-            HeadraceError: Some could not be written in time. If the task is repeated, those that were are written again.
+            HeadraceError: Some could not be written in time. Those that were come again if the task does.
         """
         here = access()
         client = here.run(here.client(self._options.aws))

@@ -66,7 +66,11 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Fix the end of this run."""
         self.planner.set_target()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802 - Spark's signature
+    def latestOffset(  # noqa: N802 - Spark's name
+        self,
+        start: dict[str, Any],
+        limit: ReadLimit,  # noqa: ARG002 - Spark's signature
+    ) -> dict[str, Any]:
         """Return the offset behind the next round; `start` when there is nothing to read."""
         begin = StreamOffset.from_json(start)
         end = access().run(self.planner.latest(begin))
