@@ -63,7 +63,7 @@ class Planner:
         self._shards = Shards()
         self._looks = Looks(options, access, clock)
         self._looked_ms: int | None = None
-        self._planned_here: set[int] = set()
+        self._planned = 0  # the last round that this driver has planned or taken over
         self._unread = False
         self._names: list[str] = []
 
@@ -113,7 +113,7 @@ class Planner:
         stream = await self._describe(end)
         if end.stream != stream.stream:  # and failOnDataLoss is false
             return []
-        if end.round not in self._planned_here:
+        if end.round != self._planned:
             await self._take_over(end)
         if not self._infos:
             await self._list()
@@ -207,7 +207,7 @@ class Planner:
             self._lost_store(end)
             await patiently(lambda: store.forget(end.query, [name]))
             await patiently(lambda: store.record_once(end.query, name, end.token))
-        self._planned_here.add(end.round)
+        self._planned = end.round
 
     async def _ends(self, store: LeaseStore, start: StreamOffset) -> dict[str, End]:
         """Return where shards have ended in the last round; those that nobody has read end where they began."""
@@ -225,9 +225,7 @@ class Planner:
                 text = await patiently(lambda: store.record_once(start.query, name, own))  # noqa: B023 - awaited here
                 unread += text == own
             ends[shard] = parse_end(text)
-        self._unread = (
-            bool(unread) and unread == len(start.reads) and start.round in self._planned_here
-        )
+        self._unread = bool(unread) and unread == len(start.reads) and start.round == self._planned
         return ends
 
     def _lost_store(self, start: StreamOffset) -> None:
@@ -298,7 +296,7 @@ class Planner:
             lambda: store.record_once(start.query, round_name(start.round), token)
         )
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        self._planned_here.add(start.round + 1)
+        self._planned = start.round + 1
         return StreamOffset(
             query=start.query,
             round=start.round + 1,
