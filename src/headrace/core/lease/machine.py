@@ -194,6 +194,9 @@ class LeaseCore:
         Otherwise: (1) the shard is marked, (2) this member dies, (3) the shard expires from the stream, and nobody
         knows any more that its children are to be read from their beginning.
         """
+        if held.retry_ms is not None and now_ms < held.retry_ms:
+            return []
+        held.retry_ms = None
         key = held.lease.key
         view = self._views[key.stream]
         children = {info.shard: info for info in held.children}

@@ -1,0 +1,101 @@
+"""What a story is about, all from its seed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from headrace.core.lease.checkpoint import TRIM_HORIZON
+from headrace.core.lease.settings import LeaseSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knobs:
+    """Probabilities are of one request; times are of the world's clock, ms."""
+
+    is_clean: bool
+    """Nothing goes wrong; members join and leave."""
+    is_latest: bool
+    streams: int
+    shards: int
+    members: int
+    joins: int
+    leaves: int
+    kills: int
+    pauses: int
+    reshards: int
+    lost_requests: float
+    lost_replies: float
+    late: float
+    """The request happens after it was given up."""
+    twice: float
+    """The request happens again, later."""
+    stalls: float
+    """A process pauses right behind a request, so that its answer waits."""
+    cuts: int
+    """How often a member cannot reach the store for longer than a lease lasts, and others can."""
+    throttled: int
+    """How often the store answers nothing for some seconds."""
+    slow_handlers: bool
+    drift: float
+    wall_offset_ms: int
+    has_rates: bool
+    trims: bool
+    busy_ms: int
+    """For how long things happen; then there is peace, and everything has to come to its end."""
+    settings: LeaseSettings
+
+
+def draw(seed: int) -> Knobs:
+    """Return the knobs of a story."""
+    chance = random.Random(seed)
+    clean = chance.random() < 0.25
+    duration_ms = chance.choice([12_000, 20_000, 30_000])
+
+    def often(most: float) -> float:
+        return 0.0 if clean or chance.random() < 0.4 else chance.random() * most
+
+    def times(most: int) -> int:
+        return 0 if clean else chance.randrange(most + 1)
+
+    latest = chance.random() < 0.35
+    return Knobs(
+        is_clean=clean,
+        is_latest=latest,
+        streams=1 if chance.random() < 0.8 else 2,
+        shards=chance.randint(1, 6),
+        members=chance.randint(1, 3),
+        joins=chance.randrange(3),
+        leaves=chance.randrange(3),
+        kills=times(2),
+        pauses=times(4),
+        reshards=chance.randrange(6),
+        lost_requests=often(0.1),
+        lost_replies=often(0.1),
+        late=often(0.05),
+        twice=often(0.05),
+        stalls=often(0.02),
+        cuts=times(2),
+        throttled=times(2),
+        slow_handlers=not clean and chance.random() < 0.2,
+        drift=chance.choice([0.0, 0.005, 0.02]),
+        wall_offset_ms=chance.choice([0, 3_000, 90_000]),
+        has_rates=chance.random() < 0.5,
+        trims=chance.random() < 0.5,
+        busy_ms=chance.randint(40_000, 120_000),
+        settings=LeaseSettings(
+            start=None if latest else TRIM_HORIZON,
+            duration_ms=duration_ms,
+            renew_ms=duration_ms // 3,
+            margin_ms=duration_ms // 10,
+            scan_ms=duration_ms // 3,
+            list_ms=chance.choice([20_000, 60_000]),
+            checkpoint_ms=chance.choice([1_000, 3_000]),
+            retry_ms=chance.choice([500, 1_000]),
+            call_timeout_ms=duration_ms // 6,
+            handover_timeout_ms=chance.choice([5_000, 30_000]),
+            handover_forced=chance.random() < 0.8,
+            drain_timeout_ms=chance.choice([5_000, 30_000]),
+            stalled_ms=chance.choice([None, 20_000]),
+        ),
+    )

@@ -1,0 +1,213 @@
+"""A process of the simulated world: a member of the group with a clock of its own, and readers of its shards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.core.lease.actions import (
+    UNKNOWN,
+    Action,
+    Assigned,
+    Drain,
+    Outcome,
+    Request,
+    Restart,
+    Revoked,
+    Why,
+)
+from headrace.core.lease.checkpoint import Checkpoint
+from headrace.core.lease.lease import Lease, LeaseKey
+from headrace.core.lease.machine import LeaseCore
+from tests.simulation.leases.stream import Shard
+
+if TYPE_CHECKING:
+    from tests.simulation.leases.story import Story
+
+
+class Process:
+    """It lives from its start until it is killed, or has left."""
+
+    def __init__(self, story: Story, name: str) -> None:
+        self.story = story
+        self.name = name
+        chance = story.chance
+        self._rate = 1 + chance.uniform(-1, 1) * story.knobs.drift
+        self._began_ms = story.now_ms
+        self._offset_ms = chance.randint(-(10**9), 10**9)
+        self.wall_offset_ms = -chance.randint(0, story.knobs.wall_offset_ms)
+        self.core = LeaseCore("g", list(story.streams), name, story.knobs.settings, chance)
+        self.readers: dict[LeaseKey, Reader] = {}
+        self.is_alive = True
+        self.is_leaving = False
+        self.paused_until_ms = 0
+        self.cut_until_ms = 0
+        self._timer = 0
+        self.wake()
+
+    @property
+    def now_ms(self) -> int:
+        """Its monotonic clock, which begins anywhere and is somewhat fast or slow."""
+        return self._offset_ms + int((self.story.now_ms - self._began_ms) * self._rate)
+
+    @property
+    def wall_ms(self) -> int:
+        return self.story.now_ms + self.wall_offset_ms
+
+    def world_ms(self, wait_ms: int) -> int:
+        """Return how long something takes by the world's clock."""
+        return max(0, int(wait_ms / self._rate) + 1)
+
+    def later(self, wait_ms: int, call: object, *arguments: object) -> None:
+        """Do something after a while; not before a pause is over, and not any more when killed."""
+        self.story.at(self.story.now_ms + wait_ms, self._run, call, arguments)
+
+    def _run(self, call: object, arguments: tuple[object, ...]) -> None:
+        if not self.is_alive:
+            return
+        if self.story.now_ms < self.paused_until_ms:
+            # What waited comes in any order.
+            until_ms = self.paused_until_ms + self.story.chance.randrange(3)
+            self.story.at(until_ms, self._run, call, arguments)
+            return
+        call(*arguments)  # type: ignore[operator]
+
+    # The member
+
+    def wake(self) -> None:
+        """Let the member do what is due."""
+        self.perform(self.core.tick(self.now_ms))
+
+    def perform(self, actions: list[Action]) -> None:
+        """Do what the member decided."""
+        for action in actions:
+            match action:
+                case Assigned(lease):
+                    self.readers[lease.key] = Reader(self, lease)
+                case Drain(key):
+                    self.readers[key].drain()
+                case Revoked(key, why):
+                    self._revoked(key, why)
+                case Restart():
+                    self.story.counts["restarts"] += 1
+                case _:
+                    self.story.send(self, action)
+        self._set_timer()
+        if self.core.is_closed:
+            self.is_alive = False
+
+    def _revoked(self, key: LeaseKey, why: Why) -> None:
+        reader = self.readers.pop(key)
+        self.story.counts[f"revoked: {why}"] += 1
+        self.story.tell(f"{self.name} {key.shard} is revoked: {why}")
+        reader.stop(why)
+
+    def replied(self, request: Request, sent_ms: int, outcome: Outcome) -> None:
+        """Take an answer, or that there is none."""
+        if outcome is UNKNOWN:
+            self.story.counts["requests without an answer"] += 1
+        now_ms = self.now_ms
+        self.perform(self.core.on_reply(request, sent_ms, now_ms, outcome, self.wall_ms))
+
+    def close(self) -> None:
+        """Leave."""
+        self.perform(self.core.close(self.now_ms))
+
+    def _set_timer(self) -> None:
+        due_ms = self.core.next_deadline_ms
+        if due_ms is None:
+            return
+        at_ms = self.story.now_ms + self.world_ms(due_ms - self.now_ms)
+        if self._timer > self.story.now_ms and self._timer <= at_ms:
+            return
+        self._timer = at_ms
+        self.later(at_ms - self.story.now_ms, self._timed, at_ms)
+
+    def _timed(self, at_ms: int) -> None:
+        if at_ms == self._timer or self._timer <= self.story.now_ms:
+            self._timer = 0
+            self.wake()
+
+
+class Reader:
+    """Reads a shard for as long as the lease is held: fetches, handles a few at a time, says how far it is."""
+
+    def __init__(self, process: Process, lease: Lease) -> None:
+        self.process = process
+        self.lease = lease
+        story = process.story
+        self.shard: Shard = story.streams[lease.key.stream].shards[lease.key.shard]
+        self.next = self.shard.index_after(lease.checkpoint)
+        self.is_stopped = False
+        self.is_draining = False
+        self.is_busy = False
+        story.tell(f"{process.name} {lease.key.shard} is assigned: {lease}")
+        process.later(story.chance.randint(1, 300), self.fetch)
+
+    def stop(self, why: Why) -> None:
+        """Take that it is over."""
+        self.is_stopped = True
+        if why is not Why.LOST and not self.is_busy:
+            self.process.story.judge.clean.add((self.lease.key, self.lease.epoch))
+
+    def drain(self) -> None:
+        """Begin nothing new."""
+        self.is_draining = True
+        if not self.is_busy:
+            self.process.later(0, self._drained)
+
+    def _drained(self) -> None:
+        if not self.is_stopped:
+            process = self.process
+            process.perform(process.core.on_drained(self.lease.key, process.now_ms))
+
+    def fetch(self) -> None:
+        """Get records, if there are new ones."""
+        process, story = self.process, self.process.story
+        if self.is_stopped or self.is_draining:
+            return
+        if not story.is_stuck(self.shard.shard):
+            process.core.progressed(self.lease.key, process.now_ms, self._size())
+            if self.shard.shard in story.streams[self.lease.key.stream].gone:
+                self.next = len(self.shard.times)
+            if self.next < len(self.shard.times):
+                self.handle(min(len(self.shard.times) - self.next, story.chance.randint(1, 4)))
+                return
+            if self.shard.closed:
+                self._end()
+                return
+        process.later(story.chance.randint(800, 1200), self.fetch)
+
+    def _size(self) -> int:
+        return 1000 * (self.shard.number + 1) if self.process.story.knobs.has_rates else 0
+
+    def handle(self, count: int) -> None:
+        """Handle some records; the lease is looked at before each."""
+        process, story = self.process, self.process.story
+        for _ in range(count):
+            if not process.core.valid(self.lease.key, process.now_ms):
+                break
+            story.judge.handled(process.name, self.lease, self.next)
+            self.next += 1
+        self.is_busy = True
+        slow = story.knobs.slow_handlers and story.chance.random() < 0.02
+        process.later(20_000 if slow else story.chance.randint(10, 200), self._handled, self.next)
+
+    def _handled(self, index: int) -> None:
+        self.is_busy = False
+        if self.is_stopped:
+            return
+        process = self.process
+        if index:
+            checkpoint = Checkpoint(self.shard.sequence_number(index - 1))
+            process.perform(process.core.advance(self.lease.key, checkpoint, process.now_ms))
+        if self.is_draining:
+            self._drained()
+        else:
+            self.fetch()
+
+    def _end(self) -> None:
+        process = self.process
+        said = self.shard.children if process.story.chance.random() < 0.7 else []
+        process.perform(process.core.on_ended(self.lease.key, said, process.now_ms))
+        if process.core.valid(self.lease.key, process.now_ms):
+            raise AssertionError(f"{self.lease.key} goes on after its end")

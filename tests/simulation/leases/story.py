@@ -1,0 +1,284 @@
+"""A story of a group: members come, go, stall and die, shards split and merge, the store is slow or silent.
+
+Everything comes from one seed and happens in virtual time, so a story that went wrong can be told again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+import traceback
+from collections import Counter
+from typing import Any
+
+from headrace.core.lease.actions import UNKNOWN, ListShards, Outcome, Request
+from headrace.core.lease.lease import LeaseKey
+from tests.simulation.leases.judge import Judge, ViolationError
+from tests.simulation.leases.knobs import draw
+from tests.simulation.leases.process import Process
+from tests.simulation.leases.store import Rows
+from tests.simulation.leases.stream import Stream
+
+PEACE_MS = 400_000
+"""So long after the last trouble everything has to be handled at the latest."""
+BALANCE_MS = 250_000
+"""And so long after it the shards are divided evenly."""
+
+
+class Story:
+    """One story; `run` tells it, and raises if a promise is broken."""
+
+    def __init__(self, seed: int, *, trace: bool = False) -> None:
+        self.knobs = draw(seed)
+        self.chance = random.Random(seed + 1)
+        self.now_ms = 1_700_000_000_000
+        self.lines: list[str] = []
+        self._is_traced = trace
+        self.counts: Counter[str] = Counter()
+        self._events: list[tuple[int, int, Any, tuple[Any, ...]]] = []
+        self._number = 0
+        is_old = self.chance.random() < 0.5
+        self.streams = {
+            f"s{number}@1": Stream(f"s{number}@1", self.knobs.shards, is_old=is_old)
+            for number in range(self.knobs.streams)
+        }
+        self.judge = Judge(self.streams, self.counts, self.tell)
+        self.rows = Rows(self.judge)
+        self.judge.rows = self.rows.leases
+        self.processes: list[Process] = []
+        self._names = 0
+        self._trouble_until_ms = self.now_ms + self.knobs.busy_ms
+        self._throttled_until_ms = 0
+        self._stuck: tuple[str, int] = ("", 0)
+
+    # The world
+
+    def at(self, at_ms: int, call: Any, *arguments: Any) -> None:
+        """Have something done at a time."""
+        self._number += 1
+        heapq.heappush(self._events, (at_ms, self._number, call, arguments))
+
+    def tell(self, line: str) -> None:
+        """Write a line of the trace."""
+        if self._is_traced:
+            self.lines.append(f"{self.now_ms % 10_000_000:>8} {line}")
+
+    @property
+    def is_peaceful(self) -> bool:
+        return self.now_ms >= self._trouble_until_ms
+
+    def is_stuck(self, shard: str) -> bool:
+        """Whether a shard cannot be fetched at present."""
+        return self._stuck[0] == shard and self.now_ms < self._stuck[1]
+
+    # The network
+
+    def send(self, process: Process, request: Request) -> None:
+        """Bring a request to the store, and the answer back: or one of the two, or both too late."""
+        knobs, chance = self.knobs, self.chance
+        sent_ms = process.now_ms
+        there_ms = chance.randint(1, 30)
+        timeout_ms = process.world_ms(knobs.settings.call_timeout_ms)
+        fate = 1.0 if self.is_peaceful else chance.random()
+        if not self.is_peaceful and chance.random() < knobs.stalls:
+            self._stall(process)
+        if self.now_ms < max(self._throttled_until_ms, process.cut_until_ms):
+            process.later(there_ms, process.replied, request, sent_ms, UNKNOWN)
+            return
+        if fate < knobs.lost_requests:
+            process.later(timeout_ms, process.replied, request, sent_ms, UNKNOWN)
+            return
+        fate -= knobs.lost_requests
+        if fate < knobs.late:
+            process.later(timeout_ms, process.replied, request, sent_ms, UNKNOWN)
+            late_ms = timeout_ms + chance.randint(0, 60_000)
+            self.at(self.now_ms + late_ms, self._haunt, process, request)
+            return
+        fate -= knobs.late
+        if fate < knobs.twice:
+            self.at(self.now_ms + chance.randint(100, 60_000), self._haunt, process, request)
+        is_lost = 0 <= fate - knobs.twice < knobs.lost_replies
+        if is_lost:
+            process.later(timeout_ms, process.replied, request, sent_ms, UNKNOWN)
+        if not knobs.is_clean and chance.random() < 0.05:
+            there_ms = chance.randint(30, knobs.settings.call_timeout_ms // 2)
+        self.at(self.now_ms + there_ms, self._arrive, process, request, sent_ms, not is_lost)
+
+    def _arrive(self, process: Process, request: Request, sent_ms: int, is_answered: bool) -> None:
+        outcome = self._answer(process, request)
+        self.tell(f"{process.name} {request} -> {outcome if not isinstance(outcome, list) else ''}")
+        if is_answered:
+            back_ms = self.chance.randint(1, 30)
+            process.later(back_ms, process.replied, request, sent_ms, outcome)
+
+    def _answer(self, process: Process, request: Request) -> Outcome:
+        if isinstance(request, ListShards):
+            return self.streams[request.stream].list_shards()
+        self.counts["requests"] += 1
+        return self.rows.apply(request, process.name, is_ghost=False)
+
+    def _haunt(self, process: Process, request: Request) -> None:
+        if not isinstance(request, ListShards):
+            self.tell(f"ghost of {process.name} {request}")
+            self.counts["late requests"] += 1
+            self.rows.apply(request, process.name, is_ghost=True)
+
+    # What happens
+
+    def run(self) -> None:
+        """Tell it."""
+        for _ in range(self.knobs.members):
+            self._join()
+        self._plan()
+        while not self.is_peaceful or not self._is_over():
+            if not self._events or self.now_ms > self._trouble_until_ms + PEACE_MS:
+                raise ViolationError(f"it does not come to an end: {self.judge.missing()}")
+            self._happen()
+        self.counts["stories"] += 1
+        self._check_balance()
+        for process in self._living:
+            process.close()
+        self._run_until(self.now_ms + 60_000)
+        owned = [row for row in self.rows.leases.values() if row.owner is not None]
+        if self._living or (owned and self.knobs.is_clean):
+            raise ViolationError(f"after everybody has left: {owned}")
+
+    def _is_over(self) -> bool:
+        return self._number % 16 == 0 and self.judge.is_over()
+
+    def _run_until(self, at_ms: int) -> None:
+        while self._events and self._events[0][0] <= at_ms:
+            self._happen()
+
+    def _happen(self) -> None:
+        self.now_ms, _, call, arguments = heapq.heappop(self._events)
+        call(*arguments)
+
+    def _plan(self) -> None:
+        knobs = self.knobs
+        plan = [
+            *[self._join] * knobs.joins,
+            *[self._leave] * knobs.leaves,
+            *[self._kill] * knobs.kills,
+            *[self._pause] * knobs.pauses,
+            *[self._reshard] * knobs.reshards,
+            *[self._throttle] * knobs.throttled,
+            *[self._cut] * knobs.cuts,
+            *([self._trim] * 6 if knobs.trims else []),
+            *([self._stick] if knobs.settings.stalled_ms and not knobs.is_clean else []),
+        ]
+        end_ms = self._trouble_until_ms
+        for call in plan:
+            self.at(self.chance.randint(self.now_ms, end_ms - 1), call)
+        for _ in range(self.chance.randint(5, 50)):
+            self.at(self.chance.randint(self.now_ms - 1, end_ms), self._put)
+        self.at(end_ms, self._calm)
+
+    @property
+    def _living(self) -> list[Process]:
+        return [process for process in self.processes if process.is_alive]
+
+    def _join(self) -> None:
+        self._names += 1
+        self.tell(f"m{self._names} joins")
+        self.processes.append(Process(self, f"m{self._names}"))
+
+    def _leave(self) -> None:
+        staying = [process for process in self._living if not process.is_leaving]
+        if len(staying) > 1:
+            process = self.chance.choice(staying)
+            self.tell(f"{process.name} leaves")
+            self.counts["leaves"] += 1
+            process.is_leaving = True
+            process.later(0, process.close)
+
+    def _kill(self) -> None:
+        process = self.chance.choice(self._living) if self._living else None
+        if process is not None:
+            self.tell(f"{process.name} is killed")
+            self.counts["kills"] += 1
+            process.is_alive = False
+            if not self._living:
+                self._join()
+
+    def _pause(self) -> None:
+        if self._living:
+            self._stall(self.chance.choice(self._living))
+
+    def _stall(self, process: Process) -> None:
+        for_ms = self.chance.randint(1000, 2 * self.knobs.settings.duration_ms)
+        self.tell(f"{process.name} pauses for {for_ms}")
+        self.counts["pauses"] += 1
+        process.paused_until_ms = self.now_ms + for_ms
+
+    def _cut(self) -> None:
+        if self._living:
+            process = self.chance.choice(self._living)
+            for_ms = self.chance.randint(1000, 2 * self.knobs.settings.duration_ms)
+            self.tell(f"{process.name} is cut off for {for_ms}")
+            self.counts["cuts"] += 1
+            process.cut_until_ms = self.now_ms + for_ms
+
+    def _reshard(self) -> None:
+        told = self.chance.choice(list(self.streams.values())).reshard(self.chance)
+        self.counts[told.split()[0]] += 1
+        self.tell(told)
+
+    def _throttle(self) -> None:
+        self.counts["the store is throttled"] += 1
+        longest_ms = self.knobs.settings.duration_ms * 3 // 2
+        self._throttled_until_ms = self.now_ms + self.chance.randint(1000, longest_ms)
+
+    def _stick(self) -> None:
+        stream = self.chance.choice(list(self.streams.values()))
+        shard = self.chance.choice(stream.open)
+        self._stuck = (shard.shard, self.now_ms + self.chance.randint(10_000, 80_000))
+
+    def _trim(self) -> None:
+        """Let the oldest finished shard be gone, as its records are older than the retention."""
+        for stream in self.streams.values():
+            for name, shard in stream.shards.items():
+                row = self.rows.leases.get(LeaseKey("g", stream.name, name))
+                if name not in stream.gone and shard.closed and row is not None:
+                    if (
+                        row.checkpoint.is_end
+                        and shard.parents & stream.shards.keys() <= stream.gone
+                    ):
+                        stream.gone.add(name)
+                        self.counts["shards gone"] += 1
+                        return
+
+    def _put(self) -> None:
+        stream = self.chance.choice(list(self.streams.values()))
+        stream.put(self.now_ms, self.chance, self.chance.randint(1, 15))
+
+    def _calm(self) -> None:
+        self.tell("peace")
+        self._throttled_until_ms = 0
+        for process in self._living:
+            process.cut_until_ms = 0
+        self._stuck = ("", 0)
+        if all(process.is_leaving for process in self._living):
+            self._join()
+        for stream in self.streams.values():
+            stream.put(self.now_ms, self.chance, 10)
+
+    # How it ends
+
+    def _check_balance(self) -> None:
+        self._run_until(self._trouble_until_ms + BALANCE_MS)
+        counts = [len(list(process.core.held)) for process in self._living]
+        shards = sum(len(stream.open) for stream in self.streams.values())
+        self.tell(f"{shards} shards, held: {counts}")
+        if sum(counts) != shards or (not self.knobs.has_rates and max(counts) - min(counts) > 1):
+            raise ViolationError(f"{shards} shards are not divided evenly: {counts}")
+
+
+def tell(seed: int) -> tuple[int, str, Counter[str]]:
+    """Tell one story; return what was wrong with it, if anything was."""
+    story = Story(seed)
+    try:
+        story.run()
+    except Exception as error:  # noqa: BLE001 - whatever goes wrong is what is looked for
+        return seed, "".join(traceback.format_exception_only(error)).strip(), story.counts
+    return seed, "", story.counts

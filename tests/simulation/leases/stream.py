@@ -1,0 +1,96 @@
+"""A stream of the simulated world: shards that split, merge, and in the end are gone."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from headrace.core.lease.checkpoint import Checkpoint
+from headrace.core.lease.lease import HashRange
+
+WHOLE = 1 << 128
+
+
+@dataclass(slots=True)
+class Shard:
+    """Its records are numbers: when they came. A sequence number says the shard and how many there were before."""
+
+    shard: str
+    number: int
+    parents: frozenset[str]
+    hash_range: HashRange
+    closed: bool = False
+    children: list[Shard] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
+
+    def sequence_number(self, index: int) -> str:
+        """Numbers have more and more digits, so that who compares text is found out."""
+        return str(9 + self.number + index * 1000)
+
+    def index_after(self, checkpoint: Checkpoint) -> int:
+        """Return which record follows a checkpoint."""
+        if checkpoint.is_sequence_number:
+            return (int(checkpoint.position) - 9 - self.number) // 1000 + 1
+        if checkpoint.is_end:
+            return len(self.times)
+        since_ms = checkpoint.timestamp_ms
+        if since_ms is None:
+            return 0
+        return next((i for i, at in enumerate(self.times) if at >= since_ms), len(self.times))
+
+
+class Stream:
+    """A stream, and what Kinesis does to it."""
+
+    def __init__(self, name: str, shards: int, *, is_old: bool) -> None:
+        self.name = name
+        self.shards: dict[str, Shard] = {}
+        self.gone: set[str] = set()
+        step = WHOLE // shards
+        # The parents of an old stream's shards were gone long before.
+        parents = frozenset({"shardId-ancient"}) if is_old else frozenset()
+        for number in range(shards):
+            self._add(parents, HashRange(number * step, (number + 1) * step - 1))
+
+    def _add(self, parents: frozenset[str], hash_range: HashRange) -> Shard:
+        number = len(self.shards)
+        shard = Shard(f"shardId-{number:012}", number, parents, hash_range)
+        self.shards[shard.shard] = shard
+        return shard
+
+    @property
+    def open(self) -> list[Shard]:
+        return [shard for shard in self.shards.values() if not shard.closed]
+
+    def list_shards(self) -> list[Shard]:
+        return [shard for name, shard in self.shards.items() if name not in self.gone]
+
+    def put(self, now_ms: int, chance: random.Random, count: int) -> None:
+        """Write some records; one part of the keys is more popular."""
+        shards = self.open
+        for _ in range(count):
+            shard = shards[min(chance.randrange(len(shards)), chance.randrange(len(shards)))]
+            shard.times.append(now_ms)
+
+    def reshard(self, chance: random.Random) -> str:
+        """Split a shard, or merge two that are neighbours."""
+        shards = sorted(self.open, key=lambda shard: shard.hash_range)
+        if len(shards) > 1 and chance.random() < 0.5:
+            first = chance.randrange(len(shards) - 1)
+            low, high = shards[first : first + 2]
+            child = self._add(
+                frozenset({low.shard, high.shard}),
+                HashRange(low.hash_range.first, high.hash_range.last),
+            )
+            for parent in (low, high):
+                parent.closed, parent.children = True, [child]
+            return f"merge of {low.shard} and {high.shard} to {child.shard}"
+        parent = chance.choice(shards)
+        first, last = parent.hash_range
+        middle = (first + last) // 2
+        parent.closed = True
+        parent.children = [
+            self._add(frozenset({parent.shard}), HashRange(*half))
+            for half in ((first, middle), (middle + 1, last))
+        ]
+        return f"split of {parent.shard} to {[child.shard for child in parent.children]}"
