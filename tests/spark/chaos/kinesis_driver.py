@@ -40,7 +40,7 @@ def main() -> None:
         .option("secretAccessKey", "fake")
         .option("store", f"sqlite:///{directory}/rounds.db")
         .option("startingPosition", "earliest")
-        .option("maxRecordsPerShard", 200)
+        .option("maxRecordsPerShard", 1000)
         .option("maxTasks", 4)
         .load()
         .selectExpr("data AS value")
