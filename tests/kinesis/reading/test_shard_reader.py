@@ -195,7 +195,7 @@ def test_after_a_long_pause_the_iterator_is_not_even_tried() -> None:
         "ServiceUnavailable",
     ],
 )
-def test_what_passes_is_waited_for(kind: str) -> None:
+def test_what_passes_is_waited_for(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         async with lab() as it:
             it.put(*numbered(4))
@@ -210,6 +210,12 @@ def test_what_passes_is_waited_for(kind: str) -> None:
             pauses = it.timing.slept_ms
             assert max(pauses) == 5_000  # half of ten seconds, by the test's chance
             assert len(pauses) >= 9
+            told = [each.getMessage() for each in caplog.records if each.name == "headrace.kinesis"]
+            assert len(told) == 2  # after four failures and after eight
+            assert (
+                f"stream orders: 8 failures in a row, the last: An error occurred ({kind})"
+                in told[1]
+            )
             if kind.startswith("Provisioned"):
                 assert iterators.hits == 0  # the iterator is as good as before
 
@@ -357,7 +363,7 @@ def test_a_fetch_that_is_cancelled_anywhere_loses_and_repeats_nothing() -> None:
                 if not task.cancelled():
                     records += task.result().records
                     patience = 1
-                patience += 7
+                patience += 13
             assert values(records) == numbered(12)
 
     asyncio.run(story())

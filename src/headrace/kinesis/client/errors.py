@@ -53,6 +53,9 @@ _NO_ANSWER: Final = frozenset(
     {"HTTPClientError", "ConnectionError", "ClientError", "ParserError", "OSError", "TimeoutError"}
 )
 
+# Temporary credentials could not be renewed just now; where they never could be had, it is said how after a while.
+_TRANSIENT: Final = frozenset({"CredentialRetrievalError", "MetadataRetrievalError"})
+
 _REMEDIES: Final = {
     "UnrecognizedClientException": "AWS does not know these credentials: check the access key and the region",
     "InvalidClientTokenId": "AWS does not know these credentials: check the access key and the region",
@@ -76,6 +79,9 @@ _CONFIGURATION: Final = {
     ),
     "PartialCredentialsError": "the AWS credentials are not complete: {}",
     "CredentialRetrievalError": "AWS credentials cannot be had: {}",
+    "MetadataRetrievalError": "AWS credentials cannot be had: {}",
+    "TokenRetrievalError": "{}: log in again, as with `aws sso login`",
+    "SSOError": "{}: log in again, as with `aws sso login`",
     "NoRegionError": "no AWS region is set: set region, AWS_REGION, or a profile that has one",
     "InvalidRegionError": "{}: a region is a name as eu-central-1",
     "ProfileNotFound": "{}: profiles are in ~/.aws/config and ~/.aws/credentials",
@@ -120,6 +126,8 @@ def verdict(error: BaseException) -> Verdict:
             return known
         return Verdict.REPEAT if status_code(error) >= 500 else Verdict.FATAL
     names = {base.__name__ for base in type(error).__mro__}
+    if names & _TRANSIENT:
+        return Verdict.REPEAT
     if names & _CONFIGURATION.keys():
         return Verdict.FATAL
     return Verdict.REPEAT if names & _NO_ANSWER else Verdict.FATAL

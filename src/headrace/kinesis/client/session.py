@@ -43,7 +43,7 @@ async def opened(settings: AwsSettings, service: str) -> AsyncIterator[AwsClient
         config=AioConfig(
             connect_timeout=settings.connect_timeout_ms / 1000,
             read_timeout=settings.read_timeout_ms / 1000,
-            max_pool_connections=settings.max_pool_connections,
+            max_pool_connections=settings.max_pool_connections or 0,  # aiohttp's "no limit"
             retries={"mode": "standard", "total_max_attempts": 1},
             warm_up_loader_caches=True,  # in a thread: megabytes of JSON would hold up the event loop
         ),

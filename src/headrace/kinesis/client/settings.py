@@ -30,7 +30,8 @@ class AwsSettings:
         access_key_id: A key; only with `secret_access_key`.
         secret_access_key: Its secret.
         session_token: What temporary keys have besides.
-        max_pool_connections: Connections at the same time; one a shard that is being read is enough.
+        max_pool_connections: Connections at the same time; None: as many as are needed, at most one for each shard that
+            is read and a few besides. With fewer than there are shards, fan-out of some would wait for ever.
         connect_timeout_ms: How long a connection may take.
         read_timeout_ms: How long an answer may take.
         clients: Clients that exist already, by service; they are used as they are, and not closed.
@@ -42,7 +43,7 @@ class AwsSettings:
     access_key_id: str | None = None
     secret_access_key: str | None = field(default=None, repr=False)
     session_token: str | None = field(default=None, repr=False)
-    max_pool_connections: int = 256
+    max_pool_connections: int | None = None
     connect_timeout_ms: int = 5_000
     read_timeout_ms: int = 20_000
     clients: Mapping[str, AwsClient] = field(default_factory=dict, repr=False, compare=False)
@@ -68,8 +69,9 @@ class AwsSettings:
                 f"endpoint_url={self.endpoint_url!r}: it begins with http:// or https://"
             )
         for name in ("max_pool_connections", "connect_timeout_ms", "read_timeout_ms"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name}={getattr(self, name)}: it is at least 1")
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ConfigError(f"{name}={value}: it is at least 1")
 
 
 @asynccontextmanager

@@ -20,7 +20,7 @@ from headrace.kinesis.client.events import PushedEvent, events_of
 from headrace.kinesis.client.settings import AwsClient
 from headrace.kinesis.client.streams import stream_name
 from headrace.kinesis.reading.positions import child_info, starting_position
-from headrace.kinesis.reading.reader import Fetched, ReadCounts
+from headrace.kinesis.reading.reader import Fetched, ReadCounts, tell_of_failures
 from headrace.kinesis.reading.settings import ReadSettings
 from headrace.kinesis.reading.shards import StreamShards
 from headrace.kinesis.reading.unpacking import Unpacking
@@ -80,6 +80,7 @@ class FanOutReader:
         self._source: Any = None  # the event stream of botocore
         self._events: AsyncIterator[PushedEvent] | None = None
         self._next_ms: int | None = None
+        self._failures = 0  # since the last event
         self._end: Fetched | None = Fetched(ended=True) if start.is_end else None
 
     async def fetch(self, room: Callable[[], int] | None = None) -> Fetched:  # noqa: ARG002 - Kinesis decides
@@ -124,6 +125,7 @@ class FanOutReader:
 
     def _accepted(self, pushed: PushedEvent) -> Fetched:
         self._backoff.reset()
+        self._failures = 0
         stored, continuation = pushed.records, pushed.continuation_sequence_number
         size = sum([len(each.data) + len(each.partition_key) for each in stored])
         records = self._unpacking.records(stored, self._position)
@@ -149,6 +151,8 @@ class FanOutReader:
         kind = verdict(error)
         self.counts.throttled += kind is Verdict.THROTTLED
         self.counts.failures += kind is not Verdict.THROTTLED
+        self._failures += 1
+        tell_of_failures(self._doing, self._failures, error)
         if kind is Verdict.MISSING:
             await self._missing()
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -20,6 +21,8 @@ from headrace.kinesis.reading.settings import ReadSettings
 from headrace.kinesis.reading.shards import ShardInfo, StreamShards
 from headrace.kinesis.reading.unpacking import Unpacking
 
+_log: Final = logging.getLogger("headrace.kinesis")
+_TOLD: Final = 4
 _INVALID: Final = "InvalidArgumentException"
 _TRUSTED: Final = 3
 """After so many failures in a row an iterator is not trusted any more."""
@@ -201,6 +204,7 @@ class ShardReader:
         self._failures += 1
         self.counts.throttled += kind is Verdict.THROTTLED
         self.counts.failures += kind is not Verdict.THROTTLED
+        tell_of_failures(self._doing, self._failures, error)
         if reading and (kind is Verdict.EXPIRED or code == _INVALID) and self._failures == 1:
             self._iterator = None  # the next begins behind the last record that was returned
             return
@@ -217,6 +221,12 @@ class ShardReader:
         """Find out what is not there: the stream, which is fatal, or the shard, whose records have all expired."""
         await StreamShards(self._client, self._stream, timing=self._timing).describe()
         self._end = Fetched(ended=True, data_expired=True)
+
+
+def tell_of_failures(doing: str, failures: int, error: Exception) -> None:
+    """Log that something fails again and again: after 4 failures in a row, 8, 16 and so on."""
+    if failures >= _TOLD and not failures & (failures - 1):
+        _log.warning("%s: %d failures in a row, the last: %s", doing, failures, error)
 
 
 def _is_of_future(position: Checkpoint, error: Exception) -> bool:

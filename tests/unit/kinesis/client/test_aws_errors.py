@@ -47,6 +47,9 @@ def refusal(code: str, message: str = "said so", status: int = 400) -> boto.Clie
         (ConnectionResetError(), Verdict.REPEAT),
         (TimeoutError(), Verdict.REPEAT),
         (boto.NoCredentialsError(), Verdict.FATAL),
+        (boto.CredentialRetrievalError(provider="iam-role", error_msg="busy"), Verdict.REPEAT),
+        (boto.MetadataRetrievalError(error_msg="busy"), Verdict.REPEAT),
+        (boto.UnauthorizedSSOTokenError(), Verdict.FATAL),
         (boto.ParamValidationError(report="no"), Verdict.FATAL),
     ],
     ids=repr,
@@ -69,6 +72,8 @@ def test_a_programs_own_faults_are_none_of_aws(error: Exception) -> None:
             ConfigError,
             "set access_key_id and secret_access_key, AWS_ACCESS_KEY_ID and",
         ),
+        (boto.MetadataRetrievalError(error_msg="busy"), ConfigError, "credentials cannot be had"),
+        (boto.UnauthorizedSSOTokenError(), ConfigError, "log in again"),
         (boto.NoRegionError(), ConfigError, "set region, AWS_REGION, or a profile"),
         (
             boto.ProfileNotFound(profile="x"),

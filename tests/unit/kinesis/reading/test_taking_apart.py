@@ -37,16 +37,11 @@ def message_class() -> Any:
             )
 
     message(
-        "Tag",
-        ("key", 1, Field.TYPE_STRING, Field.LABEL_REQUIRED, ""),
-        ("value", 2, Field.TYPE_STRING, Field.LABEL_OPTIONAL, ""),
-    )
-    message(
         "Record",
         ("key", 1, Field.TYPE_UINT64, Field.LABEL_REQUIRED, ""),
         ("hash_key", 2, Field.TYPE_UINT64, Field.LABEL_OPTIONAL, ""),
         ("data", 3, Field.TYPE_BYTES, Field.LABEL_REQUIRED, ""),
-        ("tags", 4, Field.TYPE_MESSAGE, Field.LABEL_REPEATED, ".kpl.Tag"),
+        ("tags", 4, Field.TYPE_BYTES, Field.LABEL_REPEATED, ""),  # messages, which nobody reads
     )
     message(
         "Aggregate",
@@ -100,7 +95,7 @@ def written(users: list[tuple[str, str | None, bytes]], *, tables_last: bool = F
         record = message.records.add(key=list(message.keys).index(key), data=data)
         if explicit is not None:
             record.hash_key = list(message.hash_keys).index(explicit)
-        record.tags.add(key="k", value="v")
+        record.tags.append(b"\n\x01k\x12\x01v")
     if not tables_last:
         return bytes(message.SerializeToString())
     records, tables = (
