@@ -97,6 +97,17 @@ class Faulty:
 
         self._on("before-send", answer)
 
+    def hang(self, count: int) -> None:
+        """The next writes get no answer at all."""
+        left = iter(range(count))
+
+        async def wait(**_: Any) -> None:
+            self.attempts += 1
+            if next(left, None) is not None:
+                await asyncio.Event().wait()
+
+        self._on("before-send", wait)
+
     def _on(self, event: str, handler: Callable[..., Any]) -> None:
         for operation in ("UpdateItem", "PutItem", "DeleteItem", "Query", "DescribeTable"):
             self.client.meta.events.register(f"{event}.dynamodb.{operation}", handler)
@@ -196,6 +207,19 @@ def test_a_write_that_never_gets_an_answer_is_an_unknown_outcome(
     with_faults(afterwards)
 
 
+def test_a_server_that_hangs_is_asked_again(with_faults: Callable[..., None]) -> None:
+    async def scenario(faults: Faulty) -> None:
+        row = await taken(faults.store)
+        faults.hang(1)
+        assert await faults.store.renew(row.key, "a", 1) == replace(row, beat=2)
+        faults.hang(1000)
+        with pytest.raises(LeaseStoreError, match=r"update_item .*: no answer within 0.6 s"):
+            await faults.store.renew(row.key, "a", 1)
+        assert faults.attempts >= 4
+
+    with_faults(scenario, timeout_ms=600)
+
+
 @pytest.mark.parametrize(
     ("code", "status"),
     [
@@ -244,7 +268,7 @@ def test_nothing_listens(aws: AwsSettings) -> None:
     with pytest.raises(
         LeaseStoreError, match="no answer: check region, endpoint_url and the network"
     ):
-        asyncio.run(DynamoLeaseStore("leases", nowhere, timeout_ms=200).open())
+        asyncio.run(DynamoLeaseStore("leases", nowhere, timeout_ms=600).open())
 
 
 def test_bad_credentials_are_a_matter_of_configuration(aws: AwsSettings) -> None:

@@ -53,7 +53,7 @@ class DynamoCalls:
         """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._timeout_s
-        attempt = 0
+        attempt, told = 0, None
         while True:
             try:
                 # A lost answer must not take the time of all attempts.
@@ -67,10 +67,12 @@ class DynamoCalls:
                     raise ConditionRefusedError from error
                 if not of_aws(error):
                     raise
+                if told is None or not isinstance(error, TimeoutError):
+                    told = error  # the last one may have had hardly any time: what was wrong before says more
                 pause_s = self._pause() * min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt)
                 hopeless = loop.time() + pause_s >= deadline_s
                 if verdict(error) not in _REPEATED or hopeless:
-                    raise LeaseStoreError(str(self._explained(operation, error))) from error
+                    raise LeaseStoreError(str(self._explained(operation, told))) from told
             attempt += 1
             await asyncio.sleep(pause_s)
 
@@ -92,7 +94,7 @@ class DynamoCalls:
     def _explained(self, operation: str, error: Exception) -> HeadraceError:
         doing = f"{operation} on the table {self.table} of leases"
         if isinstance(error, TimeoutError):
-            return LeaseStoreError(f"{doing}: no answer within {self._timeout_s:.0f} s")
+            return LeaseStoreError(f"{doing}: no answer within {self._timeout_s:g} s")
         return explained(error, doing)
 
 
