@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import uuid
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
@@ -85,13 +86,17 @@ class IntoTopicBridge:
             HeadraceError: The bridge cannot go on.
         """
         plan = self._plan
+        if plan.once and plan.leases is not None:
+            raise ConfigError(
+                "once is for one process, which sees all shards: leave out leases, or once"
+            )
         self._done = asyncio.get_running_loop().create_future()
         async with AsyncExitStack() as stack:
             self._client = await stack.enter_async_context(open_client(plan.source.aws, "kinesis"))
             shards = StreamShards(self._client, plan.source.stream)
             stream = await shards.describe()
             positions = await self._open_positions(stack)
-            store = open_store(plan.leases or f"memory://{plan.group}", plan.source.aws)
+            store = open_store(plan.leases or f"memory://{uuid.uuid4().hex}", plan.source.aws)
             await store.open()
             stack.push_async_callback(store.close)
             listed = await shards.list_shards()
@@ -99,6 +104,8 @@ class IntoTopicBridge:
             for shard in listed:
                 self._ranges[shard.shard] = shard.hash_range
                 if shard.shard in known:
+                    if known[shard.shard].is_end:
+                        self.progress.ended.add(shard.shard)
                     key = LeaseKey(plan.group, stream.stream, shard.shard)
                     await store.create(
                         Lease(
@@ -226,8 +233,12 @@ class IntoTopicBridge:
 
     async def drain(self, key: LeaseKey, why: Why, deadline_ms: int | None) -> None:  # noqa: ARG002 - the listener's
         """Finish the transaction that is open."""
-        if key in self._copies:
-            self._copies[key][0].stop()
+        if key not in self._copies:
+            return
+        copy, task = self._copies[key]
+        copy.stop()
+        if task.done() and self._member is not None:  # it has failed, and has nothing to finish
+            self._member.drained(key, copy.position)
 
     async def restart(self, key: LeaseKey) -> None:
         """Have a reader begin anew."""

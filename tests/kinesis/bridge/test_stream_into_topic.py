@@ -1,0 +1,187 @@
+"""A stream is copied into a topic once: over splits and merges, stops and starts, with leases and without."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from headrace.clients.consumer.records import ConsumerRecord
+from headrace.core.lease.checkpoint import TRIM_HORIZON, at_timestamp
+from headrace.errors import ConfigError, StreamNotFoundError
+from headrace.kinesis.bridge.into_topic import IntoTopic, IntoTopicBridge
+from headrace.kinesis.bridge.names import StreamPlace, bridge_name, parse_stream
+from headrace.kinesis.client.settings import AwsSettings
+from headrace.kinesis.producing.aggregation import Aggregate
+from headrace.kinesis.reading.settings import ReadSettings
+from headrace.testing import Broker
+from headrace.testing.kinesis import FakeAws, Limits
+from tests.kinesis.bridge.world import committed_records
+
+Tell = Callable[[Broker, FakeAws], Awaitable[None]]
+
+
+def story(tell: Tell) -> None:
+    async def run() -> None:
+        async with FakeAws(limits=Limits().unthrottled()) as aws:
+            aws.kinesis.create_stream("orders", 2)
+            with Broker() as broker:
+                broker.create_topic("orders", partitions=2)
+                await tell(broker, aws)
+
+    asyncio.run(run())
+
+
+def plan(broker: Broker, aws: FakeAws, **changes: Any) -> IntoTopic:
+    place = StreamPlace(
+        changes.pop("stream", "orders"),
+        AwsSettings(
+            endpoint_url=aws.endpoint_url,
+            region=aws.region,
+            access_key_id="fake",
+            secret_access_key="fake",
+        ),
+    )
+    options = {"topic": "orders", "name": "copy", "once": True, **changes}
+    return IntoTopic(source=place, target=broker, reading=ReadSettings(poll_ms=200), **options)
+
+
+async def copy(plan: IntoTopic) -> int:
+    bridge = IntoTopicBridge(plan)
+    await bridge.run(asyncio.Event())
+    return bridge.progress.records
+
+
+def put(aws: FakeAws, numbers: range) -> None:
+    for number in numbers:
+        aws.kinesis.put("orders", b"%d" % number, f"key-{number % 7}")
+
+
+def check_once(records: Sequence[ConsumerRecord], numbers: range) -> None:
+    for each in range(7):
+        values = [int(record.value) for record in records if record.key == b"key-%d" % each]
+        assert values == [number for number in numbers if number % 7 == each]
+
+
+def test_each_record_is_copied_once_over_a_split_a_merge_and_restarts() -> None:
+    async def tell(broker: Broker, aws: FakeAws) -> None:
+        put(aws, range(30))
+        assert await copy(plan(broker, aws)) == 30
+        aws.kinesis.split("orders", "shardId-000000000000")
+        put(aws, range(30, 60))
+        assert await copy(plan(broker, aws)) == 30
+        first, second, *_ = [shard.name for shard in aws.kinesis.shards("orders", only_open=True)]
+        aws.kinesis.merge("orders", first, second)
+        put(aws, range(60, 90))
+        assert await copy(plan(broker, aws)) == 30
+        assert await copy(plan(broker, aws)) == 0
+        check_once(await committed_records(broker, "orders"), range(90))
+
+    story(tell)
+
+
+def test_records_of_an_aggregate_are_copied_apart() -> None:
+    async def tell(broker: Broker, aws: FakeAws) -> None:
+        aws.kinesis.create_stream("one", 1)
+        whole = Aggregate(1_000)
+        for number in range(3):
+            assert whole.add(f"key-{number}", None, b"%d" % number)
+        aws.kinesis.put("one", whole.encode(), "any")
+        assert await copy(plan(broker, aws, stream="one")) == 3
+        found = await committed_records(broker, "orders")
+        assert sorted((record.key, record.value) for record in found) == [
+            (b"key-0", b"0"),
+            (b"key-1", b"1"),
+            (b"key-2", b"2"),
+        ]
+        assert sorted(dict(r.headers)["kinesis.sub_sequence"] for r in found) == [b"0", b"1", b"2"]
+
+    story(tell)
+
+
+def test_a_bridge_without_once_copies_what_comes_until_it_is_stopped() -> None:
+    async def tell(broker: Broker, aws: FakeAws) -> None:
+        stopping = asyncio.Event()
+        running = asyncio.ensure_future(
+            IntoTopicBridge(plan(broker, aws, once=False)).run(stopping)
+        )
+        put(aws, range(20))
+        await asyncio.to_thread(broker.wait_for, topic="orders", records=20)
+        stopping.set()
+        await running
+        put(aws, range(20, 30))
+        await copy(plan(broker, aws))
+        check_once(await committed_records(broker, "orders"), range(30))
+
+    story(tell)
+
+
+def test_a_start_is_remembered_and_counts_the_first_time_only() -> None:
+    async def tell(broker: Broker, aws: FakeAws) -> None:
+        put(aws, range(10))
+        aws.advance(60_000)
+        start = at_timestamp(aws.clock.now_ms())
+        put(aws, range(10, 20))
+        assert await copy(plan(broker, aws, start=start)) == 10
+        assert await copy(plan(broker, aws, start=TRIM_HORIZON)) == 0
+        check_once(await committed_records(broker, "orders"), range(10, 20))
+
+    story(tell)
+
+
+def test_a_second_bridge_of_the_name_without_common_leases_ends_the_first_one() -> None:
+    async def tell(broker: Broker, aws: FakeAws) -> None:
+        put(aws, range(20))
+        first = asyncio.ensure_future(
+            IntoTopicBridge(plan(broker, aws, once=False)).run(asyncio.Event())
+        )
+        await asyncio.to_thread(broker.wait_for, topic="orders", records=20)
+        await copy(plan(broker, aws))
+        put(aws, range(20, 40))
+        with pytest.raises(ConfigError, match=r"another bridge of the name 'copy'.*--leases"):
+            await first
+        await copy(plan(broker, aws))
+        check_once(await committed_records(broker, "orders"), range(40))
+
+    story(tell)
+
+
+def test_errors_name_what_to_do() -> None:
+    async def tell(broker: Broker, aws: FakeAws) -> None:
+        with pytest.raises(ConfigError, match=r"no topic 'absent'.*headrace topic create absent"):
+            await copy(plan(broker, aws, topic="absent"))
+        with pytest.raises(StreamNotFoundError, match="no stream 'absent'"):
+            await copy(plan(broker, aws, stream="absent"))
+        with pytest.raises(ConfigError, match="names no store of leases"):
+            await copy(plan(broker, aws, leases="redis://x", once=False))
+        with pytest.raises(ConfigError, match="once is for one process"):
+            await copy(plan(broker, aws, leases="memory://x"))
+        broker.create_topic("__bridge.forgetful", configs={"cleanup.policy": "delete"})
+        with pytest.raises(ConfigError, match=r"__bridge\.forgetful has cleanup\.policy=delete"):
+            await copy(plan(broker, aws, name="forgetful"))
+
+    story(tell)
+
+
+def test_streams_are_named_by_text() -> None:
+    place = parse_stream("kinesis://orders?region=eu-central-1&endpoint_url=http://127.0.0.1:4567")
+    assert (place.name, place.aws.region, place.aws.endpoint_url) == (
+        "orders",
+        "eu-central-1",
+        "http://127.0.0.1:4567",
+    )
+    arn = "arn:aws:kinesis:eu-central-1:123456789012:stream/orders"
+    assert parse_stream(f"kinesis://{arn}").name == "orders"
+    for text, said in [
+        ("kinesis://", "names no stream"),
+        ("kinesis://orders?access_key=a", "keys come from the environment"),
+        ("kinesis://orders?region", "behind the . stand options"),
+        ("kinesis://arn:aws:s3:::x", "is no ARN of a stream"),
+    ]:
+        with pytest.raises(ConfigError, match=said):
+            parse_stream(text)
+    assert bridge_name(None, "orders", "a topic") == "orders.a-topic"
+    with pytest.raises(ConfigError, match="letters, digits"):
+        bridge_name("a/b", "orders", "topic")
