@@ -117,10 +117,7 @@ class ClusterClient:
                 continue
             if topic.error not in _NOT_READY:
                 raise ApiError.for_code(topic.error, f"topic {name}")
-            topic_id = UUID(bytes=topic.topic_id)
-            found[name] = TopicDescription(
-                str(topic_id) if topic_id.int else "", tuple(topic.partitions)
-            )
+            found[name] = TopicDescription(_id_text(topic.topic_id), tuple(topic.partitions))
         return found
 
     def offsets(
@@ -206,6 +203,10 @@ class ClusterClient:
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
+
+
+def _id_text(topic_id: bytes) -> str:
+    return str(UUID(bytes=topic_id)) if any(topic_id) else ""
 
 
 def mean_bytes(records: Buffer) -> float | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -149,9 +150,9 @@ class HistoryClient:
             start = wanted.start
             for file in self.archived(wanted.topic_partition):
                 if start + PIECE_OFFSETS <= file.end < wanted.end:
-                    pieces.append(OffsetRange(wanted.topic_partition, start, file.end))
+                    pieces.append(replace(wanted, start=start, end=file.end))
                     start = file.end
-            pieces.append(OffsetRange(wanted.topic_partition, start, wanted.end))
+            pieces.append(replace(wanted, start=start))
         return pieces
 
     def lost(self, ranges: Sequence[OffsetRange]) -> str | None:
@@ -219,12 +220,12 @@ def _records(
     hot: list[OffsetRange] = []  # read together, as long as nothing archived lies between
     for wanted in task.ranges:
         topic, partition = wanted.topic_partition
-        source = Source(topic, ids.get(topic, ""), partition)
+        source = Source(topic, wanted.topic_id or ids.get(topic, ""), partition)
         position, vanished = wanted.start, 0
         while position < wanted.end:
             file, end = _piece(history.files(source), position, wanted.end)
             if file is None:
-                hot.append(OffsetRange(wanted.topic_partition, position, end))
+                hot.append(replace(wanted, start=position, end=end))
                 position = end
                 continue
             if hot:

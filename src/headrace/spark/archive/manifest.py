@@ -100,7 +100,7 @@ def write_task(
 ) -> Iterator[WrittenFile]:
     """Copy ranges of partitions to files, one after the other."""
     for source, start, end in ranges:
-        wanted = ReadTask([OffsetRange(source.topic_partition, start, end)])
+        wanted = ReadTask([OffsetRange(source.topic_partition, start, end, source.topic_id)])
         yield from write_range(target, source, start, end, read_task(client, wanted, options))
 
 

@@ -70,7 +70,9 @@ def batch_ranges(client: SourceClient, options: SourceOptions) -> list[OffsetRan
     wanted = select(options.selection, topology)
     start = start_positions(client, options, wanted, lost, beyond)
     end = end_positions(client, options, wanted, lost)
-    ranges = [OffsetRange(each, start[each], end[each]) for each in wanted]
+    ranges = [
+        OffsetRange(each, start[each], end[each], topology[each.topic].topic_id) for each in wanted
+    ]
     for each_range in ranges:
         if each_range.size < 0 and options.starting != "earliest":
             raise ConfigError(

@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 from headrace.clients.blocking import FetchedPartition, FetchPosition
 from headrace.errors import ApiError, CorruptRecordError, ErrorCode, TransportError
 from headrace.records.batch import HEADER_SIZE, LOG_OVERHEAD, MIN_BATCH_LENGTH
-from headrace.spark.cluster import SourceClient
+from headrace.spark.cluster import SourceClient, ask_again
 from headrace.spark.options.source import EARLIEST, LATEST, SourceOptions
-from headrace.spark.source.offsets import DataLossError, OffsetRange
+from headrace.spark.source.offsets import DataLossError, OffsetRange, Topology, changed_id
 from headrace.types import Buffer
 
 log = logging.getLogger(__name__)
@@ -123,6 +123,7 @@ def fetch_ranges(
         TransportError: No broker answered in time.
     """
     cursors = deque(_Cursor(number, wanted) for number, wanted in enumerate(ranges))
+    _pass_over_others(client, cursors, options)
     deadline, advanced = 0.0, True
     while cursors:
         head = cursors[0]
@@ -212,16 +213,49 @@ def _skip_lost(
         return position  # its answer is out of date by now
     if position < first:
         resume = min(first, wanted.end)
-        what = (
-            f"offsets {position} to {resume - 1} of {each} were removed before they were read "
-            f"(the log starts at {first})"
-        )
+        why = f"were removed before they were read (the log starts at {first})"
     else:
         resume = wanted.end
-        what = (
-            f"offsets {position} to {resume - 1} of {each} do not exist any more "
-            f"(the log ends at {after}: it was truncated, or the topic was created again)"
+        why = (
+            f"do not exist any more (the log ends at {after}: it was truncated, or the topic was "
+            "created again)"
         )
+    return _skip(wanted, position, resume, why, options)
+
+
+def _pass_over_others(
+    client: SourceClient, cursors: Iterable[_Cursor], options: SourceOptions
+) -> None:
+    """Pass over the ranges of topics that were created again since they were planned; records of others lie there now.
+
+    Fetches go by a topic's name, so that only its metadata tells.
+
+    Raises:
+        DataLossError: There are such, and `failOnDataLoss` is true.
+    """
+    planned = {each.wanted.topic_partition.topic: each.wanted.topic_id for each in cursors}
+    names = [name for name in sorted(planned) if planned[name]]
+    if not names:
+        return
+
+    def changed(found: Topology) -> set[str]:
+        return {name for name, each in found.items() if changed_id(planned[name], each.topic_id)}
+
+    others = changed(ask_again(lambda: client.topology(names), lambda found: not changed(found)))
+    for each in cursors:
+        wanted = each.wanted
+        if wanted.topic_partition.topic in others:
+            why = "are gone (the topic was deleted and created again)"
+            each.position = _skip(wanted, wanted.start, wanted.end, why, options)
+
+
+def _skip(wanted: OffsetRange, position: int, resume: int, why: str, options: SourceOptions) -> int:
+    """Return where to resume if lost records are no error.
+
+    Raises:
+        DataLossError: They are.
+    """
+    what = f"offsets {position} to {resume - 1} of {wanted.topic_partition} {why}"
     if options.fail_on_data_loss:
         raise DataLossError(what)
     log.warning("%s; going on without them (failOnDataLoss=false)", what)

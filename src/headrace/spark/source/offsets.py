@@ -59,6 +59,8 @@ class OffsetRange:
     topic_partition: TopicPartition
     start: int
     end: int
+    topic_id: str = field(default="", compare=False)
+    """Of the topic as it was planned; "" where brokers do not tell."""
 
     @property
     def size(self) -> int:
@@ -214,7 +216,7 @@ def plan(start: StreamOffsets, end: StreamOffsets) -> tuple[list[OffsetRange], l
         if changed_id(start.topic_ids.get(each.topic, ""), end.topic_ids.get(each.topic, "")):
             first = 0
         if stop > first:
-            ranges.append(OffsetRange(each, first, stop))
+            ranges.append(OffsetRange(each, first, stop, end.topic_ids.get(each.topic, "")))
         elif stop < first:
             lost.append(f"the end of {each} moved back from offset {first} to {stop}")
     return ranges, lost

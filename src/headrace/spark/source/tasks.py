@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from pyspark.sql.datasource import InputPartition
 
@@ -71,7 +72,7 @@ def _cut(whole: OffsetRange, pieces: int) -> list[OffsetRange]:
     for done in range(pieces):
         end = start + (whole.end - start) // (pieces - done)
         if end > start:
-            cut.append(OffsetRange(whole.topic_partition, start, end))
+            cut.append(replace(whole, start=start, end=end))
         start = end
     return cut
 

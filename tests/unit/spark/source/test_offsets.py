@@ -58,7 +58,9 @@ def test_the_json_is_sparks_with_one_extra_key() -> None:
                 '{"a": {"0": 1}, "$headrace": {"version": 2, "topicIds": {"a": "id-a"}, '
                 '"epochs": {"a": 7}, "tasks": {"cores": 2, "max_records": 5}}}'
             ),
-            StreamOffsets({A0: 1}, {"a": "id-a"}, None, {A0: 7}, Division(2, max_records=5, worth=20_000)),
+            StreamOffsets(
+                {A0: 1}, {"a": "id-a"}, None, {A0: 7}, Division(2, max_records=5, worth=20_000)
+            ),
         ),
     ],
 )

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import InputPartition
 from headrace.errors import ApiError, ErrorCode, TransportError
 from headrace.spark.options.source import SourceOptions, source_options
 from headrace.spark.source.batch import HeadraceBatchReader
-from headrace.spark.source.offsets import DataLossError, OffsetRange
+from headrace.spark.source.offsets import DataLossError, OffsetRange, TopicDescription
 from headrace.spark.source.reading import joined, read_ranges, read_task
 from headrace.spark.source.schema import arrow_schema
 from headrace.spark.source.tasks import ReadTask
@@ -91,6 +91,26 @@ def test_a_log_that_was_cut_off_is_an_error_or_passed_over(cluster: FakeCluster)
     with pytest.raises(DataLossError, match=r"offsets 25 to 29 of a-0 do not exist .* ends at 20"):
         offsets(cluster, 25, 30)
     assert offsets(cluster, 25, 30, options(fail_on_data_loss=False)) == []
+
+
+def test_a_topic_that_was_created_again_is_not_read_in_the_place_of_the_old_one(
+    cluster: FakeCluster,
+) -> None:
+    planned = [OffsetRange(A0, 0, 20, "id-a"), OffsetRange(TopicPartition("b", 0), 0, 5, "id-b")]
+    cluster.grow("b", 0, 5)
+
+    def read(given: SourceOptions) -> list[str]:
+        batches = read_ranges(cluster, planned, given)
+        return [name for batch in batches for name in batch.column("topic").to_pylist()]
+
+    cluster.stale = [{"a": TopicDescription("id-old", (0,))}]
+    assert len(read(options())) == 25
+    cluster.ids["a"] = "id-new"
+    with pytest.raises(
+        DataLossError, match=r"offsets 0 to 19 of a-0 are gone \(the topic was deleted"
+    ):
+        read(options())
+    assert read(options(fail_on_data_loss=False)) == ["b"] * 5
 
 
 def test_records_that_never_come_are_not_waited_for_endlessly(cluster: FakeCluster) -> None:

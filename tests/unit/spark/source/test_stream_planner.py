@@ -353,6 +353,15 @@ def test_an_empty_topic_is_an_empty_first_batch_and_then_nothing(cluster: FakeCl
     assert planner.tasks(place, place) == []
 
 
+def test_tasks_know_which_topic_they_read(cluster: FakeCluster) -> None:
+    planner = StreamPlanner(cluster, options(min_partitions=3))
+    start = planner.initial()
+
+    tasks = planner.tasks(start, planner.latest(start))
+
+    assert {wanted.topic_id for task in tasks for wanted in task.ranges} == {"id-a"}
+
+
 def described(*partitions: int, topic_id: str = "id-a") -> dict[str, TopicDescription]:
     return {"a": TopicDescription(topic_id, partitions)}
 
