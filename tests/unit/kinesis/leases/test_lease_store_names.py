@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,15 @@ def test_capacity_and_tags() -> None:
 def test_what_names_nothing_is_refused(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         open_store(text)
+
+
+def test_every_name_is_documented() -> None:
+    page = (Path(__file__).resolve().parents[4] / "docs" / "kinesis-leases.md").read_text()
+    table = page.partition("| name | |")[2].partition("\n\n")[0]
+    documented = set(
+        re.findall(r"`([a-zA-Z_.]+)`", "".join(re.findall(r"^\| (.*?) \|", table, re.MULTILINE)))
+    )
+    with pytest.raises(ConfigError) as caught:
+        open_store("dynamodb://leases?unknown=1")
+    known = str(caught.value).partition("is none of ")[2].split(", ")
+    assert documented == set(known)

@@ -31,9 +31,15 @@ def test_memory(check: Check) -> None:
     asyncio.run(check(lambda: MemoryLeaseStore(name)))
 
 
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One file for all checks, which have groups of their own: to create one takes longer than most of them."""
+    return tmp_path_factory.mktemp("leases") / "some" / "where" / "leases.db"
+
+
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_sqlite(check: Check, tmp_path: Path) -> None:
-    asyncio.run(check(lambda: SqliteLeaseStore(tmp_path / "some" / "where" / "leases.db")))
+def test_sqlite(check: Check, path: Path) -> None:
+    asyncio.run(check(lambda: SqliteLeaseStore(path)))
 
 
 def test_memory_without_a_name_is_private() -> None:
