@@ -167,5 +167,6 @@ def _lease_settings(duration_ms: int, scan_ms: int | None) -> LeaseSettings:
         margin_ms=duration_ms // 10,
         scan_ms=scan_ms or third_ms,
         call_timeout_ms=min(5_000, third_ms),
+        checkpoint_ms=min(1_000, third_ms),
         retry_ms=min(1_000, duration_ms // 10),
     )

@@ -287,10 +287,12 @@ def test_what_is_read_ahead_is_bounded_and_a_slow_handler_loses_nothing(aws: Fak
         team.before = wait
         hand = team.join("a")
         await team.wait_for(lambda: hand.app.counters["handle"].in_flight > 0)
-        await asyncio.sleep(1)
-        asked = aws.kinesis.calls.count("GetRecords")
-        await asyncio.sleep(1)
-        assert aws.kinesis.calls.count("GetRecords") <= asked + 1  # it waits for room
+        before = -1
+        async with asyncio.timeout(15):  # until it waits for room
+            while before != (asked := aws.kinesis.calls.count("GetRecords")):
+                before = asked
+                await asyncio.sleep(1.5)
+        assert len(team.handled) == 0
         released.set()
         await team.wait_for_values(60)
         await team.leave()

@@ -91,9 +91,7 @@ class StreamConsumer:
     # What a worker needs of a source
 
     begins_late = False
-    """Where a group begins is kept with the first lease."""
     commit_timeout_s = 0.0
-    """A checkpoint waits for nothing: the member writes it."""
 
     async def begin(self, listener: Listener) -> None:
         """Connect, and become a member.
@@ -171,7 +169,14 @@ class StreamConsumer:
     def _hand_out(self, shard: Shard, records: list[StreamRecord], limit: int) -> None:
         if shard.has_records and self.valid(shard.name):
             records += shard.hand_out(limit - len(records))
+        self._balance(shard)
         self._look_for_end(shard)
+
+    def _balance(self, shard: Shard) -> None:
+        """Take over more of a shard, or for now nothing."""
+        if shard.is_read and shard.held_back == shard.wants_more:
+            shard.held_back = not shard.wants_more
+            (self._ahead.pause if shard.held_back else self._ahead.resume)(shard.key)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Hand out no records of these shards; reading ahead stops when it is full."""
@@ -187,8 +192,7 @@ class StreamConsumer:
             if shard is None:
                 continue
             shard.paused = paused
-            if shard.is_read:
-                (self._ahead.pause if paused else self._ahead.resume)(shard.key)
+            self._balance(shard)
         self._news.set()
 
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
@@ -233,6 +237,8 @@ class StreamConsumer:
                 self._member.advance(shard.key, checkpoint)
                 shard.finish(position)
                 self._look_for_end(shard)
+            self._balance(shard)
+            self._news.set()
 
     async def caught_up(self) -> bool:
         """Whether every shard is this member's, and has nothing that was not handed out; to be asked again and again.
@@ -283,7 +289,8 @@ class StreamConsumer:
         """Begin to read a shard."""
         assert self._readers is not None, "it has begun"
         reader = self._readers.open(lease, lease.checkpoint)
-        shard = Shard(lease, self._names[lease.key.stream], reader)
+        limit_bytes = self._streams.reading.shard_bytes
+        shard = Shard(lease, self._names[lease.key.stream], reader, limit_bytes)
         self._shards[shard.name] = shard
         self._order.append(shard.name)
         self._ahead.add(shard.key, reader)
@@ -376,8 +383,7 @@ class StreamConsumer:
         shard.read_by(self._readers.open(shard.lease, shard.read_to))
         shard.is_read = True
         self._ahead.add(shard.key, shard.reader)
-        if shard.paused:
-            self._ahead.pause(shard.key)
+        self._balance(shard)
 
     def _fetched(self, key: LeaseKey, size_bytes: int) -> None:
         self._news.set()

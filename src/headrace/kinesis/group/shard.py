@@ -17,14 +17,16 @@ from headrace.types import TopicPartition
 class Shard:
     """The records of one shard, from the reader to the checkpoint."""
 
-    def __init__(self, lease: Lease, stream: str, reader: WatchedReader) -> None:
+    def __init__(self, lease: Lease, stream: str, reader: WatchedReader, limit_bytes: int) -> None:
         """Begin behind the checkpoint of a lease.
 
         Args:
             lease: The lease.
             stream: The stream's name.
             reader: Where records come from.
+            limit_bytes: How much may be handed out that is not finished; one record may go beyond it.
         """
+        self._limit_bytes = limit_bytes
         self.lease = lease
         self.key = lease.key
         self.name = TopicPartition(stream, partition_of(lease.key.shard))
@@ -36,6 +38,8 @@ class Shard:
         self.paused = False
         self.is_read = True
         """Whether there is a reader at work."""
+        self.held_back = False
+        """Whether nothing is taken over from it for now."""
         self.leaving: asyncio.Task[None] | None = None
         """It goes, or has ended: nothing more is handed out, and this waits for what was."""
         self.end: Fetched | None = None
@@ -43,6 +47,7 @@ class Shard:
         self._waiting: deque[KinesisRecord] = deque()
         self._handed: deque[tuple[int, KinesisRecord]] = deque()
         """With their offsets; handed out and not finished, or behind one that is not."""
+        self._handed_bytes = 0
         self._count = 0
 
     # Records in, records out
@@ -56,13 +61,17 @@ class Shard:
 
     def hand_out(self, limit: int) -> list[StreamRecord]:
         """Return the next records, at most so many."""
-        return [self._next() for _ in range(min(limit, len(self._waiting)))]
+        records: list[StreamRecord] = []
+        while self._waiting and len(records) < limit and not self.is_full:
+            records.append(self._next())
+        return records
 
     def _next(self) -> StreamRecord:
         record = self._waiting.popleft()
         offset = offset_of(record.sequence_number, record.sub_sequence)
         self.position = offset + 1
         self._handed.append((offset, record))
+        self._handed_bytes += len(record.data)
         key = record.partition_key.encode()
         return StreamRecord(
             *self.name, offset, record.timestamp_ms, key, record.data, (), self.lease.epoch
@@ -71,7 +80,17 @@ class Shard:
     @property
     def has_records(self) -> bool:
         """Whether there is something to hand out."""
-        return bool(self._waiting) and not self.paused and self.leaving is None
+        return bool(self._waiting) and not self.paused and not self.is_full and not self.leaving
+
+    @property
+    def is_full(self) -> bool:
+        """Whether much was handed out that is not finished."""
+        return self._handed_bytes >= self._limit_bytes
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether what was fetched next is to be taken over."""
+        return not (self._waiting or self.paused or self.is_full)
 
     @property
     def is_over(self) -> bool:
@@ -102,18 +121,23 @@ class Shard:
     def finish(self, position: int) -> None:
         """Take that everything before a position is finished."""
         while self._handed and self._handed[0][0] < position:
-            self.finished = self._handed.popleft()[1].checkpoint
+            record = self._handed.popleft()[1]
+            self.finished = record.checkpoint
+            self._handed_bytes -= len(record.data)
 
     def take_back(self, offset: int) -> None:
         """Take back what was handed out from an offset on: it is handed out again."""
         while self._handed and self._handed[-1][0] >= offset:
-            self._waiting.appendleft(self._handed.pop()[1])
+            record = self._handed.pop()[1]
+            self._handed_bytes -= len(record.data)
+            self._waiting.appendleft(record)
         self.position = offset
 
     def read_by(self, reader: WatchedReader) -> None:
         """Take records from another reader, which begins at `read_to`."""
         self.reader = reader
         self._count = 0
+        self.held_back = False
 
     @property
     def read_to(self) -> Checkpoint:
