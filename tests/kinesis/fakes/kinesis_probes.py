@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import warnings
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -346,16 +348,28 @@ async def the_first_event_of_fan_out(peer: KinesisPeer) -> Any:
             ShardId=FIRST,
             StartingPosition={"Type": "TRIM_HORIZON"},
         )
+        async for event in pushed["EventStream"]:
+            pushed["EventStream"].close()
+            return datas(event["SubscribeToShardEvent"])
     except Exception as error:  # noqa: BLE001 - whatever the server makes of it
-        return type(error).__name__
-    async for event in pushed["EventStream"]:
-        pushed["EventStream"].close()
-        return datas(event["SubscribeToShardEvent"])
-    return None
+        refusal = type(error).__name__
+    else:
+        return None
+    _collect_connections()
+    return refusal
+
+
+def _collect_connections() -> None:
+    """Let go of the connection whose answer botocore could not read; it leaves it to the collector, which warns."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 PROBES: Final[list[Probe]] = [
     probe
     for name, probe in list(globals().items())
-    if callable(probe) and getattr(probe, "__module__", "") == __name__ and name != "datas"
+    if callable(probe)
+    and getattr(probe, "__module__", "") == __name__
+    and name not in {"datas", "_collect_connections"}
 ]

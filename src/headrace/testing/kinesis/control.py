@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from headrace.testing.kinesis.calls import Call
-from headrace.testing.kinesis.errors import AwsError, in_use, invalid
+from headrace.testing.kinesis.errors import AwsError, in_use, invalid, malformed
 from headrace.testing.kinesis.limits import KIB
 from headrace.testing.kinesis.stream import ACCOUNT, ACTIVE, CREATING, DELETING, UPDATING, Stream
 from headrace.testing.kinesis.world import World
 
 _MODE: Final = "StreamModeDetails"
+_MODES: Final = frozenset({"PROVISIONED", "ON_DEMAND"})
 _ON_DEMAND_SHARDS: Final = 4
 _DEFAULT_PAGE: Final = 100
 _SHORTEST_RETENTION_HOURS: Final = 24
@@ -24,7 +25,7 @@ def create_stream(world: World, call: Call) -> None:
     world.settle(call.now_ms)
     if name in world.streams:
         raise in_use(f"Stream {name} under account {ACCOUNT} already exists.")
-    mode = request.get(_MODE, {}).get("StreamMode", "PROVISIONED")
+    mode = _mode(request.get(_MODE, {}))
     shards = request.get("ShardCount", _ON_DEMAND_SHARDS if mode == "ON_DEMAND" else None)
     if shards is None:
         raise invalid("ShardCount must be specified for a stream of mode PROVISIONED.")
@@ -32,6 +33,15 @@ def create_stream(world: World, call: Call) -> None:
     stream.max_record_bytes = request.get("MaxRecordSizeInKiB", KIB) * KIB
     world.streams[name] = stream
     world.begin(stream, CREATING, call.now_ms, stream.build)
+
+
+def _mode(details: dict[str, str]) -> str:
+    mode = details.get("StreamMode", "PROVISIONED")
+    if mode not in _MODES:
+        raise malformed(
+            mode, "streamModeDetails.streamMode", "satisfy enum value set: [PROVISIONED, ON_DEMAND]"
+        )
+    return mode
 
 
 def delete_stream(world: World, call: Call) -> None:
@@ -151,7 +161,7 @@ def update_stream_mode(world: World, call: Call) -> None:
     """Change between provisioned and on demand."""
     stream = world.stream(call)
     stream.require_active()
-    stream.mode = call.request[_MODE]["StreamMode"]
+    stream.mode = _mode(call.request[_MODE])
 
 
 def start_encryption(world: World, call: Call) -> None:

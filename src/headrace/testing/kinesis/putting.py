@@ -117,7 +117,12 @@ def _store(world: World, stream: Stream, entry: Entry, now_ms: int) -> int | Non
     if not entry.shard.put_budget.take(now_ms, entry.size, world.limits):
         return None
     return entry.shard.append(
-        stream.next_record(), now_ms, entry.data, entry.size, entry.partition_key
+        stream.next_record(),
+        now_ms,
+        entry.data,
+        entry.size,
+        partition_key=entry.partition_key,
+        is_encrypted=stream.key_id is not None,
     )
 
 

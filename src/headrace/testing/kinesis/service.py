@@ -130,7 +130,16 @@ def replied(answer: dict[str, object] | bytes | None) -> Reply:
 
 
 def _decode(body: bytes) -> dict[str, Any]:
+    """Return the members of a request; one that is null is not there."""
     try:
-        return msgspec.json.decode(body or b"{}", type=dict[str, Any])
+        return _present(msgspec.json.decode(body or b"{}", type=dict[str, Any]))
     except msgspec.MsgspecError as error:
         raise AwsError("SerializationException", f"not a JSON object: {error}") from error
+
+
+def _present(members: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: _present(value) if isinstance(value, dict) else value
+        for name, value in members.items()
+        if value is not None
+    }

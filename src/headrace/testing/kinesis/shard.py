@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from headrace.core.lease.lease import HashRange
 from headrace.testing.kinesis.limits import PutBudget, ReadBudget, Window
 from headrace.testing.kinesis.numbers import LAST_COUNTER, sequence_number
+
+_ENCRYPTED: Final = b',"EncryptionType":"KMS"'
 
 
 class Slice(NamedTuple):
@@ -75,7 +77,16 @@ class Shard:
             return None
         return self._sequence(LAST_COUNTER, self.closed_ms)
 
-    def append(self, counter: int, now_ms: int, data: str, size: int, partition_key: str) -> int:
+    def append(
+        self,
+        counter: int,
+        now_ms: int,
+        data: str,
+        size: int,
+        *,
+        partition_key: str,
+        is_encrypted: bool = False,
+    ) -> int:
         """Take a record in.
 
         Args:
@@ -84,6 +95,7 @@ class Shard:
             data: Its bytes in base64.
             size: How many bytes it counts, partition key included.
             partition_key: Its key.
+            is_encrypted: Whether readers are told that it was encrypted.
 
         Returns:
             Its sequence number.
@@ -92,8 +104,8 @@ class Shard:
         stamp = b"%d.%03d" % divmod(now_ms, 1000)
         key = msgspec.json.encode(partition_key)
         self._bodies.append(
-            b'{"SequenceNumber":"%d","ApproximateArrivalTimestamp":%b,"Data":"%b","PartitionKey":%b}'
-            % (sequence, stamp, data.encode(), key)
+            b'{"SequenceNumber":"%d","ApproximateArrivalTimestamp":%b,"Data":"%b","PartitionKey":%b%b}'
+            % (sequence, stamp, data.encode(), key, _ENCRYPTED if is_encrypted else b"")
         )
         self._sequences.append(sequence)
         self._times_ms.append(now_ms)

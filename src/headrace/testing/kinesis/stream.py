@@ -13,6 +13,7 @@ from headrace.testing.kinesis.shard import Shard
 
 ACCOUNT: Final = "000000000000"
 HOUR_MS: Final = 3_600_000
+_NEVER: Final = 1 << 62
 CREATING: Final = "CREATING"
 ACTIVE: Final = "ACTIVE"
 UPDATING: Final = "UPDATING"
@@ -50,6 +51,7 @@ class Stream:
         self._records = 0
         self._due: tuple[int, Callable[[int], object]] | None = None
         self._wanted = shards
+        self._first_closed_ms = _NEVER
 
     def begin(self, status: str, until_ms: int, then: Callable[[int], object]) -> None:
         """Change: with this status until a time, when the rest is done."""
@@ -69,6 +71,14 @@ class Stream:
             then(done_ms)
             if self.status != DELETING:
                 self.status = ACTIVE
+            self._note_closed()
+        if self._first_closed_ms < self.horizon_ms(now_ms):
+            self.shards = {each.number: each for each in self.listed(now_ms)}
+            self._note_closed()
+
+    def _note_closed(self) -> None:
+        closed = [shard.closed_ms for shard in self.shards.values() if shard.closed_ms is not None]
+        self._first_closed_ms = min(closed, default=_NEVER)
 
     def horizon_ms(self, now_ms: int) -> int:
         """Return when the oldest records arrived that are kept."""

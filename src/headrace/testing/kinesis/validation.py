@@ -42,6 +42,7 @@ _PATTERNS: Final = {
     ),
     "NewStartingHashKey": re.compile(r"0|[1-9]\d{0,38}", re.ASCII),
     "ExplicitHashKey": re.compile(r"0|[1-9]\d{0,38}", re.ASCII),
+    "SequenceNumber": re.compile(r"0|[1-9]\d{0,128}", re.ASCII),
     "StartingSequenceNumber": re.compile(r"0|[1-9]\d{0,128}", re.ASCII),
     "ShardIterator": re.compile(r".{1,512}", re.DOTALL),
 }
@@ -72,6 +73,20 @@ _FILTERS: Final = frozenset(
 )
 
 
+_TYPES: Final[Mapping[str, type | tuple[type, ...]]] = {
+    **dict.fromkeys(_PATTERNS, str),
+    **dict.fromkeys(_NUMBERS, int),
+    **dict.fromkeys(_CHOICES, str),
+    **dict.fromkeys(("Data", "ExclusiveStartStreamName", "KeyId", "NextToken"), str),
+    **dict.fromkeys(("PartitionKey", "StreamMode", "Type"), str),
+    **dict.fromkeys(("ShardFilter", "StartingPosition", "StreamModeDetails"), dict),
+    **dict.fromkeys(("StreamCreationTimestamp", "Timestamp"), (int, float)),
+    "Records": list,
+    "RetentionPeriodHours": int,
+}
+_UNKNOWN: Final = frozenset({"DryRun", "StreamId"})
+
+
 def validate(operation: str, request: dict[str, Any]) -> None:
     """Refuse members that are missing or not what they must be.
 
@@ -81,8 +96,7 @@ def validate(operation: str, request: dict[str, Any]) -> None:
     for member in REQUIRED.get(operation, ()):
         if request.get(member) is None:
             raise malformed(None, member, "not be null")
-    for member, value in request.items():
-        _check(member, value)
+    _check_all(request)
     chosen = request.get("ShardFilter")
     if chosen is not None and chosen.get("Type") not in _FILTERS:
         raise malformed(
@@ -92,15 +106,30 @@ def validate(operation: str, request: dict[str, Any]) -> None:
         )
 
 
+def _check_all(members: dict[str, Any]) -> None:
+    for member, value in members.items():
+        if value is not None:
+            _check_type(member, value)
+            _check(member, value)
+
+
+def _check_type(member: str, value: Any) -> None:
+    if member in _UNKNOWN:
+        raise AwsError("ValidationException", f"the fake does not know {member}")
+    wanted = _TYPES.get(member, object)
+    if not isinstance(value, wanted) or (wanted is not object and isinstance(value, bool)):
+        raise AwsError("SerializationException", f"{member}: {value!r} is of another type")
+    if isinstance(value, dict):
+        _check_all(value)
+    if isinstance(value, list) and not all(isinstance(each, dict) for each in value):
+        raise AwsError("SerializationException", "Records: not all of them are structures")
+
+
 def _check(member: str, value: Any) -> None:
-    if value is None:
-        return
     if (pattern := _PATTERNS.get(member)) is not None:
-        _require_type(member, value, str)
         if not pattern.fullmatch(value):
             raise malformed(value, member, f"satisfy regular expression pattern: {pattern.pattern}")
     elif (bounds := _NUMBERS.get(member)) is not None:
-        _require_type(member, value, int)
         if value < bounds[0]:
             raise malformed(value, member, f"have value greater than or equal to {bounds[0]}")
         if value > bounds[1]:
@@ -108,11 +137,4 @@ def _check(member: str, value: Any) -> None:
     elif member in _CHOICES and value not in _CHOICES[member]:
         raise malformed(
             value, member, f"satisfy enum value set: [{', '.join(sorted(_CHOICES[member]))}]"
-        )
-
-
-def _require_type(member: str, value: Any, kind: type) -> None:
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise AwsError(
-            "SerializationException", f"{member}: {value!r} cannot be converted to {kind.__name__}"
         )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.testing.kinesis import AwsError, FakeKinesis
-from tests.unit.testing.kinesis.asking import FIRST, ask, fake
+from tests.unit.testing.kinesis.asking import FIRST, ask, fake, get, iterator
 
 
 def numbers(kinesis: FakeKinesis, **members: Any) -> list[int]:
@@ -70,8 +70,13 @@ def test_a_closed_shard_is_forgotten_with_its_records() -> None:
     kinesis.split("orders", FIRST)
     kinesis.advance(24 * 3_600_000)
     assert numbers(kinesis) == [0, 1, 2]
+    token = iterator(kinesis)
     kinesis.advance(1)
     assert numbers(kinesis) == [1, 2]
+    with pytest.raises(AwsError, match="ResourceNotFoundException: Could not find shard"):
+        iterator(kinesis)
+    with pytest.raises(AwsError, match="ResourceNotFoundException"):
+        get(kinesis, token)
 
 
 def test_a_stream_is_found_by_its_arn_and_told_from_the_one_before() -> None:

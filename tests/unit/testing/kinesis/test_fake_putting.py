@@ -120,3 +120,13 @@ def test_what_the_test_itself_writes_meets_no_limit_no_fault_and_no_log() -> Non
     assert [record.data for record in stored] == [b"%d" % number for number in range(1100)]
     assert stored[0].approximate_arrival_timestamp * 1000 == kinesis.clock.now_ms()
     assert kinesis.calls.count() == 0
+
+
+def test_records_say_that_they_were_encrypted() -> None:
+    kinesis = fake()
+    kinesis.put("orders", b"plain")
+    kinesis.call("StartStreamEncryption", StreamName="orders", EncryptionType="KMS", KeyId="alias")
+    told = ask(kinesis, "PutRecord", StreamName="orders", **entry(b"secret"))
+    records = get(kinesis, iterator(kinesis))["Records"]
+    kinds = [each.get("EncryptionType") for each in (told, *records)]
+    assert kinds == ["KMS", None, "KMS"]

@@ -16,6 +16,7 @@ from headrace.testing.kinesis.service import Service, replied
 
 Operation = Callable[[Tables, Call], dict[str, object]]
 
+_IGNORED: Final = frozenset({"SSESpecification", "DeletionProtectionEnabled"})
 _EXPRESSIONS: Final = frozenset({"ExpressionAttributeNames", "ExpressionAttributeValues"})
 _CONDITION: Final = _EXPRESSIONS | {
     "ConditionExpression",
@@ -54,6 +55,28 @@ OPERATIONS: Final[Mapping[str, tuple[Operation, frozenset[str]]]] = {
     "UpdateItem": (writing.update_item, _CONDITION | {"Key", "UpdateExpression"}),
 }
 """What is done, and which members of the request are understood besides TableName."""
+
+
+_TYPES: Final[Mapping[str, type]] = {
+    **dict.fromkeys(("Item", "Key", "ExclusiveStartKey", "ProvisionedThroughput"), dict),
+    **dict.fromkeys(_EXPRESSIONS, dict),
+    **dict.fromkeys(("AttributeDefinitions", "KeySchema", "Tags"), list),
+    **dict.fromkeys(("ConsistentRead", "ScanIndexForward"), bool),
+    "Limit": int,
+}
+"""Of the members that are no text."""
+
+
+def _check_types(request: dict[str, Any]) -> None:
+    for member, value in request.items():
+        wanted = _TYPES.get(member, str)
+        right = isinstance(value, wanted) and (wanted is bool or not isinstance(value, bool))
+        if member in _IGNORED or right:
+            continue
+        raise AwsError("SerializationException", f"{member}: {value!r} is of another type")
+    names = request.get("ExpressionAttributeNames", {})
+    if not all(isinstance(name, str) for name in names.values()):
+        raise AwsError("SerializationException", "ExpressionAttributeNames: a name is no text")
 
 
 class FakeDynamoDB(Service):
@@ -106,4 +129,5 @@ class FakeDynamoDB(Service):
             raise refused(
                 f"the fake does not know {', '.join(sorted(unknown))} of {call.operation}"
             )
+        _check_types(call.request)
         return replied(operation(self._tables, call))

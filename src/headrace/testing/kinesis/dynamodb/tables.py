@@ -97,17 +97,14 @@ def create_table(tables: Tables, call: Call) -> dict[str, object]:
 
 def _keys(request: dict[str, Any]) -> dict[str, str]:
     """Return the attributes of the key and their types, the hash key first."""
-    defined = {
-        each["AttributeName"]: each["AttributeType"]
-        for each in request.get("AttributeDefinitions", [])
-    }
-    schema = request.get("KeySchema", [])
-    if [each["KeyType"] for each in schema] not in (["HASH"], ["HASH", "RANGE"]):
+    defined = dict(_pairs(request, "AttributeDefinitions", "AttributeType"))
+    schema = _pairs(request, "KeySchema", "KeyType")
+    if [kind for _, kind in schema] not in (["HASH"], ["HASH", "RANGE"]):
         raise refused(
-            "Invalid KeySchema: The first KeySchemaElement is not a HASH key type, or the "
-            "second is not a RANGE key type"
+            "Invalid KeySchema: The first KeySchemaElement is not a HASH key type, "
+            "or the second is not a RANGE key type"
         )
-    names = [each["AttributeName"] for each in schema]
+    names = [name for name, _ in schema]
     if set(defined) != set(names):
         raise wrong(
             "Number of attributes in KeySchema does not exactly match number of attributes "
@@ -116,6 +113,16 @@ def _keys(request: dict[str, Any]) -> dict[str, str]:
     if not set(defined.values()) <= {"S", "N", "B"}:
         raise refused("Member must satisfy enum value set: [B, N, S]")
     return {name: defined[name] for name in names}
+
+
+def _pairs(request: dict[str, Any], member: str, kind: str) -> list[tuple[str, str]]:
+    """Return names of attributes and what is said of each."""
+    found = []
+    for each in request.get(member, []):
+        if not isinstance(each, dict) or not {"AttributeName", kind} <= set(each):
+            raise refused(f"1 validation error detected: {member} needs AttributeName and {kind}")
+        found.append((str(each["AttributeName"]), str(each[kind])))
+    return found
 
 
 def describe_table(tables: Tables, call: Call) -> dict[str, object]:
@@ -127,6 +134,8 @@ def list_tables(tables: Tables, call: Call) -> dict[str, object]:
     """List tables by name."""
     after = call.request.get("ExclusiveStartTableName", "")
     limit = call.request.get("Limit", _PAGE)
+    if limit < 1:
+        raise refused("Member must have value greater than or equal to 1: Limit")
     names = sorted(
         name
         for name, table in tables.tables.items()
