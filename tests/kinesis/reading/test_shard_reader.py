@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from headrace.core.lease.checkpoint import SHARD_END, TRIM_HORIZON, Checkpoint, at_timestamp
 from headrace.core.lease.lease import HashRange
 from headrace.errors import ConfigError, KinesisError, StreamNotFoundError
+from headrace.kinesis.client.settings import AwsClient
 from headrace.kinesis.reading.records import KinesisRecord
 from headrace.testing.kinesis import Limits, drop_connection, empty, error, throttle
 from tests.kinesis.reading.harness import FIRST, lab, read_to_end, read_until, values
@@ -347,24 +350,50 @@ def test_a_sequence_number_of_another_stream_is_refused() -> None:
     asyncio.run(story())
 
 
+class Interrupting:
+    """A client whose every third call, or return of one, comes with the cancellation of who called."""
+
+    def __init__(self, client: AwsClient) -> None:
+        self.client = client
+        self.meta = client.meta
+        self.steps = 0
+
+    def __getattr__(self, operation: str) -> Callable[..., Awaitable[Any]]:
+        async def call(**arguments: Any) -> Any:
+            await self.step()
+            answer = await getattr(self.client, operation)(**arguments)
+            await self.step()
+            return answer
+
+        return call
+
+    async def step(self) -> None:
+        self.steps += 1
+        if not self.steps % 3:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+        await asyncio.sleep(0)
+
+
 def test_a_fetch_that_is_cancelled_anywhere_loses_and_repeats_nothing() -> None:
     async def story() -> None:
         async with lab() as it:
-            it.put(*numbered(12))
+            it.put(*numbered(24))
+            it.client = Interrupting(it.client)
             reader = it.reader(max_records=3)
             records: list[KinesisRecord] = []
-            patience = 1
-            while len(records) < 12:
+            cancelled = 0
+            while len(records) < 24:
                 task = asyncio.ensure_future(reader.fetch())
-                for _ in range(patience):
-                    await asyncio.sleep(0)
-                task.cancel()
                 await asyncio.wait({task})
+                cancelled += task.cancelled()
                 if not task.cancelled():
                     records += task.result().records
-                    patience = 1
-                patience += 13
-            assert values(records) == numbered(12)
+                if cancelled % 3 == 2:
+                    reader.restart()
+            assert values(records) == numbered(24)
+            assert cancelled >= 6
 
     asyncio.run(story())
 
