@@ -49,6 +49,15 @@ class _Bridge(Protocol):
     metavar="STORE",
     help=f"Where processes that share a stream keep leases: {_LEASES}. One process needs none.",
 )
+@click.option(
+    "--lease",
+    "lease_s",
+    type=click.FloatRange(min=2),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long after the end of a process others take its shards over.",
+)
 @click.option("--once", is_flag=True, help="End when everything is copied that is there.")
 @click.option(
     "--envelope",
@@ -107,7 +116,7 @@ def _into_topic(
     source: str, topic: str, brokers: str, properties: dict[str, Any], options: dict[str, Any]
 ) -> _Bridge:
     from headrace.cli._client_settings import general  # noqa: PLC0415 - not for `--help`
-    from headrace.kinesis.bridge.into_topic import IntoTopic, IntoTopicBridge  # noqa: PLC0415 - not for `--help`
+    from headrace.kinesis.bridge.into_topic import IntoTopic, IntoTopicBridge, lease_settings  # noqa: PLC0415 - not for `--help`
     from headrace.kinesis.bridge.names import bridge_name, parse_stream  # noqa: PLC0415 - as above
 
     place = parse_stream(source)
@@ -122,6 +131,7 @@ def _into_topic(
         name=bridge_name(options["name"], place.name, topic),
         start=_start(options["start"]),
         leases=options["leases"],
+        lease_settings=lease_settings(round(options["lease_s"] * 1000)),
         once=options["once"],
         properties=_plain(properties),
         client_properties=general(properties),

@@ -64,6 +64,18 @@ class IntoTopic:
         return f"__bridge.{self.name}"
 
 
+def lease_settings(duration_ms: int) -> LeaseSettings:
+    """Return settings for leases that last so long; the members of one bridge have to agree on it."""
+    return LeaseSettings(
+        duration_ms=duration_ms,
+        renew_ms=duration_ms // 3,
+        margin_ms=duration_ms // 10,
+        call_timeout_ms=duration_ms // 6,
+        scan_ms=duration_ms // 3,
+        list_ms=min(60_000, 2 * duration_ms),
+    )
+
+
 class IntoTopicBridge:
     """Copies; what a member of a group tells its listener."""
 

@@ -1,0 +1,149 @@
+"""`headrace bridge` in processes that are killed with SIGKILL and stopped with SIGTERM, over HTTP and TCP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.testing import Broker
+from headrace.testing.kinesis import FakeAws, Limits
+from tests.kinesis.bridge.world import committed_records
+
+PATIENCE_S = 40
+
+
+class Scene:
+    """A broker, AWS, and commands."""
+
+    def __init__(self, broker: Broker, aws: FakeAws) -> None:
+        self.broker = broker
+        self.aws = aws
+        self.processes: list[subprocess.Popen[str]] = []
+        self.sent = 0
+
+    def stream(self, name: str = "orders", region: str = "us-east-1") -> str:
+        return f"kinesis://{name}?region={region}&endpoint_url={self.aws.endpoint_url}"
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        mine = {"AWS_ACCESS_KEY_ID": "fake", "AWS_SECRET_ACCESS_KEY": "fake"}
+        command = [sys.executable, "-m", "headrace.cli", "bridge", *arguments]
+        process = subprocess.Popen(
+            [*command, "--bootstrap", self.broker.bootstrap],
+            env={**os.environ, **mine, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.processes.append(process)
+        return process
+
+    def run(self, *arguments: str, **environment: str) -> tuple[int, str, str]:
+        process = self.start(*arguments, **environment)
+        out, err = process.communicate(timeout=PATIENCE_S)
+        return process.returncode, out, err
+
+    def put(self, count: int) -> None:
+        for number in range(self.sent, self.sent + count):
+            self.aws.kinesis.put("orders", b"%d" % number, f"key-{number % 7}")
+        self.sent += count
+
+    def wait_for(self, records: int) -> None:
+        self.broker.wait_for(topic="orders", records=records, timeout_s=PATIENCE_S)
+
+    def check_once(self) -> None:
+        found = asyncio.run(committed_records(self.broker, "orders"))
+        for each in range(7):
+            values = [int(one.value) for one in found if one.key == b"key-%d" % each]
+            assert values == [number for number in range(self.sent) if number % 7 == each]
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    with FakeAws(limits=Limits().unthrottled(), region="us-east-1") as aws, Broker() as broker:
+        aws.kinesis.create_stream("orders", 2)
+        broker.create_topic("orders", partitions=2)
+        made = Scene(broker, aws)
+        yield made
+        for process in made.processes:
+            process.kill()
+            process.communicate()
+
+
+def test_processes_that_share_a_stream_and_are_killed_copy_it_once(
+    scene: Scene, tmp_path: Path
+) -> None:
+    shared = ["--leases", f"sqlite:///{tmp_path}/leases.db", "--lease", "3"]
+    first = scene.start(scene.stream(), "orders", *shared)
+    second = scene.start(scene.stream(), "orders", *shared)
+    scene.put(200)
+    scene.wait_for(100)
+    first.send_signal(signal.SIGKILL)
+    scene.aws.kinesis.split("orders", "shardId-000000000000")
+    scene.put(200)
+    scene.wait_for(300)
+    second.send_signal(signal.SIGKILL)
+    third = scene.start(scene.stream(), "orders", *shared)
+    scene.put(100)
+    scene.wait_for(450)
+    third.send_signal(signal.SIGTERM)
+    _, err = third.communicate(timeout=PATIENCE_S)
+    assert (third.returncode, "stopping" in err) == (0, True), err
+    code, out, err = scene.run(scene.stream(), "orders", "--once", "--format", "json")
+    assert code == 0, err
+    last: dict[str, Any] = json.loads(out.splitlines()[-1])
+    assert last["shards_ended"] == 1
+    scene.check_once()
+
+
+def test_a_topic_is_copied_back(scene: Scene) -> None:
+    scene.put(50)
+    assert scene.run(scene.stream(), "orders", "--once")[0] == 0
+    scene.aws.kinesis.create_stream("copies", 2)
+    back = ["orders", scene.stream("copies"), "--once", "--aggregate"]
+    code, _, err = scene.run(*back)
+    assert (code, err) == (0, "50 records, 90 bytes copied\n")
+    code, _, err = scene.run(*back)
+    assert (code, err) == (0, "0 records, 0 bytes copied\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["orders", "others"], 2, "one of FROM and TO is a topic"),
+        (["{stream}", "absent", "--once"], 2, "headrace topic create absent"),
+        (["kinesis://absent?region=us-east-1&endpoint_url={url}", "orders", "--once"], 1, "no stream 'absent'"),
+        (["kinesis://orders?region=eu-west-1&endpoint_url={url}", "orders", "--once"], 1, "in eu-west-1"),
+        (["{stream}", "orders", "--envelope"], 2, "bridges into a stream"),
+        (["orders", "{stream}", "--leases", "sqlite:///x"], 2, "a consumer group shares a topic"),
+        (["{stream}", "orders", "--start", "yesterday"], 2, "no checkpoint"),
+    ],
+)  # fmt: skip
+def test_wrong_use_says_what_to_do(
+    scene: Scene, arguments: list[str], code: int, said: str
+) -> None:
+    given = [each.format(stream=scene.stream(), url=scene.aws.endpoint_url) for each in arguments]
+    ended, _, err = scene.run(*given)
+    assert ended == code, err
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_missing_credentials_are_named(scene: Scene, tmp_path: Path) -> None:
+    none = {
+        "AWS_ACCESS_KEY_ID": "",
+        "AWS_SECRET_ACCESS_KEY": "",
+        "AWS_CONFIG_FILE": str(tmp_path / "none"),
+        "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "none"),
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    code, _, err = scene.run(scene.stream(), "orders", "--once", **none)
+    assert (code, "there are no AWS credentials" in err) == (2, True), err
