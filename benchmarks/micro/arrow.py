@@ -27,9 +27,9 @@ from headrace.records.builder import BatchBuilder
 from headrace.records.reader import read_records
 from headrace.spark.cluster import ClusterClient
 from headrace.spark.options.source import SourceOptions, source_options
-from headrace.spark.source import reading
 from headrace.spark.source.arrow import DEFAULT_MAX_ROWS, RangeDecoder
 from headrace.spark.source.offsets import OffsetRange
+from headrace.spark.source.reading import read_ranges
 from headrace.spark.source.schema import topic_schema
 from headrace.types import TopicPartition
 from tests.fixtures.targets import HeadraceServer
@@ -144,11 +144,10 @@ def read(bootstrap: str, size: int, count: int, compiled: Kernels | None) -> Ite
     """Read a topic as a task does."""
     given = {"kafka.bootstrap.servers": bootstrap, "subscribe": f"bench-{size}"}
     options: SourceOptions = source_options(given, streaming=False)
-    reading.__dict__["RangeDecoder"] = partial(RangeDecoder, compiled=compiled)  # for this run
     client = ClusterClient(options.client)
     wanted = OffsetRange(TopicPartition(f"bench-{size}", 0), 0, count)
     try:
-        yield from reading.read_range(client, wanted, options)
+        yield from read_ranges(client, [wanted], options, compiled=compiled)
     finally:
         client.close()
 

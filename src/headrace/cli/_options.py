@@ -17,9 +17,19 @@ if TYPE_CHECKING:
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
+format_option = click.option(
+    "--format",
+    "output_format",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="Output for people or for programs.",
+)
 
-_OPTIONS: Final = (
-    click.option(
+
+def bootstrap_option(what: str) -> Callable[..., Any]:
+    """Return the option that names brokers, and what they are for."""
+    return click.option(
         "-b",
         "--bootstrap",
         envvar="HEADRACE_BOOTSTRAP",
@@ -27,8 +37,12 @@ _OPTIONS: Final = (
         show_default=True,
         show_envvar=True,
         metavar="HOST:PORT,...",
-        help="Brokers to begin with.",
-    ),
+        help=what,
+    )
+
+
+_OPTIONS: Final = (
+    bootstrap_option("Brokers to begin with."),
     click.option(
         "--config-file",
         envvar="HEADRACE_CLIENT_CONFIG",
@@ -37,14 +51,7 @@ _OPTIONS: Final = (
         metavar="FILE",
         help="Client properties, e.g. security.protocol; a file that Kafka's own tools read.",
     ),
-    click.option(
-        "--format",
-        "output_format",
-        type=click.Choice(["table", "json"]),
-        default="table",
-        show_default=True,
-        help="Output for people or for programs.",
-    ),
+    format_option,
     click.option(
         "-X",
         "properties",

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import click
 
+from headrace.cli._options import format_option
 from headrace.cli._output import guarded, print_facts, print_json, print_table, say
 
 FILE_BYTES: Final = "128m"
@@ -63,15 +64,7 @@ def size_text(size: int) -> str:
 
 
 def _table_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    command = click.option(
-        "--format",
-        "output_format",
-        type=click.Choice(["table", "json"]),
-        default="table",
-        show_default=True,
-        help="Output for people or for programs.",
-    )(command)
-    return click.argument("table", metavar="DIR")(command)
+    return click.argument("table", metavar="DIR")(format_option(command))
 
 
 @click.command("files")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from headrace.cli._options import assignments, client_options
+from headrace.cli._options import assignments, client_options, format_option
 from headrace.cli._output import fail, guarded, print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -39,14 +39,6 @@ state_option = click.option(
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
     help="Where running pipelines are noted.  [default: ~/.local/state/headrace/pipelines]",
-)
-format_option = click.option(
-    "--format",
-    "output_format",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="Output for people or for programs.",
 )
 _FILE_OPTIONS: Final = (
     click.argument("file", type=click.Path(path_type=Path)),

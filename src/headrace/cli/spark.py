@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from headrace.cli._options import DEFAULT_BOOTSTRAP
+from headrace.cli._options import bootstrap_option, format_option
 from headrace.cli._output import guarded, print_json
 
 SETTINGS: Final = {
@@ -18,25 +18,9 @@ _ATTEMPTS: Final = "local[2,4]"
 
 
 @click.command("spark")
-@click.option(
-    "-b",
-    "--bootstrap",
-    envvar="HEADRACE_BOOTSTRAP",
-    default=DEFAULT_BOOTSTRAP,
-    show_default=True,
-    show_envvar=True,
-    metavar="HOST:PORT,...",
-    help="The brokers that Spark is to use; nothing is asked of them.",
-)
+@bootstrap_option("The brokers that Spark is to use; nothing is asked of them.")
 @click.option("--topic", default="TOPIC", show_default=True, help="A topic for the examples.")
-@click.option(
-    "--format",
-    "output_format",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="Output for people or for programs.",
-)
+@format_option
 @guarded
 def spark(*, bootstrap: str, topic: str, output_format: str) -> None:
     """Print options, settings and Maven coordinates for the PySpark that is installed here.

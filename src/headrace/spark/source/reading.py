@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from headrace.records.accel import Kernels, kernels
 from headrace.spark.cluster import SourceClient
 from headrace.spark.decode.step import decoded
 from headrace.spark.options.source import SourceOptions
@@ -32,11 +33,6 @@ def read_task(client: SourceClient, task: ReadTask, options: SourceOptions) -> I
     return decoded(read_ranges(client, task.ranges, options), options, arrow_schema(options))
 
 
-def read_range(client: SourceClient, wanted: OffsetRange, options: SourceOptions) -> Iterator[Any]:
-    """Yield the records of one range as Arrow batches; see `read_ranges`."""
-    return read_ranges(client, [wanted], options)
-
-
 def read_ranges(
     client: SourceClient,
     ranges: Sequence[OffsetRange],
@@ -44,6 +40,7 @@ def read_ranges(
     *,
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
+    compiled: Kernels | None = kernels,
 ) -> Iterator[Any]:
     """Yield the records of ranges as Arrow batches of `raw_schema`, one range after the other.
 
@@ -55,6 +52,7 @@ def read_ranges(
         options: Of the read; `poll_timeout_ms` bounds how long nothing may come.
         clock: Seconds that only grow.
         pause: How to wait between attempts.
+        compiled: The accelerator, or None for the walk in Python.
 
     Raises:
         DataLossError: Records of a range are gone, and `failOnDataLoss` is true.
@@ -65,17 +63,21 @@ def read_ranges(
     parts = fetch_ranges(client, ranges, options, clock=clock, pause=pause)
     schema = raw_schema(options)
     with closing(read_ahead(parts, _size, READ_AHEAD_BYTES)) as ahead:
-        yield from joined(_decoded(ahead, ranges, schema), schema)
+        yield from joined(_decoded(ahead, ranges, schema, compiled), schema)
 
 
 def _size(part: Part) -> int:
     return len(part.fetched.records)
 
 
-def _decoded(parts: Iterator[Part], ranges: Sequence[OffsetRange], schema: Any) -> Iterator[Any]:
+def _decoded(
+    parts: Iterator[Part], ranges: Sequence[OffsetRange], schema: Any, compiled: Kernels | None
+) -> Iterator[Any]:
     for number, of_range in groupby(parts, key=attrgetter("number")):
         wanted = ranges[number]
-        decoder = RangeDecoder(wanted.topic_partition, wanted.start, wanted.end, schema)
+        decoder = RangeDecoder(
+            wanted.topic_partition, wanted.start, wanted.end, schema, compiled=compiled
+        )
         for part in of_range:
             yield from decoder.feed(part.fetched.records, part.fetched.aborted_transactions)
         yield from decoder.finish()
