@@ -11,7 +11,8 @@ class Budget:
     """Bytes that several shards share, none of which can take all of them.
 
     Half of the bytes belongs to the shards in equal parts, so that each can always go on; the other half is for
-    whoever needs more than that. A shard never holds more than `shard_bytes`.
+    whoever needs more than that. A shard never holds more than `shard_bytes`. Where shards join while others hold all
+    that was theirs before, it is half as much again at most, until those have been taken from.
     """
 
     def __init__(self, settings: ReadSettings) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from headrace.errors import KinesisError
 from headrace.kinesis.reading.budget import Budget
@@ -198,26 +197,23 @@ def test_a_removal_that_is_cancelled_stays_cancelled() -> None:
     run(story)
 
 
-@settings(max_examples=60)
-@given(st.data())
-def test_no_shard_holds_too_much_and_none_is_without_room(data: st.DataObject) -> None:
-    shard_bytes, worker_bytes = (
-        data.draw(st.integers(100, 5_000)),
-        data.draw(st.integers(1_000, 20_000)),
-    )
+@pytest.mark.parametrize("seed", range(40))
+def test_no_shard_holds_too_much_and_none_is_without_room(seed: int) -> None:
+    chance = Random(seed)
+    shard_bytes, worker_bytes = chance.randint(100, 5_000), chance.randint(1_000, 20_000)
     budget = Budget(ReadSettings(shard_bytes=shard_bytes, worker_bytes=worker_bytes))
-    shards = range(data.draw(st.integers(1, 8)))
+    shards = range(chance.randint(1, 8))
     for shard in shards:
         budget.join(shard)
     held = dict.fromkeys(shards, 0)
     reserved = dict.fromkeys(shards, 0)
-    for _ in range(30):
-        shard = data.draw(st.sampled_from(shards))
-        step = data.draw(st.sampled_from(["reserve", "settle", "free"]))
+    for _ in range(60):
+        shard = chance.choice(shards)
+        step = chance.choice(["reserve", "settle", "free"])
         if step == "reserve" and budget.has_room(shard):
             reserved[shard] = budget.reserve(shard)
         elif step == "settle" and reserved[shard]:
-            brought = data.draw(st.integers(0, reserved[shard]))
+            brought = chance.randint(0, reserved[shard])
             budget.settle(shard, brought)
             held[shard] += brought
             reserved[shard] = 0
@@ -230,6 +226,25 @@ def test_no_shard_holds_too_much_and_none_is_without_room(data: st.DataObject) -
             assert held[each] + reserved[each] <= shard_bytes
             if not held[each] and not reserved[each]:
                 assert budget.has_room(each)
+
+
+def test_shards_that_join_when_all_is_taken_have_room_at_once() -> None:
+    budget = Budget(ReadSettings(shard_bytes=100_000, worker_bytes=64_000))
+    budget.join("first")
+    budget.settle("first", budget.reserve("first"))
+    assert budget.held_bytes == 64_000
+    for number in range(99):
+        budget.join(number)
+        assert budget.has_room(number)
+    for number in range(99):
+        budget.settle(number, budget.reserve(number))
+    assert budget.held_bytes <= 96_000
+    assert not budget.has_room("first")
+    budget.free("first", 64_000)
+    assert budget.has_room("first")
+    for number in range(99):
+        budget.leave(number)
+    assert budget.room("first") == 64_000
 
 
 def test_every_shard_has_to_be_known_to_be_paused() -> None:
