@@ -59,6 +59,7 @@ delay:  ## a million delayed records over kill -9, then power cuts: each comes o
 simulate:  ## ten thousand stories of broker, network, disk and clients (an hour; an interrupted run goes on); SEEDS=n
 	@$(PYTHON) tools/prepare.py test
 	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),10000)
+	$(BIN)/python -m tests.simulation.leases --seeds $(or $(SEEDS),10000)
 	HEADRACE_GROUP_ROUNDS=$(or $(ROUNDS),1000) HEADRACE_WORKER_ROUNDS=$(or $(ROUNDS),1000) \
 		$(PYTEST) -n 2 tests/property/test_group_rounds.py tests/property/test_worker_rounds.py
 

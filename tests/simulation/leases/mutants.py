@@ -21,20 +21,17 @@ _apply = Rows.apply
 _write = Held.write
 
 
-def _from_the_reply(
-    self: Any, request: Any, sent_ms: int, now_ms: int, outcome: Any, wall_ms: int
-) -> Any:
+def _from_the_reply(self: Any, request: Any, sent_ms: int, now_ms: int, *answer: Any) -> Any:
     counted_ms = now_ms if isinstance(request, Take | Renew) else sent_ms
-    return _on_reply(self, request, counted_ms, now_ms, outcome, wall_ms)
+    return _on_reply(self, request, counted_ms, now_ms, *answer)
 
 
-def _silence_is_consent(
-    self: Any, request: Any, sent: int, now: int, outcome: Any, wall: int
-) -> Any:
+def _silence_is_consent(self: Any, request: Any, sent_ms: int, now_ms: int, *answer: Any) -> Any:
+    outcome, wall_ms = answer
     held = self._holdings.get(request.key) if isinstance(request, Renew) else None
     if outcome is UNKNOWN and held is not None and held.lease.epoch == request.epoch:
         outcome = held.lease
-    return _on_reply(self, request, sent, now, outcome, wall)
+    return _on_reply(self, request, sent_ms, now_ms, outcome, wall_ms)
 
 
 def _whoever_asks(row: Any, _owner: str, _epoch: int, *, bytes_per_s: Any, checkpoint: Any) -> Any:
@@ -98,7 +95,8 @@ def _by_the_wall(self: Any, seen: Any, now_ms: int) -> bool:
     if seen.lease.owner is None or seen.lease.owner == self._owner:
         return False
     mine_ms = _wall_ms(self._owner)
-    return mine_ms < _STAMPS.get(seen.lease.key, mine_ms) + self._settings.duration_ms
+    written_ms = _STAMPS.get(seen.lease.key, mine_ms)
+    return bool(mine_ms < written_ms + self._settings.duration_ms)
 
 
 MUTANTS: dict[str, list[Any]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headrace.core.lease import actions
@@ -31,44 +32,48 @@ class Rows:
             case actions.Scan(stream):
                 return [row for row in self.leases.values() if row.key.stream == stream]
             case actions.Create(lease):
-                if lease.key in self.leases:
-                    return False
-                self.leases[lease.key] = lease
-                self._judge.created(lease, is_ghost=is_ghost)
-                return True
+                return self._create(lease, is_ghost=is_ghost)
+            case actions.Delete(seen):
+                return self._delete(seen)
             case actions.Take(seen):
-                row = self._row(seen.key)
-                return self._write(row, row and writes.taken(row, seen, owner), is_ghost)
-            case actions.Renew(key, epoch, checkpoint, rate):
-                row = self._row(key)
-                changed = row and writes.renewed(
+                change = lambda row: writes.taken(row, seen, owner)  # noqa: E731 - as in the stores
+            case actions.Ask(seen):
+                change = lambda row: writes.asked(row, seen, owner)  # noqa: E731
+            case actions.Renew(_, epoch, checkpoint, rate):
+                change = lambda row: writes.renewed(  # noqa: E731
                     row, owner, epoch, bytes_per_s=rate, checkpoint=checkpoint
                 )
-                return self._write(row, changed, is_ghost)
-            case actions.Ask(seen):
-                row = self._row(seen.key)
-                return (
-                    self._write(row, row and writes.asked(row, seen, owner), is_ghost) is not None
+            case actions.Give(_, epoch, to, checkpoint):
+                change = lambda row: writes.given(  # noqa: E731
+                    row, owner, epoch, to=to, checkpoint=checkpoint
                 )
-            case actions.Give(key, epoch, to, checkpoint):
-                row = self._row(key)
-                changed = row and writes.given(row, owner, epoch, to=to, checkpoint=checkpoint)
-                return self._write(row, changed, is_ghost) is not None
-            case actions.Delete(seen):
-                row = self._row(seen.key)
-                if row is not None and row.epoch != seen.epoch:
-                    return False
-                self.leases.pop(seen.key, None)
-                return True
-        raise AssertionError(request)
+            case _:
+                raise AssertionError("shards are not in the store")
+        row = self._write(request.key, change, is_ghost=is_ghost)
+        return row if isinstance(request, actions.Take | actions.Renew) else row is not None
 
-    def _row(self, key: LeaseKey) -> Lease | None:
-        return self.leases.get(key)
+    def _create(self, lease: Lease, *, is_ghost: bool) -> bool:
+        if lease.key in self.leases:
+            return False
+        self.leases[lease.key] = lease
+        self._judge.created(lease, is_ghost=is_ghost)
+        return True
 
-    def _write(self, before: Lease | None, after: Lease | None, is_ghost: bool) -> Lease | None:
+    def _delete(self, seen: Lease) -> bool:
+        row = self.leases.get(seen.key)
+        if row is not None and row.epoch != seen.epoch:
+            return False
+        self.leases.pop(seen.key, None)
+        return True
+
+    def _write(
+        self, key: LeaseKey, change: Callable[[Lease], Lease | None], *, is_ghost: bool
+    ) -> Lease | None:
+        before = self.leases.get(key)
+        after = None if before is None else change(before)
         if before is None or after is None:
             return None
-        self.leases[after.key] = after
+        self.leases[key] = after
         if after is not before:
             self._judge.written(before, after, is_ghost=is_ghost)
         return after

@@ -102,12 +102,14 @@ class Story:
             process.later(timeout_ms, process.replied, request, sent_ms, UNKNOWN)
         if not knobs.is_clean and chance.random() < 0.05:
             there_ms = chance.randint(30, knobs.settings.call_timeout_ms // 2)
-        self.at(self.now_ms + there_ms, self._arrive, process, request, sent_ms, not is_lost)
+        self.at(
+            self.now_ms + there_ms, self._arrive, process, request, None if is_lost else sent_ms
+        )
 
-    def _arrive(self, process: Process, request: Request, sent_ms: int, is_answered: bool) -> None:
+    def _arrive(self, process: Process, request: Request, sent_ms: int | None) -> None:
         outcome = self._answer(process, request)
         self.tell(f"{process.name} {request} -> {outcome if not isinstance(outcome, list) else ''}")
-        if is_answered:
+        if sent_ms is not None:
             back_ms = self.chance.randint(1, 30)
             process.later(back_ms, process.replied, request, sent_ms, outcome)
 
@@ -239,14 +241,11 @@ class Story:
         for stream in self.streams.values():
             for name, shard in stream.shards.items():
                 row = self.rows.leases.get(LeaseKey("g", stream.name, name))
-                if name not in stream.gone and shard.closed and row is not None:
-                    if (
-                        row.checkpoint.is_end
-                        and shard.parents & stream.shards.keys() <= stream.gone
-                    ):
-                        stream.gone.add(name)
-                        self.counts["shards gone"] += 1
-                        return
+                is_oldest = shard.parents & stream.shards.keys() <= stream.gone
+                if name not in stream.gone and is_oldest and row and row.checkpoint.is_end:
+                    stream.gone.add(name)
+                    self.counts["shards gone"] += 1
+                    return
 
     def _put(self) -> None:
         stream = self.chance.choice(list(self.streams.values()))

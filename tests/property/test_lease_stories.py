@@ -1,0 +1,45 @@
+"""A few stories of leases, and whether they notice a broken rule; `make simulate` tells ten thousand."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.leases.mutants import MUTANTS, broken
+from tests.simulation.leases.story import Story, tell
+
+STORIES = range(24)
+"""They have among them every fault, and groups that nothing happens to."""
+TRIED = 12
+"""Within so many seeds from the first that is given a broken rule must show."""
+FIRST = {
+    "the deadline is looked at before each record": 2,
+    "the deadline counts from before the request": 62,
+    "a request without an answer proves nothing": 104,
+    "a lease is taken only if its beat is as it was seen": 492,
+    "a lease is free when it did not change for long enough by one's own clock": 11,
+    "both parents are finished before a child is read": 11,
+    "LATEST is decided once": 19,
+}
+
+
+@pytest.mark.parametrize("seed", STORIES)
+def test_every_promise_about_leases_is_kept(seed: int) -> None:
+    Story(seed).run()
+
+
+def test_one_seed_tells_one_story_of_leases() -> None:
+    stories = [Story(11, trace=True) for _ in range(2)]
+    for story in stories:
+        story.run()
+    assert stories[0].lines == stories[1].lines
+
+
+@pytest.mark.parametrize("rule", MUTANTS)
+def test_a_broken_rule_of_leases_is_noticed(rule: str) -> None:
+    first = FIRST.get(rule, 0)
+    with broken(rule):
+        problems = (tell(seed)[1] for seed in range(first, first + TRIED))
+        noticed = next((problem for problem in problems if problem), "")
+    assert "ViolationError" in noticed, (
+        f"nobody noticed in {TRIED} stories that it was not so that {rule}"
+    )
