@@ -1,0 +1,108 @@
+"""Headrace's Kinesis consumer beside async-kinesis, in one run on one fake of Kinesis and DynamoDB.
+
+    python -m benchmarks.macro.compare_kinesis --peer PYTHON [--quick] [--rounds N] [--rows TEXT] [--page]
+
+PYTHON is the interpreter of an environment that has `async-kinesis[dynamodb]`, which pins an aiobotocore of its own.
+Each consumer is a process. Both are told that a lease lasts ten seconds; everything else is as their libraries have it.
+The result is a table of medians with their extremes, and a JSON file; `--page` writes docs/kinesis-performance.md too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+from benchmarks.macro import kinesis_page, kinesis_scenarios
+from benchmarks.macro.compare_kafka import RESULTS, commit
+from benchmarks.macro.kinesis_bench import Aws, Bench
+from benchmarks.macro.kinesis_page import NEVER
+from benchmarks.macro.kinesis_programs import ASYNC_KINESIS, HEADRACE
+from benchmarks.macro.kinesis_scenarios import SHARDS, Figures
+from benchmarks.macro.report import Results, Row
+from benchmarks.macro.servers import machine
+
+LIBRARIES = (HEADRACE, ASYNC_KINESIS)
+Scenario = tuple[str, int, bool, Callable[[Bench], Figures]]
+
+
+def scenarios(*, quick: bool) -> list[Scenario]:
+    """Return what is done: its name, with how many shards, whether AWS's limits are in force, and what does it."""
+    records, seconds = (20_000, 10.0) if quick else (200_000, 30.0)
+    run = kinesis_scenarios
+    return [
+        ("as fast as it goes", SHARDS, False, partial(run.throughput, records=records)),
+        ("nothing comes", SHARDS, True, partial(run.calls, seconds=seconds)),
+        ("200 records/s", SHARDS, True, partial(run.calls, seconds=seconds, rate=200)),
+        ("one hot shard of eight", 8, True, partial(run.hot_shard, shards=8)),
+        ("a consumer joins", SHARDS, True, run.join),
+        ("a consumer is killed", SHARDS, True, run.kill),
+        ("a consumer leaves", SHARDS, True, run.leave),
+        ("two shards are merged", 2, False, run.merge),
+        ("a closed shard, three starts", 1, True, run.ended_shard),
+        ("a handler pauses for 40 s", 1, True, run.pause),
+        ("DynamoDB throttles for a moment", SHARDS, True, run.failed_heartbeat),
+    ]
+
+
+def main() -> int:
+    """Run the comparison and write its results."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--peer", required=True, help="a Python that has async-kinesis[dynamodb]")
+    parser.add_argument("--quick", action="store_true", help="one small round, for a first look")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds (3)")
+    parser.add_argument("--rows", default="", help="only scenarios with this text in their name")
+    parser.add_argument("--library", choices=LIBRARIES, help="only this one")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="where the results go")
+    parser.add_argument("--page", action="store_true", help="write the page's tables too")
+    arguments = parser.parse_args()
+    rounds = 1 if arguments.quick else arguments.rounds
+    begun = time.monotonic()
+    results, names = Results(), count()
+    for turn in range(rounds):
+        libraries = LIBRARIES if turn % 2 == 0 else LIBRARIES[::-1]
+        for name, shards, limits, run in scenarios(quick=arguments.quick):
+            for library in libraries:
+                if arguments.rows not in name or arguments.library not in {None, library}:
+                    continue
+                aws = Aws(limits=limits)
+                bench = Bench(aws, library, arguments.peer, shards, names)
+                try:
+                    figures = run(bench)
+                except Exception as error:  # noqa: BLE001 - whatever becomes of another's consumer ends its row, not the run
+                    results.fail(f"{name}, {library}: {error!r}"[:300])
+                else:
+                    for metric, value in figures.items():
+                        results.note(
+                            Row("kinesis", name, metric), library, NEVER if value is None else value
+                        )
+                    print(f"{name}, {library}: {dict(figures)}", file=sys.stderr)
+                finally:
+                    bench.close()
+                    aws.close()
+    facts = {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "commit": commit(),
+        "rounds": rounds,
+        "machine": machine(),
+        "minutes": round((time.monotonic() - begun) / 60, 1),
+        **results.as_json(),
+    }
+    run_file = arguments.output / f"kinesis-{facts['date']}-{facts['commit']}.json"
+    run_file.write_text(json.dumps(facts).replace('{"preset"', '\n{"preset"') + "\n")
+    text = kinesis_page.report(facts)
+    run_file.with_suffix(".md").write_text(text)
+    print(text)
+    if arguments.page:
+        kinesis_page.PAGE.write(run_file)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+"""One consumer of a Kinesis stream as a program of its own: Headrace's worker, or async-kinesis.
+
+    python kinesis_programs.py LIBRARY SETTINGS
+
+SETTINGS is JSON: `stream, endpoint, region, output`, and what `Settings` says besides. Every record that the handler was
+given is a line of the file `output`: the monotonic time in nanoseconds, the process, and the record's text. It needs
+nothing but its library, so that each may be installed in an environment of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from importlib.metadata import version
+
+HEADRACE, ASYNC_KINESIS = "headrace", "async-kinesis"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What both are told."""
+
+    stream: str
+    endpoint: str
+    region: str
+    output: str
+    lease_s: int = 10
+    """After how long without a sign of life a consumer's shards are another's."""
+    shards: int | None = None
+    """Of async-kinesis: most shards of one consumer; it does not give any up to one that joins."""
+    pause_at: int = 0
+    """The handler pauses before this record (1 is the first), as one does that waits for a database."""
+    pause_s: float = 0.0
+    queue: int = 0
+    """Records that are read ahead, where a library counts them; 0 is its default."""
+    stop_after: int = 0
+    """Ends after so many records; 0 goes on until it is told to stop."""
+    aggregated: bool = False
+    """Whether records may be aggregated by the Kinesis Producer Library."""
+
+
+class Handled:
+    """What a handler was given."""
+
+    def __init__(self, library: str, settings: Settings) -> None:
+        self._library = library
+        self._settings = settings
+        self._file = os.open(settings.output, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._lines: list[bytes] = []
+        self.count = 0
+        self.begun = self.ended = (0.0, 0.0)
+
+    def one(self, text: str) -> float:
+        """Take note of a record; return how long the handler pauses."""
+        if not self.count:
+            self.begun = time.perf_counter(), time.process_time()
+        self.count += 1
+        if self._settings.stop_after:
+            self._lines.append(text.encode())
+        else:
+            os.write(self._file, f"{time.monotonic_ns()} {os.getpid()} {text}\n".encode())
+        if self.count == self._settings.stop_after:
+            self.ended = time.perf_counter(), time.process_time()
+            print(self.report(), flush=True)
+            os._exit(0)  # how long an end in order takes is not what is measured
+        return self._settings.pause_s if self.count == self._settings.pause_at else 0.0
+
+    def report(self) -> str:
+        """What was measured, as JSON."""
+        for line in self._lines:
+            os.write(self._file, b"0 %d %b\n" % (os.getpid(), line))
+        wall, cpu = (end - begin for begin, end in zip(self.begun, self.ended, strict=True))
+        return json.dumps(
+            {"records": self.count, "wall_s": wall, "cpu_s": cpu, "version": version(self._library)}
+        )
+
+
+def run_headrace(settings: Settings, handled: Handled) -> None:
+    """A worker of Headrace: at least once, leases in DynamoDB."""
+    import headrace  # noqa: PLC0415 - only what is measured is needed
+    from headrace.kinesis import kinesis  # noqa: PLC0415 - likewise
+
+    app = headrace.App()
+    stream = kinesis(
+        settings.stream,
+        region=settings.region,
+        endpoint_url=settings.endpoint,
+        lease_duration_ms=settings.lease_s * 1_000,
+    )
+
+    @app.worker(stream, group="bench")
+    async def handle(value: bytes) -> None:
+        if pause_s := handled.one(value.decode()):
+            await asyncio.sleep(pause_s)
+
+    app.run()
+
+
+def run_async_kinesis(settings: Settings, handled: Handled) -> None:
+    """A consumer of async-kinesis with its defaults, checkpoints and leases in DynamoDB."""
+    asyncio.run(_consume(settings, handled))
+
+
+async def _consume(settings: Settings, handled: Handled) -> None:
+    from kinesis import Consumer  # noqa: PLC0415 - only what is measured is needed
+    from kinesis.dynamodb import DynamoDBCheckPointer  # noqa: PLC0415 - likewise
+    from kinesis.processors import KPLStringProcessor, StringProcessor  # noqa: PLC0415 - likewise
+
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    checkpointer = DynamoDBCheckPointer(
+        "bench",
+        id=os.getpid(),
+        session_timeout=settings.lease_s,
+        heartbeat_frequency=max(1, settings.lease_s // 3),
+        endpoint_url=settings.endpoint,
+        region_name=settings.region,
+    )
+    async with Consumer(
+        settings.stream,
+        endpoint_url=settings.endpoint,
+        region_name=settings.region,
+        checkpointer=checkpointer,
+        processor=KPLStringProcessor() if settings.aggregated else StringProcessor(),
+        max_shard_consumers=settings.shards,
+        **({"max_queue_size": settings.queue} if settings.queue else {}),
+    ) as consumer:
+        try:
+            while True:  # its iteration ends when nothing has come for two seconds
+                async for text in consumer:
+                    if pause_s := handled.one(text):
+                        await asyncio.sleep(pause_s)
+        except asyncio.CancelledError:
+            return
+
+
+RUN = {HEADRACE: run_headrace, ASYNC_KINESIS: run_async_kinesis}
+
+
+def main() -> int:
+    """Run one consumer until it is told to stop."""
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    library, text = sys.argv[1:]
+    settings = Settings(**json.loads(text))
+    RUN[library](settings, Handled(library, settings))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
