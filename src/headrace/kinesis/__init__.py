@@ -7,6 +7,9 @@ async def bill(order: Order) -> None: ...
 """
 
 from headrace.kinesis.client.settings import AwsSettings
+from headrace.kinesis.producing.producer import Producer
+from headrace.kinesis.producing.records import SentRecord
+from headrace.kinesis.producing.settings import ProducerSettings
 from headrace.kinesis.stream import Streams, kinesis
 
-__all__ = ["AwsSettings", "Streams", "kinesis"]
+__all__ = ["AwsSettings", "Producer", "ProducerSettings", "SentRecord", "Streams", "kinesis"]

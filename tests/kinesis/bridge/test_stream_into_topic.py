@@ -131,6 +131,19 @@ def test_a_start_is_remembered_and_counts_the_first_time_only() -> None:
     story(tell)
 
 
+def test_latest_is_the_time_of_the_first_start() -> None:
+    async def tell(broker: Broker, aws: FakeAws) -> None:
+        put(aws, range(10))
+        aws.advance(60_000)
+        assert await copy(plan(broker, aws, start=None)) == 0
+        aws.advance(60_000)
+        put(aws, range(10, 20))
+        assert await copy(plan(broker, aws, start=None)) == 10
+        check_once(await committed_records(broker, "orders"), range(10, 20))
+
+    story(tell)
+
+
 def test_a_second_bridge_of_the_name_without_common_leases_ends_the_first_one() -> None:
     async def tell(broker: Broker, aws: FakeAws) -> None:
         put(aws, range(20))

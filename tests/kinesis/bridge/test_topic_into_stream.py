@@ -85,6 +85,16 @@ def test_a_stopped_bridge_goes_on_where_it_was() -> None:
     story(tell)
 
 
+def test_latest_is_the_end_of_the_first_start() -> None:
+    async def tell(broker: Broker, aws: FakeAws) -> None:
+        fill(broker, range(10))
+        assert (await copy(plan(broker, aws, latest=True))).progress.records == 0
+        fill(broker, range(10, 30))
+        assert (await copy(plan(broker, aws, latest=True))).progress.records == 20
+
+    story(tell)
+
+
 def test_what_a_killed_process_had_under_way_comes_again_in_order() -> None:
     async def tell(broker: Broker, aws: FakeAws) -> None:
         fill(broker, range(40))

@@ -101,8 +101,11 @@ class IntoStreamBridge:
         )
         async with Producer(plan.destination.aws, settings=plan.producing) as producer, consumer:
             await consumer.subscribe([plan.topic])
+            begun: set[TopicPartition] = set()
             while not stopping.is_set():
                 records = await consumer.poll(_POLL_S)
+                if plan.latest:
+                    await _begin(consumer, begun, records)
                 if records:
                     await self._copy(consumer, producer, records)
                 elif plan.once and await _is_at_end(consumer):
@@ -135,6 +138,24 @@ class IntoStreamBridge:
                 f"{place} cannot be copied: {error}. To go on without it, set the offset of the group "
                 f"{self._plan.group} behind it"
             ) from error
+
+
+async def _begin(
+    consumer: Consumer, begun: set[TopicPartition], records: Sequence[ConsumerRecord]
+) -> None:
+    """Commit where partitions begin that nobody has read: later, the end would be another one."""
+    known = {place: at for place, at in consumer.positions().items() if at is not None}
+    new = {place: at for place, at in known.items() if place not in begun}
+    for record in reversed(records):
+        place = TopicPartition(record.topic, record.partition)
+        if place in new:
+            new[place] = record.offset
+    if new:
+        committed = await consumer.committed(new)
+        begun |= new.keys()
+        missing = {place: at for place, at in new.items() if committed.get(place) is None}
+        if missing:
+            await consumer.commit(missing)
 
 
 async def _is_at_end(consumer: Consumer) -> bool:

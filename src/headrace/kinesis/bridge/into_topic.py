@@ -73,6 +73,7 @@ def lease_settings(duration_ms: int) -> LeaseSettings:
         call_timeout_ms=duration_ms // 6,
         scan_ms=duration_ms // 3,
         list_ms=min(60_000, 2 * duration_ms),
+        stalled_ms=4 * duration_ms,
     )
 
 

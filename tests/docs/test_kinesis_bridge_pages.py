@@ -1,0 +1,76 @@
+"""docs/bridge.md and docs/kinesis-producer.md: their commands print what they show, their program runs, their tables are true."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from headrace.kinesis import AwsSettings, ProducerSettings
+from headrace.testing import Broker
+from headrace.testing.kinesis import FakeAws, Limits
+from tests.docs.console import run_shell, steps, users_environment
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+BRIDGE = (DOCS / "bridge.md").read_text()
+PRODUCER = (DOCS / "kinesis-producer.md").read_text()
+
+
+def test_the_commands_of_the_bridge_print_what_the_page_shows(tmp_path: Path) -> None:
+    keys = {"AWS_ACCESS_KEY_ID": "fake", "AWS_SECRET_ACCESS_KEY": "fake"}
+    with FakeAws(limits=Limits().unthrottled(), region="eu-central-1") as aws, Broker() as broker:
+        aws.kinesis.create_stream("orders", 2)
+        aws.kinesis.create_stream("copies", 1)
+        for number in range(30):
+            aws.kinesis.put("orders", b"%d" % number, f"key-{number}")
+        environment = {**users_environment(), **keys, "HEADRACE_BOOTSTRAP": broker.bootstrap}
+        for step in steps(BRIDGE):
+            command = step.text.replace("http://127.0.0.1:4567", aws.endpoint_url)
+            ran = run_shell(command, tmp_path, environment)
+            assert (ran.stdout + ran.stderr).splitlines() == [line for line in step.shown if line]
+            assert ran.returncode == 0
+
+
+def test_the_program_of_the_producer_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    [program] = [step for step in steps(PRODUCER) if step.kind == "python"]
+    names: dict[str, object] = {"__name__": "page"}
+    exec(compile(program.text, "kinesis-producer.md", "exec"), names)
+    with FakeAws() as aws:
+        aws.kinesis.create_stream("orders", 1)
+        settings = AwsSettings(
+            region=aws.region,
+            endpoint_url=aws.endpoint_url,
+            access_key_id="fake",
+            secret_access_key="fake",
+        )
+        asyncio.run(names["main"](settings))  # type: ignore[operator]  # the page's function
+        assert sorted(record.data for record in aws.kinesis.records("orders")) == [
+            b"2 apples",
+            b"3 pears",
+        ]
+    shard, number, sub_sequence = capsys.readouterr().out.split()
+    assert (shard, number.isdecimal(), sub_sequence) == ("shardId-000000000000", True, "None")
+
+
+def test_the_settings_of_the_page_are_those_of_the_producer() -> None:
+    table = dict(re.findall(r"^\| (`[^|]*`) \| ([^|]+) \|", PRODUCER, re.MULTILINE))
+    shown = {
+        name: value
+        for names, values in table.items()
+        for name, value in zip(
+            re.findall(r"`(\w+)`", names), re.split(r", (?=\d,)", values), strict=True
+        )
+    }
+    real = {
+        field.name: getattr(ProducerSettings(), field.name) for field in fields(ProducerSettings)
+    }
+    assert shown.keys() == real.keys()
+    for name, text in shown.items():
+        number, _, unit = text.replace(",", "").partition(" ")
+        expected = (
+            number == "True" if number in {"True", "False"} else int(number) << (20 if unit else 0)
+        )
+        assert real[name] == expected, name
