@@ -43,6 +43,7 @@ class FakeAws:
         transition_ms: int = 0,
         shard_end: ShardEnd = "with_data",
         region: str | None = None,
+        port: int = 0,
     ) -> None:
         """Make an account with nothing in it.
 
@@ -52,6 +53,7 @@ class FakeAws:
             transition_ms: How long a stream is CREATING, UPDATING or DELETING; 0: such a change is done at once.
             shard_end: How reading a closed shard ends, see `FakeKinesis`.
             region: The only region where there is anything; None: every region has the same.
+            port: Where to listen; 0 is a free port.
         """
         self.clock: Clock = clock or LeapingClock()
         self.region = region or "us-east-1"
@@ -66,6 +68,7 @@ class FakeAws:
             clock=self.clock, transition_ms=transition_ms, region=self.region
         )
         self._only_region = region
+        self._port = port
         self._server: Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -105,19 +108,28 @@ class FakeAws:
             target=self._loop.run_forever, name="headrace-fake-aws", daemon=True
         )
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(server.start(), self._loop).result()
+        try:
+            asyncio.run_coroutine_threadsafe(server.start(), self._loop).result()
+        except BaseException:
+            self._end_thread()
+            raise
         self._server = server
         return self
 
     def stop(self) -> None:
         """End the thread; what is stored stays."""
-        if self._loop is None or self._thread is None or self._server is None:
-            return
-        asyncio.run_coroutine_threadsafe(self._server.stop(), self._loop).result()
+        if self._loop is not None and self._server is not None:
+            asyncio.run_coroutine_threadsafe(self._server.stop(), self._loop).result()
+            self._server = None
+            self._end_thread()
+
+    def _end_thread(self) -> None:
+        assert self._loop is not None
+        assert self._thread is not None
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-        self._server = self._loop = self._thread = None
+        self._loop = self._thread = None
 
     def _make_server(self) -> Server:
         if self._server is not None:
@@ -132,7 +144,7 @@ class FakeAws:
             "Kinesis_20131202": self.kinesis,
             "DynamoDB_20120810": self.dynamodb,
         }
-        return Server(services, self._only_region)
+        return Server(services, self._only_region, self._port)
 
     def __enter__(self) -> Self:
         return self.start()

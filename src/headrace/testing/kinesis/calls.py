@@ -85,14 +85,14 @@ class CallLog:
         wanted = (operation, stream, shard, error)
         return sum(
             count
-            for key, count in self._counts.items()
+            for key, count in list(self._counts.items())
             if all(want is None or want == has for want, has in zip(wanted, key, strict=True))
         )
 
     def counts(self) -> dict[str, int]:
         """Return how many calls there were of each operation."""
         found: Counter[str] = Counter()
-        for (operation, *_), count in self._counts.items():
+        for (operation, *_), count in list(self._counts.items()):
             found[operation] += count
         return dict(found)
 

@@ -24,19 +24,20 @@ _REGION: Final = re.compile(r"Credential=[^/]*/\d+/([^/]+)/")
 
 
 class Server:
-    """Answers on a free port of 127.0.0.1, on the loop that starts it."""
+    """Answers on 127.0.0.1, on the loop that starts it."""
 
-    def __init__(self, services: Mapping[str, Service], region: str | None) -> None:
+    def __init__(self, services: Mapping[str, Service], region: str | None, port: int) -> None:
         """Prepare to serve.
 
         Args:
             services: By the part of X-Amz-Target before the dot.
             region: The only region where there is anything; None: whichever a client signs for.
+            port: Where to listen; 0 is a free port.
         """
         self._services = services
         self._region = region
         self._runner: web.AppRunner | None = None
-        self.port = 0
+        self.port = port
 
     async def start(self) -> None:
         """Listen."""
@@ -46,8 +47,11 @@ class Server:
             app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1
         )
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
+        try:
+            await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
+        except OSError:
+            await self.stop()
+            raise
         self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import RLock
+from threading import Event, RLock
 from typing import Any, Final
 
 import msgspec
@@ -49,6 +50,24 @@ class Service(ABC):
         """Tell those who wait for a change."""
         for tell in tuple(self._watchers):
             tell()
+
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+        """Wait until something is so, looking again after every request. It blocks the thread.
+
+        Args:
+            condition: What to wait for, such as `lambda: fake.calls.count("GetRecords") > 3`.
+            timeout_s: How long at most.
+
+        Raises:
+            TimeoutError: It is not so by then; it says what was asked of the fake.
+        """
+        happened = Event()
+        deadline = time.monotonic() + timeout_s
+        with self.watched(happened.set):
+            while not condition():
+                if not happened.wait(deadline - time.monotonic()):
+                    raise TimeoutError(f"not so after {timeout_s} s; calls: {self.calls.counts()}")
+                happened.clear()
 
     @contextmanager
     def watched(self, tell: Callable[[], object]) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import Final
 
@@ -52,6 +53,8 @@ class Stream:
         self._due: tuple[int, Callable[[int], object]] | None = None
         self._wanted = shards
         self._first_closed_ms = _NEVER
+        self._routes: list[Shard] = []
+        """Open shards by hash key; empty: to be found anew."""
 
     def begin(self, status: str, until_ms: int, then: Callable[[int], object]) -> None:
         """Change: with this status until a time, when the rest is done."""
@@ -77,6 +80,7 @@ class Stream:
             self._note_closed()
 
     def _note_closed(self) -> None:
+        self._routes = []
         closed = [shard.closed_ms for shard in self.shards.values() if shard.closed_ms is not None]
         self._first_closed_ms = min(closed, default=_NEVER)
 
@@ -130,13 +134,10 @@ class Stream:
 
     def shard_of(self, hash_key: int) -> Shard:
         """Return the open shard that a hash key belongs to."""
-        for shard in self.shards.values():
-            if (
-                shard.closed_ms is None
-                and shard.hash_range.first <= hash_key <= shard.hash_range.last
-            ):
-                return shard
-        raise not_found(f"Stream {self.name} under account {ACCOUNT} not found.")
+        if not self._routes:
+            self._routes = self.open_shards()
+        after = bisect_right(self._routes, hash_key, key=lambda shard: shard.hash_range.first)
+        return self._routes[after - 1]
 
     def next_record(self) -> int:
         """Return the number of the next record."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from headrace.errors import ConfigError
@@ -93,3 +95,14 @@ def test_faults_end_together() -> None:
     kinesis.faults.clear()
     ask(kinesis, "PutRecord", StreamName="orders", **entry(b""))
     assert kinesis.calls.count("PutRecord", shard=FIRST) == 1
+
+
+def test_a_test_waits_for_calls_without_sleeping() -> None:
+    kinesis = fake()
+    token = iterator(kinesis)
+    reader = threading.Thread(target=lambda: [get(kinesis, token) for _ in range(3)])
+    reader.start()
+    kinesis.wait_until(lambda: kinesis.calls.count("GetRecords") == 3)
+    reader.join()
+    with pytest.raises(TimeoutError, match="'GetRecords': 3"):
+        kinesis.wait_until(lambda: False, timeout_s=0.01)

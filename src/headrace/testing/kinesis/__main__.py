@@ -1,0 +1,64 @@
+"""The fakes as a process of their own: for programs that are tried by hand, and for measurements.
+
+    python -m headrace.testing.kinesis --port 4567 --stream orders:4
+
+It prints its address, and ends with its standard input or by ^C. All is in memory, and gone then.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+
+import click
+
+from headrace.errors import HeadraceError
+from headrace.testing.kinesis.aws import FakeAws
+from headrace.testing.kinesis.limits import Limits
+from headrace.testing.kinesis.world import ShardEnd
+
+
+@click.command(help="Fakes of Amazon Kinesis and DynamoDB on 127.0.0.1, until standard input ends.")
+@click.option("--port", default=0, help="Where to listen; 0 is a free port.")
+@click.option(
+    "--stream", "streams", multiple=True, metavar="NAME[:SHARDS]", help="A stream to create."
+)
+@click.option("--region", help="The only region where there is anything.")
+@click.option("--transition-ms", default=0, help="How long creating and resharding take.")
+@click.option("--shard-end", type=click.Choice(["with_data", "extra_call"]), default="with_data")
+@click.option("--unthrottled", is_flag=True, help="Keep no limits by the second.")
+def main(
+    *,
+    port: int,
+    streams: tuple[str, ...],
+    region: str | None,
+    transition_ms: int,
+    shard_end: ShardEnd,
+    unthrottled: bool,
+) -> None:
+    """Serve until standard input ends."""
+    limits = Limits().unthrottled() if unthrottled else Limits()
+    aws = FakeAws(
+        limits=limits, transition_ms=transition_ms, shard_end=shard_end, region=region, port=port
+    )
+    try:
+        for stream in streams:
+            name, _, shards = stream.partition(":")
+            aws.kinesis.create_stream(name, _count(shards or "1"))
+        aws.start()
+    except (HeadraceError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(aws.endpoint_url)
+    with suppress(KeyboardInterrupt):
+        sys.stdin.read()
+    aws.stop()
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise click.BadParameter(f"{text!r} is no number of shards: say NAME or NAME:SHARDS")
+    return int(text)
+
+
+if __name__ == "__main__":
+    main()
