@@ -287,6 +287,8 @@ def test_what_is_read_ahead_is_bounded_and_a_slow_handler_loses_nothing(aws: Fak
         team.before = wait
         hand = team.join("a")
         await team.wait_for(lambda: hand.app.counters["handle"].in_flight > 0)
+        for number in range(60, 90):
+            aws.kinesis.put("orders", b"%03d" % number + b"x" * 50_000)
         before = -1
         async with asyncio.timeout(15):  # until it waits for room
             while before != (asked := aws.kinesis.calls.count("GetRecords")):
@@ -294,9 +296,9 @@ def test_what_is_read_ahead_is_bounded_and_a_slow_handler_loses_nothing(aws: Fak
                 await asyncio.sleep(1.5)
         assert len(team.handled) == 0
         released.set()
-        await team.wait_for_values(60)
+        await team.wait_for_values(90)
         await team.leave()
-        assert [value[:3] for value in team.values] == [f"{number:03d}" for number in range(60)]
+        assert [value[:3] for value in team.values] == [f"{number:03d}" for number in range(90)]
 
     asyncio.run(story())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cache
@@ -35,7 +36,7 @@ async def opened(settings: AwsSettings, service: str) -> AsyncIterator[AwsClient
     )
     creation = session.create_client(
         service,
-        region_name=settings.region,
+        region_name=settings.region or os.environ.get("AWS_REGION"),  # botocore does not look there
         endpoint_url=settings.endpoint_url,
         aws_access_key_id=settings.access_key_id,
         aws_secret_access_key=settings.secret_access_key,

@@ -1,0 +1,84 @@
+"""The programs of docs/kinesis.md and its example run, and what the page lists is what there is."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from headrace.kinesis.reading.settings import ReadSettings
+from headrace.testing import FakeAws
+from headrace.workers.context import Context
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/kinesis.md").read_text()
+APP, FIVE_MINUTES, FENCING, DERIVED = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+def run(text: str, names: dict[str, Any]) -> None:
+    exec(compile(text, "docs/kinesis.md", "exec"), names)
+
+
+def test_the_five_minutes_need_neither_an_account_nor_a_broker() -> None:
+    names: dict[str, Any] = {"__name__": "billing"}
+    with patch.dict(os.environ):
+        run(APP, names)
+        run(FIVE_MINUTES, names)
+
+
+def test_a_sink_refuses_an_owner_of_before() -> None:
+    names: dict[str, Any] = {}
+    run(FENCING, names)
+    told = [
+        names["may_write"](SimpleNamespace(shard="shardId-000000000000", epoch=epoch))
+        for epoch in (3, 3, 4, 3)
+    ]
+    assert told == [True, True, True, False]
+
+
+def test_the_consumer_to_derive_from_prints_what_it_processes(capsys: Any) -> None:
+    names: dict[str, Any] = {}
+    run(DERIVED, names)
+    with FakeAws(region="eu-central-1") as aws, patch.dict(os.environ):
+        os.environ |= {
+            "AWS_ENDPOINT_URL": aws.endpoint_url,
+            "AWS_REGION": "eu-central-1",
+            "AWS_ACCESS_KEY_ID": "fake",
+            "AWS_SECRET_ACCESS_KEY": "fake",
+        }
+        aws.kinesis.create_stream("orders", 1)
+        aws.kinesis.put("orders", b"one", "alice")
+        process_batch = names["Billing"].process_batch
+
+        async def once(self: Any, batch: list[Any]) -> None:
+            await process_batch(self, batch)
+            self.stop()
+
+        names["Billing"].process_batch = once
+        asyncio.run(asyncio.wait_for(names["main"](), 30))
+    assert capsys.readouterr().out == "shardId-000000000000 alice b'one'\n"
+
+
+def test_every_setting_and_every_word_of_the_context_is_on_the_page() -> None:
+    for name in ReadSettings.__dataclass_fields__:
+        assert f"`{name}`" in PAGE
+    for name in ("shard", "sequence_number", "sub_sequence", "epoch", "valid"):
+        assert hasattr(Context, name)
+        assert f"`{name}" in PAGE
+
+
+def test_the_example_rescales_a_stream_under_two_workers() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples/kinesis_workers.py"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "300 orders, each handled once" in done.stdout
+    assert done.stderr == ""
