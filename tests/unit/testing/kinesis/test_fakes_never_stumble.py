@@ -86,7 +86,9 @@ MEMBERS_OF_DYNAMODB: dict[str, Any] = {
 }
 
 
-def answers_all(service: Service, operations: Sequence[str], members: dict[str, Any], seed: int) -> set[int]:  # fmt: skip
+def answers_all(
+    service: Service, operations: Sequence[str], members: dict[str, Any], seed: int
+) -> set[int]:
     entropy = random.Random(seed)
     statuses = set()
     for _ in range(1500):
