@@ -1,0 +1,164 @@
+"""What follows from the leases and the shards of a stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from headrace.core.lease.checkpoint import SHARD_END, TRIM_HORIZON, Checkpoint, at_timestamp
+from headrace.core.lease.lease import HashRange, Lease, LeaseKey
+from headrace.core.lease.settings import LeaseSettings
+from headrace.core.lease.view import StreamView
+from headrace.errors import ConfigError
+
+BEGUN = Checkpoint("4711")
+LATEST = LeaseSettings(start=None)
+
+
+@dataclass(frozen=True)
+class Listed:
+    shard: str
+    parents: frozenset[str] = frozenset()
+    hash_range: HashRange | None = None
+
+
+def listed(shard: str, *parents: str) -> Listed:
+    return Listed(shard, frozenset(parents))
+
+
+def row(shard: str, *parents: str, checkpoint: Checkpoint = TRIM_HORIZON, epoch: int = 0) -> Lease:
+    return Lease(
+        key=LeaseKey("g", "s@1", shard),
+        checkpoint=checkpoint,
+        parents=frozenset(parents),
+        epoch=epoch,
+    )
+
+
+def view(
+    *rows: Lease, shards: tuple[Listed, ...] = (), settings: LeaseSettings | None = None
+) -> StreamView:
+    made = StreamView("g", "s@1", settings or LeaseSettings())
+    made.on_leases(rows, 100, 110)
+    made.on_shards(shards, 120)
+    return made
+
+
+def created(made: StreamView, shard: Listed, wall_ms: int = 5000) -> Checkpoint:
+    return made.first_lease(shard, wall_ms).checkpoint
+
+
+def test_both_parents_are_finished_before_a_child_is_read() -> None:
+    for first, second, readable in ((SHARD_END, BEGUN, False), (SHARD_END, SHARD_END, True)):
+        made = view(row("a", checkpoint=first), row("b", checkpoint=second), row("c", "a", "b"))
+        assert made.is_readable(made.rows["c"]) is readable
+
+
+def test_a_parent_is_gone_when_a_list_younger_than_the_childs_lease_lacks_it() -> None:
+    made = StreamView("g", "s@1", LeaseSettings())
+    made.on_shards([listed("c", "p")], sent_ms=100)
+    made.on_leases([row("c", "p")], 101, 110)
+    assert not made.is_readable(made.rows["c"])  # the list may be older than the parent
+    assert made.wants_list()
+    made.on_shards([listed("c", "p")], sent_ms=115)
+    assert made.is_readable(made.rows["c"])
+    assert not made.wants_list()
+
+
+def test_a_parent_that_is_listed_and_has_no_lease_is_waited_for() -> None:
+    made = view(row("c", "p"), shards=(listed("p"), listed("c", "p")))
+    assert not made.is_readable(made.rows["c"])
+
+
+def test_leases_of_children_are_created_before_those_of_their_parents() -> None:
+    made = view(shards=(listed("p"), listed("c", "p"), listed("d", "c")))
+    assert [info.shard for info in made.creatable()] == ["d"]
+    made.on_lease(row("d", "c"), 130)
+    assert [info.shard for info in made.creatable()] == ["c"]
+    assert not made.is_complete()
+
+
+def test_latest_is_the_time_of_the_first_leases_for_all_of_them() -> None:
+    made = view(shards=(listed("a"), listed("b")), settings=LATEST)
+    assert created(made, listed("a"), 5000) == at_timestamp(5000)
+    made.on_lease(row("a", checkpoint=at_timestamp(5000)), 130)
+    assert created(made, listed("b"), 9000) == at_timestamp(5000)  # by whoever goes on
+
+
+def test_shards_that_are_younger_than_the_group_are_read_from_their_beginning() -> None:
+    for settings in (LATEST, LeaseSettings(start=at_timestamp(7))):
+        made = view(row("p", checkpoint=BEGUN), shards=(listed("p"),), settings=settings)
+        assert created(made, listed("c", "p")) == TRIM_HORIZON
+
+
+def test_a_grandchild_is_younger_than_the_group_though_its_parent_has_no_lease_yet() -> None:
+    shards = (listed("p"), listed("c", "p"), listed("d", "c"))
+    made = view(row("p", checkpoint=BEGUN), shards=shards, settings=LATEST)
+    assert created(made, listed("d", "c")) == TRIM_HORIZON
+
+
+def test_what_came_while_a_latest_group_was_away_for_longer_than_the_retention_is_read() -> None:
+    made = view(row("p", checkpoint=BEGUN), shards=(listed("e", "gone"),), settings=LATEST)
+    assert created(made, listed("e", "gone")) == TRIM_HORIZON
+
+
+def test_a_lease_that_was_removed_is_created_again_and_finished_if_its_child_has_begun() -> None:
+    shards = (listed("p"), listed("c", "p"))
+    made = view(row("c", "p", checkpoint=BEGUN), shards=shards)
+    assert [info.shard for info in made.creatable()] == ["p"]
+    assert created(made, listed("p")) == SHARD_END
+    made = view(row("c", "p"), shards=shards)
+    assert created(made, listed("p")) == TRIM_HORIZON
+
+
+def test_a_start_may_be_given_for_one_shard() -> None:
+    settings = LeaseSettings(start=TRIM_HORIZON, starts={"b": BEGUN})
+    made = view(shards=(listed("a"), listed("b")), settings=settings)
+    assert [created(made, listed(shard)) for shard in "ab"] == [TRIM_HORIZON, BEGUN]
+
+
+def test_a_row_that_is_no_lease_is_left_alone_and_holds_up_only_its_children() -> None:
+    made = view(shards=(listed("a"), listed("p"), listed("c", "p")))
+    for shard in ("a", "c"):
+        made.on_lease(row(shard, *({"p"} if shard == "c" else ())), 130)
+    made.on_refused("p")
+    assert made.is_complete()
+    assert made.creatable() == []
+    assert made.is_readable(made.rows["a"])
+    assert not made.is_readable(made.rows["c"])
+
+
+@pytest.mark.parametrize(
+    ("child", "shards", "deleted"),
+    [
+        (BEGUN, ("c",), True),
+        (TRIM_HORIZON, ("c",), False),  # it says that the child may be read
+        (BEGUN, ("p", "c"), False),  # it would be created again
+        (BEGUN, ("c", "d"), False),  # it says that d is younger than the group
+    ],
+)
+def test_the_lease_of_a_shard_that_is_gone_is_deleted_when_nothing_hangs_on_it(
+    child: Checkpoint, shards: tuple[str, ...], *, deleted: bool
+) -> None:
+    made = view(row("p", checkpoint=SHARD_END), row("c", "p", checkpoint=child))
+    made.on_shards([listed(shard, *({"p"} - {shard})) for shard in shards], 200)
+    assert [lease.key.shard for lease in made.deletable()] == (["p"] if deleted else [])
+
+
+def test_a_scan_that_is_older_than_a_write_changes_nothing() -> None:
+    made = view(row("a", epoch=3))
+    made.on_lease(row("a", epoch=4), 130)
+    made.on_leases([row("a", epoch=3)], sent_ms=125, now_ms=140)
+    assert made.rows["a"].lease.epoch == 4
+    made.on_leases([], sent_ms=126, now_ms=141)
+    assert "a" in made.rows
+    made.on_leases([row("a")], sent_ms=150, now_ms=160)  # deleted and created again
+    assert made.rows["a"].lease.epoch == 0
+
+
+def test_a_lease_that_could_not_be_renewed_twice_is_refused() -> None:
+    with pytest.raises(ConfigError, match="renew_ms=10000"):
+        LeaseSettings(duration_ms=15_000)
+    with pytest.raises(ConfigError, match="scan_ms is 0"):
+        LeaseSettings(scan_ms=0)
