@@ -6,32 +6,15 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 from headrace.spark.session import local_session, stop_session
 from tests.spark.chaos.kills import MASTER
 
-# Second copies of tasks as often as Spark can be brought to it: on a master with several executors.
-SPECULATION = {
-    "spark.speculation": "true",
-    "spark.speculation.interval": "20ms",
-    "spark.speculation.multiplier": "1.01",
-    "spark.speculation.quantile": "0.1",
-    "spark.speculation.minTaskRuntime": "1ms",
-}
 
-
-def main() -> None:
-    """Run one query until the end."""
-    endpoint, name, place = sys.argv[1:]
-    directory = Path(place)
-    over = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: over.set())
-    spark = local_session(
-        "kinesis",
-        {"spark.sql.warehouse.dir": str(directory / "warehouse"), **SPECULATION},
-        master=MASTER,
-    )
-    query = (
+def source(spark: Any, endpoint: str, name: str, directory: Path) -> Any:
+    """Return the stream as a streaming DataFrame."""
+    return (
         spark.readStream.format("headrace-kinesis")
         .option("stream", name)
         .option("endpointUrl", endpoint)
@@ -43,6 +26,20 @@ def main() -> None:
         .option("maxRecordsPerShard", 1000)
         .option("maxTasks", 4)
         .load()
+    )
+
+
+def main() -> None:
+    """Run one query until the end."""
+    endpoint, name, place = sys.argv[1:]
+    directory = Path(place)
+    over = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: over.set())
+    spark = local_session(
+        "kinesis", {"spark.sql.warehouse.dir": str(directory / "warehouse")}, master=MASTER
+    )
+    query = (
+        source(spark, endpoint, name, directory)
         .selectExpr("data AS value")
         .writeStream.format("parquet")
         .option("path", str(directory / "out"))

@@ -1,6 +1,6 @@
 """The source of Kinesis under kill -9 and resharding: what Spark's file sink has is the stream, once.
 
-Only in `make chaos-spark`. With HEADRACE_SPARK_MASTER=local-cluster[2,1,1024] there are second copies of tasks, too.
+Only in `make chaos-spark`.
 """
 
 from __future__ import annotations
