@@ -115,7 +115,7 @@ def merge(bench: Bench) -> Figures:
     bench.put(100, 0)
     bench.start()
     bench.wait_for_all(PATIENCE_S)
-    order = [int(event.text.split(":")[1]) for event in bench.events()]
+    order = [int(event.text.split(":")[1].rstrip(".")) for event in bench.events()]
     early = 0
     if any(number >= parents_records for number in order):
         first = next(at for at, number in enumerate(order) if number >= parents_records)
