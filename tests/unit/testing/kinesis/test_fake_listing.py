@@ -125,3 +125,40 @@ def test_what_no_operation_is() -> None:
     with pytest.raises(AwsError, match="StreamARN or the StreamName"):
         ask(fake(), "ListShards")
     assert fake().handle("ListShards", b"[]").status == 400
+
+
+def test_a_description_of_a_stream_has_its_shards_by_the_page() -> None:
+    kinesis = fake()
+    kinesis.create_stream("wide", 3)
+    first = ask(kinesis, "DescribeStream", StreamName="wide", Limit=2)["StreamDescription"]
+    last = first["Shards"][-1]["ShardId"]
+    rest = ask(kinesis, "DescribeStream", StreamName="wide", ExclusiveStartShardId=last)
+    assert (len(first["Shards"]), first["HasMoreShards"]) == (2, True)
+    assert (
+        len(rest["StreamDescription"]["Shards"]),
+        rest["StreamDescription"]["HasMoreShards"],
+    ) == (1, False)
+
+
+def test_streams_are_listed_by_the_page() -> None:
+    kinesis = fake()
+    kinesis.create_stream("billing")
+    first = ask(kinesis, "ListStreams", Limit=1)
+    rest = ask(kinesis, "ListStreams", NextToken=first["NextToken"])
+    assert (first["StreamNames"], first["HasMoreStreams"]) == (["billing"], True)
+    assert (rest["StreamNames"], rest["HasMoreStreams"]) == (["orders"], False)
+
+
+def test_a_stream_on_demand_has_four_shards_that_aws_alone_changes() -> None:
+    kinesis = fake()
+    on_demand = {"StreamMode": "ON_DEMAND"}
+    ask(kinesis, "CreateStream", StreamName="flow", StreamModeDetails=on_demand)
+    assert len(kinesis.shards("flow")) == 4
+    with pytest.raises(AwsError, match="ValidationException: Stream flow is in mode ON_DEMAND"):
+        kinesis.reshard("flow", 8)
+    provisioned = {"StreamMode": "PROVISIONED"}
+    arn = kinesis.world.arn("flow")
+    ask(kinesis, "UpdateStreamMode", StreamARN=arn, StreamModeDetails=provisioned)
+    kinesis.reshard("flow", 8)
+    with pytest.raises(AwsError, match="ShardCount must be specified"):
+        ask(kinesis, "CreateStream", StreamName="other")
