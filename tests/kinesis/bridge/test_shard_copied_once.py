@@ -140,6 +140,31 @@ async def held_up_between(broker: Broker, topic: str, step: int) -> Fuse:
     return second.fuse
 
 
+def test_a_process_that_stood_still_takes_nothing_over_without_a_lease() -> None:
+    async def story() -> None:
+        with Broker() as broker:
+            broker.create_topic("orders")
+            hold = asyncio.Event()
+            still = Process(broker, "orders", RECORDS, Fuse(8, hold=hold))
+            running = asyncio.ensure_future(still.run())
+            await still.fuse.held.wait()
+            other = Process(broker, "orders", RECORDS, Fuse(15, hold=asyncio.Event()))
+            going_on = asyncio.ensure_future(other.run())
+            await other.fuse.held.wait()
+            still.leased = False
+            hold.set()
+            assert not await running
+            assert len(still.producers) == 1, "it has not come back with another producer"
+            other.fuse.hold.set()
+            assert await going_on
+            assert len(other.producers) == 1, "it was left alone"
+            await check(broker, "orders")
+            for process in (still, other):
+                await process.bury()
+
+    asyncio.run(story())
+
+
 def test_a_bridge_that_was_told_to_stop_ends_with_what_it_had_begun() -> None:
     async def story() -> None:
         with Broker() as broker:

@@ -144,19 +144,26 @@ def test_latest_is_the_time_of_the_first_start() -> None:
     story(tell)
 
 
-def test_a_second_bridge_of_the_name_without_common_leases_ends_the_first_one() -> None:
+def test_of_two_bridges_of_one_name_without_common_leases_one_ends() -> None:
     async def tell(broker: Broker, aws: FakeAws) -> None:
-        put(aws, range(20))
-        first = asyncio.ensure_future(
-            IntoTopicBridge(plan(broker, aws, once=False)).run(asyncio.Event())
-        )
-        await asyncio.to_thread(broker.wait_for, topic="orders", records=20)
+        stopping = asyncio.Event()
+        both = [
+            asyncio.ensure_future(IntoTopicBridge(plan(broker, aws, once=False)).run(stopping))
+            for _ in range(2)
+        ]
+        sent = 0
+        while not any(each.done() for each in both):
+            put(aws, range(sent, sent + 7))
+            sent += 7
+            await asyncio.wait(both, timeout=0.1)
+        stopping.set()
+        ended = await asyncio.gather(*both, return_exceptions=True)
+        [error] = filter(None, ended)
+        assert isinstance(error, ConfigError)
+        assert "another bridge of the name 'copy' has taken" in str(error)
+        assert "--leases" in str(error)
         await copy(plan(broker, aws))
-        put(aws, range(20, 40))
-        with pytest.raises(ConfigError, match=r"another bridge of the name 'copy'.*--leases"):
-            await first
-        await copy(plan(broker, aws))
-        check_once(await committed_records(broker, "orders"), range(40))
+        check_once(await committed_records(broker, "orders"), range(sent))
 
     story(tell)
 

@@ -130,6 +130,7 @@ class Process:
         self, broker: Broker, topic: str, records: list[KinesisRecord], fuse: Fuse
     ) -> None:
         self.fuse = fuse
+        self.leased = True
         self.producers: list[MortalProducer] = []
         self.positions = Positions(broker, topic, {}, 10)
         self.progress = Progress()
@@ -151,6 +152,7 @@ class Process:
             Lease(key=LeaseKey("g", STREAM, SHARD), checkpoint=TRIM_HORIZON),
             lambda start: MemoryReader(records, start, fuse),
             self.progress,
+            valid=lambda: self.leased,
             committed=lambda position, size: None,
             chance=random.Random(1).random,
         )

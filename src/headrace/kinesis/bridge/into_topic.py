@@ -193,6 +193,8 @@ class IntoTopicBridge:
     async def assigned(self, lease: Lease) -> None:
         """Begin to copy a shard."""
         assert self._destination is not None
+        assert self._member is not None
+        member = self._member
         if lease.hash_range is not None:
             self._ranges[lease.key.shard] = lease.hash_range
         copy = ShardCopy(
@@ -200,6 +202,7 @@ class IntoTopicBridge:
             lease,
             lambda start: self._reader(lease.key.shard, start),
             self.progress,
+            valid=lambda: member.valid(lease.key),
             committed=lambda position, size: self._committed(lease.key, position, size),
             chance=random.random,
         )

@@ -34,6 +34,8 @@ HEADER_HASH_KEY: Final = "kinesis.explicit_hash_key"
 OpenReader = Callable[[Checkpoint], Reader]
 _LARGEST_RECORD: Final = 11 << 20
 _ATTEMPTS: Final = 8
+_FENCES: Final = 3
+"""Once may be a process that stood still, and has taken the shard over before it knew that its lease had gone."""
 
 
 @dataclass(slots=True)
@@ -78,6 +80,7 @@ class ShardCopy:
         open_reader: OpenReader,
         progress: Progress,
         *,
+        valid: Callable[[], bool],
         committed: Callable[[Checkpoint, int], object],
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         chance: Callable[[], float],
@@ -89,6 +92,7 @@ class ShardCopy:
             lease: Which shard, and where to begin if nobody has begun.
             open_reader: Opens a reader behind a checkpoint.
             progress: Where to count.
+            valid: Whether the lease still holds; who has none takes nothing over.
             committed: Called behind each read, when it is committed, with the position and the bytes that were read.
             pause: Waits some seconds.
             chance: Numbers from 0 to 1.
@@ -98,10 +102,12 @@ class ShardCopy:
         self._stream, self._shard = lease.key.stream, lease.key.shard
         self._open_reader = open_reader
         self._progress = progress
+        self._valid = valid
         self._committed = committed
         self._pause = pause
         self._backoff = Backoff(chance)
         self._failures = 0
+        self._fences = 0
         self._stopping = asyncio.Event()
         self._reader: Reader | None = None
         self.position: Checkpoint | None = None
@@ -122,16 +128,18 @@ class ShardCopy:
         """Copy until the shard ends or `stop`; return whether it has ended.
 
         Raises:
-            ProducerFencedError: Somebody else copies the shard by now.
+            ProducerFencedError: Somebody else copies the shard by now, and does so again and again.
             HeadraceError: It cannot be copied, and trying again does not help.
         """
-        while not self._stopping.is_set():
+        while not self._stopping.is_set() and self._valid():
             try:
                 async with self._destination.producer(self._stream, self._shard) as producer:
                     return await self._copy(producer)
             except HeadraceError as error:
                 self._failures += 1
-                if not _worth_another_try(error) or self._failures >= _ATTEMPTS:
+                self._fences += isinstance(error, ProducerFencedError) and not error.timed_out
+                given_up = self._failures >= _ATTEMPTS or self._fences >= _FENCES
+                if given_up or not _worth_another_try(error):
                     raise self._explained(error) from error
             await self._pause(self._backoff.next_ms() / 1000)
         return False
@@ -237,7 +245,7 @@ def headers_of(record: KinesisRecord) -> list[tuple[str, bytes]]:
 def _worth_another_try(error: HeadraceError) -> bool:
     """Whether a new producer that goes on from what is committed may have more luck."""
     if isinstance(error, ProducerFencedError):
-        return error.timed_out
+        return True
     cause = error.__cause__ if isinstance(error, TransactionError) else error
     if isinstance(cause, ApiError):
         return cause.retriable

@@ -43,6 +43,11 @@ class Delivery:
         self.noticed = True
         return asyncio.shield(self._future).__await__()
 
+    async def settled(self) -> None:
+        """Wait until the fate is known, whatever it is."""
+        if not self._future.done():
+            await asyncio.wait([self._future])
+
     def settle(self, sent: SentRecord | None, error: HeadraceError | None) -> None:
         """Tell it; the producer does."""
         if error is not None:

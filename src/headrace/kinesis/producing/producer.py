@@ -59,6 +59,8 @@ class Producer:
         self._buffered = 0
         self._turns = asyncio.Lock()
         self._freed = asyncio.Event()
+        self._pending: set[Delivery] = set()
+        self._flushes = 0
         self._failures: list[tuple[Delivery, HeadraceError]] = []
 
     async def __aenter__(self) -> Self:
@@ -108,6 +110,7 @@ class Producer:
         )
         delivery = record.ticket = Delivery()
         self._buffered += record.size
+        self._pending.add(delivery)
         found.core.add(record)
         found.soon()
         return delivery
@@ -118,11 +121,24 @@ class Producer:
         Raises:
             HeadraceError: The first failure since the last flush that the program has not asked for.
         """
-        await asyncio.gather(*(stream.drained() for stream in self._streams.values()))
+        pending = list(self._pending)
+        self._flushes += 1
+        self._hurry()
+        try:
+            for delivery in pending:
+                await delivery.settled()
+        finally:
+            self._flushes -= 1
+            self._hurry()
         failures, self._failures = self._failures, []
         for delivery, error in failures:
             if not delivery.noticed:
                 raise error
+
+    def _hurry(self) -> None:
+        for stream in self._streams.values():
+            stream.core.flushing = self._flushes > 0
+            stream.soon()
 
     async def close(self, *, flush: bool = True) -> None:
         """Deliver what is left, and disconnect.
@@ -169,6 +185,7 @@ class Producer:
         for record, sent, error in outcomes:
             delivery: Delivery = record.ticket
             self._buffered -= record.size
+            self._pending.discard(delivery)
             delivery.settle(sent, error)
             if error is not None:
                 self._failures.append((delivery, error))
@@ -188,17 +205,6 @@ class _Stream:
         self._timer: asyncio.Handle | None = None
         self._timer_ms = 0
         self._mapping = False
-        self._drained: list[asyncio.Future[None]] = []
-
-    async def drained(self) -> None:
-        """Wait until nothing is left."""
-        if self.core.idle:
-            return
-        drained = self._loop.create_future()
-        self._drained.append(drained)
-        self.core.flushing = True
-        self.soon()
-        await drained
 
     async def end(self) -> None:
         """Give up what is left."""
@@ -235,12 +241,6 @@ class _Stream:
         if self.core.wants_map and not self._mapping and not self.core.idle:
             self._mapping = True
             self._start(self._learn_shards())
-        if self.core.idle and self._drained:
-            self.core.flushing = False
-            drained, self._drained = self._drained, []
-            for future in drained:
-                if not future.done():
-                    future.set_result(None)
         deadline_ms = self.core.next_deadline_ms(now_ms)
         if deadline_ms is not None:
             self._at(deadline_ms)
