@@ -47,12 +47,14 @@ class Streams:
         if len(set(self.names)) < len(self.names):
             raise ConfigError(f"kinesis({', '.join(map(repr, self.names))}) names a stream twice")
 
-    def check(self, *, delivery: str) -> None:
+    def check(self, *, delivery: str, dead_letter: bool | str) -> None:
         """Refuse what streams do not have.
 
         Raises:
-            ConfigError: It is exactly once.
+            ConfigError: Delivery is exactly once, or there is no such place for dead letters.
         """
+        if isinstance(dead_letter, str) and "://" in dead_letter:
+            _letters_stream(dead_letter)
         if delivery == "exactly_once":
             raise ConfigError(
                 'delivery="exactly_once" is for topics: their brokers write results and positions in one transaction, '
@@ -71,12 +73,7 @@ class Streams:
         """Return what writes dead letters to another stream."""
         from headrace.kinesis.group.letters import StreamLetters  # noqa: PLC0415 - only where there are any
 
-        stream = place.removeprefix(_LETTERS)
-        if stream == place or not stream:
-            raise ConfigError(
-                f"dead_letter={place!r}: it is True, the name of a topic, or kinesis://STREAM"
-            )
-        return StreamLetters(stream, self.aws)
+        return StreamLetters(_letters_stream(place), self.aws)
 
 
 def kinesis(
@@ -133,6 +130,15 @@ def kinesis(
         reading=ReadSettings(**options),
         fan_out=fan_out,
     )
+
+
+def _letters_stream(place: str) -> str:
+    stream = place.removeprefix(_LETTERS)
+    if stream == place or not stream:
+        raise ConfigError(
+            f"dead_letter={place!r}: it is True, the name of a topic, or kinesis://STREAM"
+        )
+    return stream
 
 
 def _start(start: str | datetime) -> Checkpoint | None:

@@ -151,7 +151,7 @@ class WorkerSettings:
 
     def _check_elsewhere(self) -> None:
         if self.elsewhere is not None:
-            self.elsewhere.check(delivery=self.delivery)
+            self.elsewhere.check(delivery=self.delivery, dead_letter=self.dead_letter)
         elif isinstance(self.dead_letter, str) and "://" in self.dead_letter:
             raise ConfigError(
                 f"dead_letter={self.dead_letter!r}: dead letters of topics go to a topic, and this is no name of one"

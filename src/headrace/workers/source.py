@@ -89,19 +89,15 @@ class Elsewhere(Protocol):
     def names(self) -> tuple[str, ...]:
         """What stands in the place of the topics' names."""
 
-    def check(self, *, delivery: str) -> None:
+    def check(self, *, delivery: str, dead_letter: bool | str) -> None:
         """Refuse what cannot be.
 
         Raises:
-            ConfigError: It cannot be read with this kind of delivery.
+            ConfigError: It cannot be read with this kind of delivery, or there is no such place for dead letters.
         """
 
     def open_source(self, group: str, *, delivery: str, drain_timeout_s: float) -> Source:
         """Return a new member of a group; called on the event loop that it is used on."""
 
     def open_letters(self, place: str) -> LetterStream:
-        """Return what writes dead letters to a place that is no topic.
-
-        Raises:
-            ConfigError: There is no such kind of place.
-        """
+        """Return what writes dead letters to a place that is no topic."""

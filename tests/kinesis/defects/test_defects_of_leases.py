@@ -327,19 +327,23 @@ def test_the_end_of_a_shard_is_written_down(aws: FakeAws) -> None:
     put(aws, range(10))
     aws.kinesis.split("orders", FIRST)
 
+    async def handled_by_one(store: MemoryLeaseStore) -> list[str]:
+        team = Team(quick(aws, "orders", leases=store))
+        hand = team.join("a")
+
+        def is_over() -> bool:
+            rows = {key.shard: row.checkpoint for key, row in store._rows.leases.items()}
+            held = sum(len(worker._source.positions()) for worker in hand.service.workers)
+            return rows.get(FIRST) == SHARD_END and held == 2
+
+        await team.wait_for(is_over)
+        await team.leave()
+        return team.values
+
     async def story() -> None:
         store = MemoryLeaseStore()
-        for _ in range(2):
-            team = Team(quick(aws, "orders", leases=store))
-            team.join("a")
-
-            def is_over() -> bool:
-                return any(row.checkpoint == SHARD_END for row in store._rows.leases.values())
-
-            await team.wait_for(is_over)
-            await team.leave()
-            assert team.values in ([str(number) for number in range(10)], [])
-        assert team.values == []  # the second group of workers has nothing left to do
+        assert await handled_by_one(store) == [str(number) for number in range(10)]
+        assert await handled_by_one(store) == []  # there is nothing left to do
 
     asyncio.run(story())
 

@@ -316,3 +316,21 @@ def test_a_record_of_ten_mebibytes_is_read(aws: FakeAws) -> None:
         assert len(team.values[0]) == 5 << 20
 
     asyncio.run(story())
+
+
+def test_records_are_pushed_by_fan_out(aws: FakeAws) -> None:
+    aws.kinesis.create_stream("orders", 2)
+    put(aws, range(10))
+
+    async def story() -> None:
+        team = Team(quick(aws, "orders", fan_out=True))
+        team.join("a")
+        await team.wait_for_values(10)
+        aws.kinesis.split("orders", FIRST)
+        put(aws, range(10, 30))
+        await team.wait_for_values(30)
+        await team.leave()
+        assert aws.kinesis.calls.count("GetRecords") == 0
+        assert set(team.counts.values()) == {1}
+
+    asyncio.run(story())

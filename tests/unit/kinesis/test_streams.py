@@ -1,0 +1,107 @@
+"""`kinesis(...)`, and an app that reads streams: what is refused, what is loaded, what is not connected to."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+import headrace
+from headrace.errors import ConfigError
+from headrace.kinesis import AwsSettings, kinesis
+from headrace.kinesis.records import StreamRecord, offset_of, partition_of
+from headrace.workers.letters import LETTER, dead_letter_headers, header_text, place_of
+
+SEQUENCE = "49590338271490256608559692538361571095921575989136588898"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"start": "EARLIEST"}, "TRIM_HORIZON"),
+        ({"start": "AFTER:x"}, "sequence number"),
+        ({"start": datetime(2026, 1, 1)}, "no zone"),  # noqa: DTZ001 - that is what is refused
+        ({"lease_duration_ms": 10}, "lease_duration_ms=10"),
+        ({"poll_ms": 1}, "poll_ms=1"),
+        ({"max_pol_ms": 1}, "max_pol_ms"),
+        ({"region": "r", "aws": AwsSettings()}, "in aws= already"),
+    ],
+)
+def test_wrong_settings_are_refused_in_words(arguments: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        kinesis("orders", **arguments)
+
+
+def test_streams_have_names() -> None:
+    with pytest.raises(ConfigError, match="name or the ARN"):
+        kinesis()
+    with pytest.raises(ConfigError, match="twice"):
+        kinesis("a", "a")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"delivery": "exactly_once"}, "context.epoch"),
+        ({"retry": headrace.Retry(topics=True)}, "streams"),
+        ({"max_poll_records": 3}, "max_poll_records"),
+        ({"pattern": "o.*"}, "not several"),
+        ({"dead_letter": "s3://bucket"}, "kinesis://STREAM"),
+    ],
+)
+def test_what_streams_do_not_have_is_refused(arguments: dict[str, Any], told: str) -> None:
+    app = headrace.App(group="billing")
+    with pytest.raises(ConfigError, match=told):
+
+        @app.worker(kinesis("orders"), **arguments)
+        async def bill(order: str) -> None: ...
+
+
+def test_dead_letters_of_topics_go_to_topics() -> None:
+    app = headrace.App(group="billing")
+    with pytest.raises(ConfigError, match="no name of one"):
+
+        @app.worker("orders", dead_letter="kinesis://letters")
+        async def bill(order: str) -> None: ...
+
+
+def test_apps_on_topics_never_load_aiobotocore() -> None:
+    program = (
+        "import sys, headrace, headrace.workers, headrace.kinesis\n"
+        "app = headrace.App(group='billing')\n"
+        "@app.worker('orders')\n"
+        "async def bill(order: str) -> None: ...\n"
+        "with app.test() as t:\n"
+        "    t.produce('orders', 'one')\n"
+        "    t.wait_idle()\n"
+        "print([name for name in sys.modules if 'boto' in name or name == 'aiohttp'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_an_offset_orders_and_tells_the_place() -> None:
+    places = [(SEQUENCE, None), (SEQUENCE, 0), (SEQUENCE, 1), (str(int(SEQUENCE) + 1), None)]
+    offsets = [offset_of(*place) for place in places]
+    assert offsets == sorted(set(offsets))
+    for offset, (sequence_number, sub_sequence) in zip(offsets, places, strict=True):
+        record = StreamRecord("orders", 3, offset, 0, b"k", b"v", (), 7)
+        assert (record.sequence_number, record.sub_sequence) == (sequence_number, sub_sequence)
+        assert record.shard == "shardId-000000000003"
+    assert partition_of("shardId-000000000003") == 3
+
+
+def test_a_letter_says_where_in_its_shard_a_record_was() -> None:
+    offset = offset_of(SEQUENCE, 4)
+    record = StreamRecord("orders", 3, offset, 5, b"k", b"v", (), 7)
+    headers = dead_letter_headers(record, "billing", 2, ValueError("no"))
+    told = {name: header_text(name, value) for name, value in headers}
+    assert told["dlq-shard"] == "shardId-000000000003"
+    assert told["dlq-sequence-number"] == f"{SEQUENCE}:4"
+    letter = record._replace(topic="dlq.orders", offset=0, headers=headers)
+    assert place_of(letter, LETTER) == ("orders", 3, offset, 5)
