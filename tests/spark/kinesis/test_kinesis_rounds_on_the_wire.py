@@ -65,7 +65,7 @@ def test_a_batch_is_read_three_times_and_is_the_same_while_records_come(
     first = flights.rows()
     values += put_numbers(aws, "flights", range(200, 300))
     assert flights.rows() == first
-    flights.restart(available_now=True)
+    flights.restart(available_now=True, maxRecordsPerShard="25")
     assert flights.rows() == first
     assert flights.run() == values
 

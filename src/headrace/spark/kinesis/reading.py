@@ -61,6 +61,8 @@ class Part:
     ended: bool = False
     caught_up: bool = False
     fetched_ms: int = 0
+    rest: Sequence[KinesisRecord] = ()
+    """What was read and lies behind a bound: another's end may be behind it, too."""
 
     async def read(self, reader: Reader, agree: Agree, *, fail_on_data_loss: bool) -> list[Any]:
         """Return the Arrow batches of the part.
@@ -76,7 +78,8 @@ class Part:
                 self._lost(f"{self.shard} is gone before it was read", fail=fail_on_data_loss)
             kept = wanted(fetched.records, self.bounds, self.rows, self.size_bytes)
             self._add(kept)
-            own = self._end(len(kept) == len(fetched.records), started_ms)
+            self.rest = fetched.records[len(kept) :]
+            own = self._end(not self.rest, started_ms)
         end = parse_end(await agree(own))
         if end != own:
             await self._settle(reader, end)
@@ -126,6 +129,7 @@ class Part:
             self.batches, self.rows, self.last = [], 0, None
             return
         wanted_last = int(end.last)
+        self._add(self.rest)
         while (self.last is None or int(self.last) < wanted_last) and not self.ended:
             fetched = await self._fetch(reader, lambda: self.bounds.max_bytes)
             self._add(fetched.records)
