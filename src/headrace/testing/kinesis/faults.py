@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from headrace.errors import ConfigError
 from headrace.testing.kinesis.calls import Call
 from headrace.testing.kinesis.errors import THROTTLED, AwsError
+from headrace.testing.kinesis.stream import ACCOUNT
 
 if TYPE_CHECKING:
     from headrace.testing.kinesis.fanout import Subscription
 
 _MESSAGES: Final = {
-    THROTTLED: "Rate exceeded for shard {shard} in stream {stream} under account 000000000000.",
     "KMSThrottlingException": "The request was denied due to request throttling by AWS KMS.",
     "KMSAccessDeniedException": "The ciphertext refers to a customer master key that you have no access to.",
     "KMSDisabledException": "The customer master key is not enabled.",
@@ -73,10 +73,19 @@ def error(kind: str, message: str | None = None) -> Action:
     """
 
     def act(exchange: Exchange) -> Reply:
-        told = message or _MESSAGES.get(kind, "A fault of the test.")
-        raise AwsError(kind, told.format(shard=exchange.call.shard, stream=exchange.call.stream))
+        if kind == THROTTLED:
+            raise AwsError(kind, message or _enough(exchange.call))
+        raise AwsError(kind, message or _MESSAGES.get(kind, "A fault of the test."))
 
     return act
+
+
+def _enough(call: Call) -> str:
+    """Return what a service says that has had enough: DynamoDB of a table, Kinesis of a shard."""
+    if "TableName" in call.request:
+        return "The level of configured provisioned throughput for the table was exceeded."
+    shard = f"shard {call.shard} in " if call.shard else ""
+    return f"Rate exceeded for {shard}stream {call.stream} under account {ACCOUNT}."
 
 
 def throttle() -> Action:

@@ -129,7 +129,9 @@ class FakeKinesis(Service):
         """Return what a stream has, or one shard of it: shard by shard, each in order."""
         with self.lock:
             found = self._stream(stream)
-            shards = found.shards.values() if shard is None else [found.shard(shard)]
+            shards = list(found.shards.values()) if shard is None else [found.shard(shard)]
+            for each in shards:
+                each.trim(found.horizon_ms(self.clock.now_ms()))
             return [record for each in shards for record in each.records()]
 
     def shards(self, stream: str, *, only_open: bool = False) -> list[Shard]:

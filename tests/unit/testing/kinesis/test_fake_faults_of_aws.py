@@ -9,6 +9,7 @@ import pytest
 from headrace.errors import ConfigError
 from headrace.testing.kinesis import AwsError, delay, drop_connection, empty, error, throttle
 from tests.unit.testing.kinesis.asking import FIRST, ask, datas, entry, fake, get, iterator
+from tests.unit.testing.kinesis.dynamodb.test_fake_tables import fake_tables, item
 
 
 def test_throttling_ends_after_its_times_and_meets_one_shard_only() -> None:
@@ -106,3 +107,14 @@ def test_a_test_waits_for_calls_without_sleeping() -> None:
     reader.join()
     with pytest.raises(TimeoutError, match="'GetRecords': 3"):
         kinesis.wait_until(lambda: False, timeout_s=0.01)
+
+
+def test_a_table_is_throttled_in_the_words_of_dynamodb() -> None:
+    dynamodb = fake_tables()
+    dynamodb.faults.on("GetItem", once=throttle(), stream="leases")
+    request = {"TableName": "leases", "Key": item("a", "1")}
+    with pytest.raises(AwsError, match="provisioned throughput for the table") as refused:
+        ask(dynamodb, "GetItem", **request)
+    assert refused.value.kind == "ProvisionedThroughputExceededException"
+    assert ask(dynamodb, "GetItem", **request) == {}
+    assert dynamodb.calls.count("GetItem", stream="leases") == 2

@@ -116,6 +116,7 @@ def test_records_are_forgotten_after_the_retention_period() -> None:
     kinesis.advance(23 * 3_600_000)
     kinesis.put("orders", b"new")
     kinesis.advance(3_600_001)
+    assert [record.data for record in kinesis.records("orders")] == [b"new"]
     assert datas(get(kinesis, iterator(kinesis))) == [b"new"]
     after = iterator(kinesis, kind="AT_SEQUENCE_NUMBER", StartingSequenceNumber=old.sequence_number)
     told = get(kinesis, after)
