@@ -36,7 +36,9 @@ class Held:
     renew_ms: int
     """When it is to be renewed."""
     write_ms: int
-    """Before that nothing is written: a checkpoint was just now, or the store did not answer."""
+    """Before that nothing is written: the store did not answer."""
+    checkpoint_ms: int
+    """Before that no checkpoint is written: there was a write just now."""
     progressed_ms: int
     """When a fetch was completed last."""
     rated_ms: int
@@ -69,6 +71,7 @@ class Held:
             finished=lease.checkpoint,
             renew_ms=sent_ms + settings.renew_ms,
             write_ms=now_ms,
+            checkpoint_ms=now_ms,
             progressed_ms=now_ms,
             rated_ms=now_ms,
         )
@@ -122,9 +125,10 @@ class Held:
         self.bytes += size_bytes
 
     def _write_due_ms(self) -> int:
-        if self.phase is Phase.GIVING or self.has_news:
+        if self.phase is Phase.GIVING:
             return self.write_ms
-        return max(self.renew_ms, self.write_ms)
+        due_ms = min(self.renew_ms, self.checkpoint_ms) if self.has_news else self.renew_ms
+        return max(due_ms, self.write_ms)
 
     def write(self, now_ms: int, settings: LeaseSettings) -> Renew | Give | None:
         """Return the write that is due."""
@@ -146,7 +150,7 @@ class Held:
             self.deadline_ms, sent_ms + settings.duration_ms - settings.margin_ms
         )
         self.renew_ms = sent_ms + settings.renew_ms
-        self.write_ms = sent_ms + settings.checkpoint_ms
+        self.checkpoint_ms = sent_ms + settings.checkpoint_ms
 
     def is_unanswered(self, retry_ms: int) -> None:
         """Take that the store did not answer: whether it is still held is not known before `deadline_ms`."""

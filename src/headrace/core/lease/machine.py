@@ -180,8 +180,6 @@ class LeaseCore:
         held = self._holdings.get(key)
         if held is None or not self._holdings.on_ended(key, children, now_ms):
             return []
-        if not children:
-            self._lists[key.stream].want(now_ms)
         return self._step(held, now_ms)
 
     def _step(self, held: Held, now_ms: int) -> list[Action]:
@@ -201,8 +199,9 @@ class LeaseCore:
         view = self._views[key.stream]
         children = {info.shard: info for info in held.children}
         children.update((info.shard, info) for info in view.children_of(key.shard))
-        if not children and not view.is_listed_since(held.ended_ms):
-            return []  # the list that says which they are is under way
+        if not children and not view.is_listed_after(held.ended_ms):
+            self._lists[key.stream].hurry(now_ms)  # it says which they are
+            return []
         missing = [info for shard, info in children.items() if not view.is_there(shard)]
         if not missing:
             self._holdings.finish(held)
@@ -242,7 +241,7 @@ class LeaseCore:
         if self._is_closing:
             return actions
         if view.wants_list():
-            self._lists[stream].want(now_ms)
+            self._lists[stream].hurry(now_ms)
         actions += self._create(view, view.creatable(), reply.wall_ms)
         actions += self._delete(view)
         return actions + self._send(self._decider.divide(now_ms))

@@ -20,6 +20,11 @@ class Pace:
         self.due_ms = None
         return True
 
+    def hurry(self, now_ms: int) -> None:
+        """Have the next one now; if one is under way, its answer is waited for."""
+        if self.due_ms is not None:
+            self.due_ms = min(self.due_ms, now_ms)
+
     def want(self, now_ms: int) -> None:
         """Have one that begins from now on, as soon as may be."""
         if self.due_ms is None:

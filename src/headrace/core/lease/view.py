@@ -97,9 +97,9 @@ class StreamView:
 
     # What follows
 
-    def is_listed_since(self, since_ms: int) -> bool:
-        """Whether there is a list of the shards that was asked for at some time or later."""
-        return self._listed_ms is not None and self._listed_ms >= since_ms
+    def is_listed_after(self, time_ms: int) -> bool:
+        """Whether there is a list of the shards that was asked for after some time."""
+        return self._listed_ms is not None and self._listed_ms > time_ms
 
     def is_there(self, shard: str) -> bool:
         """Whether a shard has a row, be it one that is no lease."""
@@ -143,12 +143,12 @@ class StreamView:
         if row is not None:
             return row.lease.checkpoint.is_end
         # A list that is older than the child's lease may be older than the parent, too.
-        return self.is_listed_since(since_ms) and parent not in self.listed
+        return self.is_listed_after(since_ms) and parent not in self.listed
 
     def wants_list(self) -> bool:
         """Whether a shard waits for nothing but a newer list, that says whether a parent is gone."""
         return any(
-            not self.is_listed_since(seen.first_ms)
+            not self.is_listed_after(seen.first_ms)
             and any(parent not in self.rows for parent in seen.lease.parents)
             for seen in self.rows.values()
             if not seen.is_begun
@@ -167,7 +167,7 @@ class StreamView:
         for shard, seen in self.rows.items():
             if (
                 seen.lease.checkpoint.is_end
-                and self.is_listed_since(seen.first_ms)
+                and self.is_listed_after(seen.first_ms)
                 and shard not in self.listed
                 and shard in children
                 and all(child.is_begun for child in children[shard])

@@ -1,0 +1,303 @@
+"""One member, action by action; `tests/simulation/leases` has many of them, and everything that goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from headrace.core.lease.actions import (
+    UNKNOWN,
+    Action,
+    Ask,
+    Assigned,
+    Create,
+    Drain,
+    Give,
+    ListShards,
+    Outcome,
+    Renew,
+    Restart,
+    Revoked,
+    Scan,
+    Take,
+    Why,
+)
+from headrace.core.lease.checkpoint import SHARD_END, TRIM_HORIZON, Checkpoint
+from headrace.core.lease.lease import HashRange, Lease, LeaseKey
+from headrace.core.lease.machine import LeaseCore
+from headrace.core.lease.settings import LeaseSettings
+
+STREAM = "s@1"
+BEGAN_MS = -1_000_000  # a monotonic clock may begin anywhere
+A = LeaseKey("g", STREAM, "a")
+YES, NO = True, False
+
+
+@dataclass(frozen=True)
+class Listed:
+    shard: str
+    parents: frozenset[str] = frozenset()
+    hash_range: HashRange | None = None
+
+
+class Even:
+    """Chance that never varies anything."""
+
+    def random(self) -> float:
+        return 0.5
+
+
+class Bench:
+    """A member, its clock, and what it wanted done."""
+
+    def __init__(self, *rows: Lease, shards: Sequence[str] = ("a",), **settings: Any) -> None:
+        self.now_ms = BEGAN_MS
+        self.core = LeaseCore("g", [STREAM], "me", LeaseSettings(**settings), Even())
+        self.done: list[Action] = self.core.tick(self.now_ms)
+        self.reply(ListShards(STREAM), [Listed(shard) for shard in shards])
+        self.reply(Scan(STREAM), list(rows))
+
+    def reply(self, request: Any, outcome: Outcome, *, took_ms: int = 0) -> list[Action]:
+        sent_ms = self.now_ms
+        self.now_ms += took_ms
+        actions = self.core.on_reply(request, sent_ms, self.now_ms, outcome, 0)
+        self.done += actions
+        return actions
+
+    def wait(self, wait_ms: int) -> list[Action]:
+        """Tick whenever it is due, leaving requests unanswered; return what was wanted."""
+        wanted: list[Action] = []
+        end_ms = self.now_ms + wait_ms
+        while (due_ms := self.core.next_deadline_ms) is not None and due_ms <= end_ms:
+            self.now_ms = max(self.now_ms, due_ms)
+            wanted += self.core.tick(self.now_ms)
+        self.now_ms = end_ms
+        self.done += wanted
+        return wanted
+
+    def last(self, kind: type[Any]) -> Any:
+        return next(action for action in reversed(self.done) if isinstance(action, kind))
+
+
+def row(shard: str = "a", **values: Any) -> Lease:
+    return Lease(key=A._replace(shard=shard), checkpoint=TRIM_HORIZON, **values)
+
+
+def holder(*, took_ms: int = 0, **settings: Any) -> tuple[Bench, Lease]:
+    """Return a member that has taken a lease just now."""
+    bench = Bench(row(), **settings)
+    lease = row(owner="me", epoch=1, beat=1)
+    bench.reply(bench.last(Take), lease, took_ms=took_ms)
+    return bench, lease
+
+
+def renewed(lease: Lease, request: Any) -> Lease:
+    return replace(lease, checkpoint=request.checkpoint or lease.checkpoint, beat=lease.beat + 1)
+
+
+def of(actions: list[Action], *kinds: type[Any]) -> list[Any]:
+    return [action for action in actions if isinstance(action, kinds)]
+
+
+def test_a_member_looks_at_once_also_by_a_negative_clock() -> None:
+    assert Bench().done[:2] == [Scan(STREAM), ListShards(STREAM)]
+
+
+def test_a_lease_counts_from_before_the_request() -> None:
+    bench, lease = holder(took_ms=4000)
+    assert bench.done[-1] == Assigned(lease)
+    bench.now_ms = BEGAN_MS + 26_999
+    assert bench.core.valid(A, bench.now_ms)
+    assert not bench.core.valid(A, bench.now_ms + 1)
+
+
+def test_an_answer_that_comes_after_the_lease_has_run_out_is_no_lease() -> None:
+    bench, _ = holder(took_ms=27_000)
+    assert not of(bench.done, Assigned)
+    seen = row(owner="me", epoch=1, beat=1)
+    assert of(bench.reply(Scan(STREAM), [seen]), Take) == [Take(seen)]
+
+
+def test_a_renewal_without_an_answer_is_repeated_until_the_lease_runs_out() -> None:
+    bench, _ = holder()
+    told: list[Action] = []
+    while not told:
+        for request in bench.wait(500):
+            told += [request] if isinstance(request, Revoked) else []
+            if isinstance(request, Renew):
+                bench.reply(request, UNKNOWN)
+    assert told == [Revoked(A, Why.LOST)]
+    assert bench.now_ms == BEGAN_MS + 27_000
+    assert len(of(bench.done, Renew)) > 10
+
+
+def test_a_renewal_that_is_refused_ends_the_lease_at_once() -> None:
+    bench, _ = holder()
+    assert bench.reply(bench.wait(10_000)[-1], None) == [Revoked(A, Why.LOST)]
+
+
+def test_another_owner_in_a_scan_ends_the_lease_at_once() -> None:
+    bench, _ = holder()
+    thief = row(owner="other", epoch=2, beat=2)
+    assert of(bench.reply(Scan(STREAM), [thief]), Revoked) == [Revoked(A, Why.LOST)]
+
+
+def test_a_checkpoint_is_written_once_a_second_and_renews() -> None:
+    bench, lease = holder()
+    (first,) = bench.core.advance(A, Checkpoint("9"), bench.now_ms)
+    assert isinstance(first, Renew)
+    bench.reply(first, renewed(lease, first))
+    assert (
+        bench.core.advance(A, Checkpoint("9"), bench.now_ms) == []
+    )  # as before: no write, no error
+    assert bench.core.advance(A, Checkpoint("10"), bench.now_ms) == []  # too soon
+    assert bench.core.advance(A, Checkpoint("8"), bench.now_ms) == []  # nothing goes back
+    (second,) = of(bench.wait(1000), Renew)
+    assert isinstance(second, Renew)
+    assert second.checkpoint == Checkpoint("10")
+    bench.reply(second, renewed(lease, second))
+    assert not of(bench.wait(9999), Renew)
+    assert of(bench.wait(1), Renew)
+
+
+def test_a_checkpoint_that_a_late_request_took_back_is_written_again() -> None:
+    bench, lease = holder()
+    (write,) = bench.core.advance(A, Checkpoint("10"), bench.now_ms)
+    bench.reply(write, renewed(lease, write))
+    renewal = of(bench.wait(10_000), Renew)[-1]
+    bench.reply(renewal, replace(lease, checkpoint=Checkpoint("9"), beat=5))
+    assert of(bench.wait(1000), Renew) == [Renew(A, 1, Checkpoint("10"), None)]
+
+
+def test_whoever_asks_gets_the_lease_with_the_last_checkpoint_in_one_write() -> None:
+    bench, lease = holder()
+    renewal = of(bench.wait(10_000), Renew)[-1]
+    asked = replace(lease, beat=2, next_owner="other")
+    drained_by_ms = bench.now_ms + 30_000
+    assert bench.reply(renewal, asked) == [Drain(A, Why.HANDOVER, drained_by_ms)]
+    assert bench.core.valid(A, bench.now_ms)  # what was begun is finished
+    (give,) = bench.core.on_drained(A, bench.now_ms, Checkpoint("7"))
+    assert not bench.core.valid(A, bench.now_ms)
+    assert give == Give(A, 1, "other", Checkpoint("7"))
+    assert bench.reply(give, YES) == [Revoked(A, Why.HANDOVER)]
+
+
+def test_a_hand_over_that_takes_too_long_is_forced_after_the_readers_were_told() -> None:
+    bench, lease = holder()
+    bench.reply(Scan(STREAM), [replace(lease, next_owner="other")])
+    wanted: list[Action] = []
+    (write,) = bench.core.advance(A, Checkpoint("7"), bench.now_ms)
+    lease = renewed(lease, write)
+    bench.reply(write, replace(lease, next_owner="other"))
+    for _ in range(60):
+        for action in bench.wait(500):
+            wanted.append(action)
+            if isinstance(action, Renew):
+                lease = renewed(lease, action)
+                bench.reply(action, replace(lease, next_owner="other"))
+    gone = of(wanted, Revoked, Give)
+    assert gone == [Revoked(A, Why.HANDOVER), Give(A, 1, "other", Checkpoint("7"))]
+
+
+def test_a_hand_over_that_is_not_forced_waits() -> None:
+    bench, lease = holder(handover_forced=False)
+    actions = bench.reply(Scan(STREAM), [replace(lease, next_owner="other")])
+    assert of(actions, Drain) == [Drain(A, Why.HANDOVER, None)]
+
+
+def test_a_silent_member_is_believed_dead_by_ones_own_clock_alone() -> None:
+    bench = Bench(row(owner="other", epoch=1, beat=7))
+    for beat, wait_ms, taken in (
+        (7, 32_999, False),
+        (8, 1, False),
+        (8, 32_999, False),
+        (8, 1, True),
+    ):
+        bench.now_ms += wait_ms
+        lease = row(owner="other", epoch=1, beat=beat)
+        assert bool(of(bench.reply(Scan(STREAM), [lease]), Take)) is taken
+
+
+def test_one_lease_is_asked_for_at_a_time() -> None:
+    rows = [row(shard, owner="other", epoch=1) for shard in "abcd"]
+    bench = Bench(*rows, shards="abcd")
+    (ask,) = of(bench.done, Ask)
+    assert not of(bench.reply(Scan(STREAM), rows), Ask)
+    bench.reply(ask, YES)
+    asked = [replace(lease, next_owner="me") if lease == ask.seen else lease for lease in rows]
+    assert not of(bench.reply(Scan(STREAM), asked), Ask)
+    given = [
+        replace(lease, owner="me", epoch=2, next_owner=None) if lease.next_owner else lease
+        for lease in asked
+    ]
+    assert of(bench.reply(Scan(STREAM), given), Take, Ask) == [
+        Take(lease) for lease in given if lease.owner == "me"
+    ]
+
+
+def test_children_have_leases_before_the_end_is_written() -> None:
+    bench, _ = holder()
+    children = [Listed("b", frozenset({"a"})), Listed("c", frozenset({"a"}))]
+    creates = of(bench.core.on_ended(A, children, bench.now_ms), Create)
+    assert [create.lease.checkpoint for create in creates] == [TRIM_HORIZON] * 2
+    assert not bench.core.valid(A, bench.now_ms)
+    assert not of(bench.reply(creates[0], YES), Give)
+    assert not of(bench.reply(creates[1], UNKNOWN), Give)
+    again = of(bench.wait(2000), Create)
+    (give,) = of(bench.reply(again[-1], NO), Give)
+    assert give == Give(A, 1, None, SHARD_END)
+    assert Revoked(A, Why.ENDED) in bench.reply(give, YES)
+
+
+def test_an_end_without_known_children_waits_for_a_list() -> None:
+    bench, _ = holder()
+    assert bench.core.on_ended(A, [], bench.now_ms) == []
+    assert ListShards(STREAM) in bench.wait(1)
+    listed = [Listed("a"), Listed("b", frozenset({"a"}))]
+    assert [create.key.shard for create in of(bench.reply(ListShards(STREAM), listed), Create)] == [
+        "b"
+    ]
+
+
+def test_an_end_is_not_a_checkpoint() -> None:
+    bench, _ = holder()
+    with pytest.raises(ValueError, match="on_ended"):
+        bench.core.advance(A, SHARD_END, bench.now_ms)
+
+
+def test_a_shard_that_cannot_be_fetched_is_restarted_then_given_up_and_left_to_others() -> None:
+    bench, lease = holder(stalled_ms=20_000, duration_ms=120_000, renew_ms=60_000)
+    assert of(bench.wait(20_000), Restart) == [Restart(A)]
+    bench.core.progressed(A, bench.now_ms)
+    assert of(bench.wait(20_000), Restart, Drain) == [Restart(A)]
+    drains = of(bench.wait(20_000), Drain)
+    assert [drain.why for drain in drains] == [Why.STALLED]
+    bench.reply(bench.last(Renew), replace(lease, beat=2))
+    (give,) = bench.core.on_drained(A, bench.now_ms)
+    bench.reply(give, YES)
+    free = row(epoch=2, beat=2)
+    assert not of(bench.reply(Scan(STREAM), [free]), Take)
+    bench.now_ms += 120_000 + 3_000 + 20_000
+    assert of(bench.reply(Scan(STREAM), [free]), Take) == [Take(free)]
+
+
+def test_a_member_that_is_closed_gives_everything_away() -> None:
+    bench, _ = holder()
+    assert bench.core.close(bench.now_ms) == [Drain(A, Why.SHUTDOWN, bench.now_ms + 30_000)]
+    (give,) = bench.core.on_drained(A, bench.now_ms, Checkpoint("5"))
+    assert give == Give(A, 1, None, Checkpoint("5"))
+    bench.reply(give, YES)
+    assert bench.core.is_closed
+    assert bench.core.next_deadline_ms is None
+
+
+def test_a_lease_that_is_taken_while_the_member_is_closed_goes_back_unread() -> None:
+    bench = Bench(row())
+    bench.core.close(bench.now_ms)
+    actions = bench.reply(bench.last(Take), row(owner="me", epoch=1, beat=1))
+    assert actions == [Give(A, 1, None, TRIM_HORIZON)]
+    bench.reply(actions[0], YES)
+    assert bench.core.is_closed
