@@ -92,6 +92,12 @@ def test_every_start_position_of_a_subscription() -> None:
                 await reader.aclose()
                 it.aws.advance(6_000)
             assert (await (await subscriber(it, SHARD_END)).fetch()).ended
+            it.aws.advance(6_000)
+            later_ms = it.timing.now_ms() + 3_000
+            reader = await subscriber(it, at_timestamp(later_ms))
+            await reader.fetch()
+            assert it.timing.now_ms() >= later_ms
+            await reader.aclose()
 
     asyncio.run(story())
 

@@ -173,6 +173,34 @@ def test_an_expired_iterator_is_renewed_behind_the_last_record() -> None:
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("kind", ["ExpiredIteratorException", "InvalidArgumentException"])
+def test_an_iterator_that_goes_bad_while_calls_fail_is_renewed_at_once(kind: str) -> None:
+    async def story() -> None:
+        async with lab() as it:
+            it.put(*numbered(4))
+            reader = it.reader(max_records=2)
+            records = (await reader.fetch()).records
+            it.aws.kinesis.faults.on("GetRecords", error("InternalFailure"), times=1)
+            it.aws.kinesis.faults.on("GetRecords", error(kind), times=1)
+            records += (await reader.fetch()).records
+            assert values(records) == numbered(4)
+            assert it.count("GetRecords") == 4
+            assert it.count("GetShardIterator") == 2
+
+    asyncio.run(story())
+
+
+def test_an_iterator_that_is_invalid_when_it_is_new_is_no_iterators_fault() -> None:
+    async def story() -> None:
+        async with lab() as it:
+            it.aws.kinesis.faults.on("GetRecords", error("InvalidArgumentException"))
+            with pytest.raises(KinesisError, match="InvalidArgumentException"):
+                await it.reader().fetch()
+            assert it.count("GetRecords") == 2
+
+    asyncio.run(story())
+
+
 def test_after_a_long_pause_the_iterator_is_not_even_tried() -> None:
     async def story() -> None:
         async with lab() as it:

@@ -20,7 +20,7 @@ from headrace.kinesis.client.events import PushedEvent, events_of
 from headrace.kinesis.client.settings import AwsClient
 from headrace.kinesis.client.streams import stream_name
 from headrace.kinesis.reading.positions import child_info, starting_position
-from headrace.kinesis.reading.reader import Fetched, ReadCounts, tell_of_failures
+from headrace.kinesis.reading.reader import Fetched, ReadCounts, is_of_future, tell_of_failures
 from headrace.kinesis.reading.settings import ReadSettings
 from headrace.kinesis.reading.shards import StreamShards
 from headrace.kinesis.reading.unpacking import Unpacking
@@ -156,8 +156,7 @@ class FanOutReader:
         if kind is Verdict.MISSING:
             await self._missing()
             return
-        early = self._position.timestamp_ms is not None and "timestamp" in str(error).lower()
-        if kind not in REPEATABLE and not early:
+        if kind not in REPEATABLE and not is_of_future(self._position, error):
             raise explained(
                 error, self._doing, stream=self._stream, region=region_of(self._client)
             ) from error

@@ -129,6 +129,7 @@ class ShardReader:
         self._iterator: str | None = None
         self._iterator_ms = 0
         self._failures = 0  # since the last answer
+        self._is_renewed = False  # the iterator, since then
         self._end: Fetched | None = Fetched(ended=True) if start.is_end else None
         prepare(client)
 
@@ -180,6 +181,7 @@ class ShardReader:
             self._position = Checkpoint(reply.records[-1].sequence_number)
         self._iterator, self._iterator_ms = reply.next_shard_iterator, now_ms
         self._failures = 0
+        self._is_renewed = False
         self.counts.fetches += 1
         self.counts.records += len(reply.records)
         self.counts.size_bytes += size
@@ -200,15 +202,17 @@ class ShardReader:
         if kind is Verdict.MISSING:
             await self._missing()
             return
-        reading = self._iterator is not None
+        stale = self._iterator is not None and (kind is Verdict.EXPIRED or code == _INVALID)
+        early = self._iterator is None and is_of_future(self._position, error)
         self._failures += 1
         self.counts.throttled += kind is Verdict.THROTTLED
         self.counts.failures += kind is not Verdict.THROTTLED
         tell_of_failures(self._doing, self._failures, error)
-        if reading and (kind is Verdict.EXPIRED or code == _INVALID) and self._failures == 1:
+        if stale:
             self._iterator = None  # the next begins behind the last record that was returned
-            return
-        early = not reading and code == _INVALID and _is_of_future(self._position, error)
+            if not self._is_renewed:
+                self._is_renewed = True
+                return
         if kind is not Verdict.EXPIRED and kind not in REPEATABLE and not early:
             raise explained(
                 error, self._doing, stream=self._stream, region=region_of(self._client)
@@ -229,6 +233,7 @@ def tell_of_failures(doing: str, failures: int, error: Exception) -> None:
         _log.warning("%s: %d failures in a row, the last: %s", doing, failures, error)
 
 
-def _is_of_future(position: Checkpoint, error: Exception) -> bool:
-    """Whether a time to begin at is still to come for Kinesis, whose clock may be behind ours."""
-    return position.timestamp_ms is not None and "timestamp" in str(error).lower()
+def is_of_future(position: Checkpoint, error: Exception) -> bool:
+    """Whether a time to begin at is refused because it is still to come for Kinesis, whose clock may be behind ours."""
+    refused = error_code(error) == _INVALID and "timestamp" in str(error).lower()
+    return refused and position.timestamp_ms is not None
