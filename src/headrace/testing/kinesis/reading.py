@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from headrace.testing.kinesis.calls import Call
-from headrace.testing.kinesis.errors import THROTTLED, AwsError, invalid, malformed, not_found
+from headrace.testing.kinesis.errors import THROTTLED, AwsError, invalid, not_found
 from headrace.testing.kinesis.numbers import parse_sequence
 from headrace.testing.kinesis.putting import throttled_message
 from headrace.testing.kinesis.shard import Shard, Slice
@@ -90,9 +90,7 @@ def get_records(world: World, call: Call) -> bytes:
     """Return what a shard has from an iterator on."""
     limits = world.limits
     place = world.tokens.read_iterator(call.request["ShardIterator"], call.now_ms, limits)
-    limit = call.request.get("Limit", limits.get_records)
-    if limit > limits.get_records:
-        raise malformed(limit, "Limit", f"have value less than or equal to {limits.get_records}")
+    limit = min(call.request.get("Limit", limits.get_records), limits.get_records)
     stream, shard = _shard_at(world, place, call.now_ms)
     if not shard.read_budget.admit(call.now_ms, limits):
         raise AwsError(THROTTLED, throttled_message(stream, shard))

@@ -87,6 +87,13 @@ def test_two_mib_a_second_and_ten_mib_for_five_seconds() -> None:
     get(kinesis, whole["NextShardIterator"])
 
 
+def test_a_read_returns_fewer_records_than_it_wants_if_the_limits_say_so() -> None:
+    kinesis = fake(limits=Limits(get_records=2))
+    for _ in range(3):
+        kinesis.put("orders", b"")
+    assert len(get(kinesis, iterator(kinesis), Limit=10_000)["Records"]) == 2
+
+
 def test_one_record_comes_even_if_it_is_too_large() -> None:
     kinesis = fake(limits=Limits(get_bytes=10))
     for _ in range(2):
