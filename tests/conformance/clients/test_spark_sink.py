@@ -14,6 +14,7 @@ from headrace.spark.options.sink import Once, SinkOptions, sink_options
 from headrace.spark.sink.cluster import Cluster, check_cluster, open_cluster
 from headrace.spark.sink.exactly_once import (
     PartitionWrite,
+    RowBatch,
     abort_batch,
     commit_batch,
     write_partition,
@@ -51,10 +52,10 @@ def write(cluster: Cluster, options: SinkOptions, once: Once, partition: int) ->
     )
 
 
-def _rows(topic: str, version: int, partition: int) -> Iterator[tuple[int, partial[list[Rows]]]]:
+def _rows(topic: str, version: int, partition: int) -> Iterator[RowBatch]:
     for row in range(2):
         value = b"%d.%d.%d" % (version, partition, row)
-        yield 1, partial(_one, topic, value)
+        yield RowBatch(1, partial(_one, topic, value), len(value))
 
 
 def _one(topic: str, value: bytes) -> list[Rows]:

@@ -72,6 +72,19 @@ def _unknown(name: str) -> str:
     return f"unknown column {name}: {hint}"
 
 
+def content_size(batch: pa.RecordBatch) -> int:
+    """Return how many bytes a batch's keys and values have."""
+    return sum(_content_size(_there(batch, name)) for name in ("key", "value"))
+
+
+def _content_size(column: Any | None) -> int:
+    if not column or column.type not in {pa.binary(), pa.string()}:
+        return 0
+    ends = memoryview(column.buffers()[1]).cast("i")
+    size: int = ends[column.offset + len(column)] - ends[column.offset]
+    return size
+
+
 def rows_by_topic(batch: pa.RecordBatch, topic: str | None, now_ms: int) -> Iterator[Rows]:
     """Yield the records that a batch's rows make, topic by topic.
 

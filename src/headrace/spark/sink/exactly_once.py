@@ -9,7 +9,7 @@ A task (`write_partition`):
 2. reads the partition's marker, an offset of the group that is called like the id. Only now, and waiting for offsets
    that are being committed: what was committed before the take-over is there, and nothing can be after it. If it says
    that this batch is written, the rows are counted and not written;
-3. writes its rows, commits the marker with them (batch + 1, and the number of rows), and hands the transaction, which
+3. writes its rows, commits the marker with them (batch + 1, the number of rows and their size), and hands the transaction, which
    is still open, to the driver.
 
 The driver (`commit_batch`), when Spark has accepted one attempt of each task:
@@ -35,6 +35,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Final
 
 from headrace.clients.flows.offsets import OffsetAndMetadata
@@ -62,6 +63,10 @@ class PartitionWrite:
     """With the rows; None if there are none, or an earlier attempt at the batch has written them."""
     earlier_records: int | None = None
     """How many rows that one has written."""
+    size: int = 0
+    """How many bytes of keys and values the rows have."""
+    earlier_size: int | None = None
+    """How many were written; earlier versions did not say."""
 
     @property
     def repeated(self) -> bool:
@@ -100,30 +105,33 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-RowBatches = Iterator[tuple[int, Callable[[], Iterable[Rows]]]]
-"""Number of rows, and what makes them records."""
+@dataclass(frozen=True)
+class RowBatch:
+    """Rows of a task."""
+
+    count: int
+    records: Callable[[], Iterable[Rows]]
+    """Makes them records."""
+    size: int = 0
+    """Of their keys and values, in bytes."""
 
 
 def write_partition(
-    cluster: Cluster, once: Once, partition: int, batches: RowBatches
+    cluster: Cluster, once: Once, partition: int, batches: Iterator[RowBatch]
 ) -> PartitionWrite:
     """Write a task's rows in a transaction that is left open; without rows there is none.
 
     Raises:
         HeadraceError: They cannot be written, and the transaction is aborted.
     """
-    for count, records in batches:
-        if count:
-            return _write_rows(cluster, once, partition, (count, records), batches)
+    for first in batches:
+        if first.count:
+            return _write_rows(cluster, once, partition, chain([first], batches))
     return PartitionWrite(once, partition, 0)
 
 
 def _write_rows(
-    cluster: Cluster,
-    once: Once,
-    partition: int,
-    first: tuple[int, Callable[[], Iterable[Rows]]],
-    rest: RowBatches,
+    cluster: Cluster, once: Once, partition: int, batches: Iterable[RowBatch]
 ) -> PartitionWrite:
     name = once.part(partition)
     with cluster.new_producer(name) as producer:
@@ -132,20 +140,37 @@ def _write_rows(
         if marker is not None and marker.offset > once.version:
             if marker.offset > once.version + 1:
                 raise _too_old(once, marker.offset - 1)
-            rows = first[0] + sum(count for count, _ in rest)
-            return PartitionWrite(once, partition, rows, earlier_records=int(marker.metadata))
+            count, size = _amount(batches)
+            earlier = [int(each) for each in marker.metadata.split()]
+            return PartitionWrite(
+                once,
+                partition,
+                count,
+                size=size,
+                earlier_records=earlier[0],
+                earlier_size=earlier[1] if len(earlier) > 1 else None,
+            )
         producer.begin_transaction()
-        written = _send(producer, *first)
-        for count, records in rest:
-            written += _send(producer, count, records)
-        cluster.mark(producer, name, OffsetAndMetadata(once.version + 1, str(written)))
-        return PartitionWrite(once, partition, written, producer.hand_over())
+        count, size = _amount(_sent(producer, batches))
+        mark = OffsetAndMetadata(once.version + 1, f"{count} {size}")
+        cluster.mark(producer, name, mark)
+        return PartitionWrite(once, partition, count, producer.hand_over(), size=size)
 
 
-def _send(producer: RowProducer, count: int, records: Callable[[], Iterable[Rows]]) -> int:
-    for rows in records():
-        producer.send_rows(rows)
-    return count
+def _sent(producer: RowProducer, batches: Iterable[RowBatch]) -> Iterator[RowBatch]:
+    for batch in batches:
+        for rows in batch.records():
+            producer.send_rows(rows)
+        yield batch
+
+
+def _amount(batches: Iterable[RowBatch]) -> tuple[int, int]:
+    """Return how many rows there are, and their size."""
+    count = size = 0
+    for batch in batches:
+        count += batch.count
+        size += batch.size
+    return count, size
 
 
 def commit_batch(
@@ -226,8 +251,11 @@ def _check_known(
 
 
 def _is_divided_as(claim: Claim, writes: Sequence[PartitionWrite]) -> bool:
-    """Whether a batch that is repeated has the rows it had, and where it had them; that, their numbers tell."""
-    alike = all(each.earlier_records in {None, each.records} for each in writes)
+    """Whether a batch that is repeated has the rows it had, and where it had them; numbers and sizes tell."""
+    alike = all(
+        each.earlier_records in {None, each.records} and each.earlier_size in {None, each.size}
+        for each in writes
+    )
     return alike and claim == Claim.of(writes)
 
 

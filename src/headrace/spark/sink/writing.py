@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -12,13 +12,13 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from headrace.clients.producer.many import Rows
 from headrace.errors import HeadraceError
 from headrace.spark.options.sink import Once, SinkOptions
 from headrace.spark.sink.cluster import check_cluster, open_cluster
-from headrace.spark.sink.columns import check_columns, rows_by_topic
+from headrace.spark.sink.columns import check_columns, content_size, rows_by_topic
 from headrace.spark.sink.exactly_once import (
     PartitionWrite,
+    RowBatch,
     abort_batch,
     commit_batch,
     write_partition,
@@ -62,16 +62,17 @@ class RowWriter:
             return Written(write.records, write)
         written = 0
         with cluster.new_producer(None) as producer:
-            for count, records in rows:
-                for each in records():
+            for batch in rows:
+                for each in batch.records():
                     producer.send_rows(each)
-                written += count
+                written += batch.count
         return Written(written)
 
-    def _rows(self, batches: Iterator[Any]) -> Iterator[tuple[int, Callable[[], Iterable[Rows]]]]:
+    def _rows(self, batches: Iterator[Any]) -> Iterator[RowBatch]:
         for batch in batches:
             now_ms = time.time_ns() // 1_000_000
-            yield batch.num_rows, partial(rows_by_topic, batch, self._options.topic, now_ms)
+            records = partial(rows_by_topic, batch, self._options.topic, now_ms)
+            yield RowBatch(batch.num_rows, records, content_size(batch))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit what tasks have left open."""

@@ -11,7 +11,7 @@ import pytest
 from headrace.clients.producer.many import Row
 from headrace.errors import ConfigError, HeadraceError
 from headrace.spark.options.sink import sink_options
-from headrace.spark.sink.columns import check_columns, rows_by_topic
+from headrace.spark.sink.columns import check_columns, content_size, rows_by_topic
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 MOMENT = pa.timestamp("us", tz="UTC")
@@ -126,3 +126,13 @@ def test_a_topic_is_an_option_or_a_column() -> None:
     check({"value": "binary"}, topic="t")
     with pytest.raises(ConfigError, match="set the option topic"):
         check({"value": "binary"})
+
+
+def test_the_size_of_rows_does_not_depend_on_how_they_are_batched() -> None:
+    keys, values = pa.array([b"a", None, b"bcd"]), pa.array(["\u00fc", "xy", None])
+    batch = pa.RecordBatch.from_arrays([keys, values], names=["key", "value"])
+
+    assert content_size(batch) == 8
+    assert [content_size(batch.slice(row, 1)) for row in range(3)] == [3, 2, 3]
+    assert content_size(batch.slice(0, 0)) == 0
+    assert content_size(batch.select(["value"])) == 4

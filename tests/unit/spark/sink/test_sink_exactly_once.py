@@ -18,6 +18,7 @@ from headrace.spark.sink import exactly_once
 from headrace.spark.sink.cluster import Cluster, check_cluster, open_cluster
 from headrace.spark.sink.exactly_once import (
     PartitionWrite,
+    RowBatch,
     abort_batch,
     commit_batch,
     write_partition,
@@ -49,7 +50,12 @@ def write(
     cluster: Cluster, version: int, *rows: int, partition: int = 0, name: str = "q"
 ) -> PartitionWrite:
     given = iter(
-        [(1, lambda row=row: [Rows("t", [(None, b"%d" % row, (), 0, None)])]) for row in rows]
+        [
+            RowBatch(
+                1, lambda row=row: [Rows("t", [(None, b"%d" % row, (), 0, None)])], len(f"{row}")
+            )
+            for row in rows
+        ]
     )
     return write_partition(cluster, Once(name, version), partition, given)
 
@@ -105,7 +111,7 @@ def test_an_aborted_batch_was_never_there_and_holds_nobody_up(
 
 
 def test_a_task_whose_rows_cannot_be_written_aborts(broker: Broker, cluster: Cluster) -> None:
-    large = iter([(1, lambda: [Rows("t", [(None, b"x" * (2 << 20), (), 0, None)])])])
+    large = iter([RowBatch(1, lambda: [Rows("t", [(None, b"x" * (2 << 20), (), 0, None)])])])
     with pytest.raises(HeadraceError, match=r"max\.request\.size"):
         write_partition(cluster, Once("q", 0), 0, large)
     broker.publish("t", b"other")
@@ -261,6 +267,7 @@ def test_another_division_is_refused_if_a_part_is_committed(
         [write(cluster, 0, 1, 2, 3)],
         [write(cluster, 0, 1), write(cluster, 0, 2, 3, partition=1)],
         [write(cluster, 0, 1, 2), write(cluster, 0, 3, 4, partition=1)],
+        [write(cluster, 0, 1, 22), write(cluster, 0, 3, partition=1)],
     ):
         with pytest.raises(
             HeadraceError,
