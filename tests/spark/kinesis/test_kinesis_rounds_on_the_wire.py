@@ -316,6 +316,19 @@ def test_records_that_expire_between_two_reads_of_a_batch_are_told(
     assert flights.rows() == []
 
 
+def test_records_that_kinesis_has_not_removed_yet_are_not_taken_for_lost(
+    aws: FakeAws, query: Callable[..., Query]
+) -> None:
+    aws.kinesis.create_stream("flights", 1)
+    values = put_numbers(aws, "flights", range(30))
+    flights = query("flights", available_now=False, aws_time=True, maxRecordsPerShard="20")
+    flights.batch()
+    flights.clock = lambda: aws.clock.now_ms() + DAY_MS + 60_000
+    flights.restart(available_now=False)
+    flights.batch()
+    assert flights.run() == values
+
+
 def test_a_query_that_rests_for_longer_than_records_live_is_told(
     aws: FakeAws, query: Callable[..., Query]
 ) -> None:

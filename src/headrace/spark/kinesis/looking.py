@@ -7,6 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from headrace.errors import KinesisError
+from headrace.kinesis.client.backoff import RealTiming, repeated
+from headrace.kinesis.client.get_records import get_records, prepare
+from headrace.kinesis.client.settings import AwsClient
+from headrace.kinesis.client.streams import stream_arguments
 from headrace.kinesis.reading.reader import ShardReader
 from headrace.kinesis.reading.shards import ShardInfo
 from headrace.spark.kinesis.access import Access
@@ -115,3 +120,27 @@ class Looks:
         reader = self._readers.pop(shard, None)
         if reader is not None:
             await reader.aclose()
+
+
+async def still_there(client: AwsClient, stream: str, shard: str, sequence_number: str) -> bool:
+    """Whether a record has not expired yet; then nothing that came after it has."""
+    arguments = stream_arguments(stream)
+    timing, doing = RealTiming(), f"looking for a record of {shard}"
+    try:
+        answer = await repeated(
+            lambda: client.get_shard_iterator(
+                **arguments,
+                ShardId=shard,
+                ShardIteratorType="AT_SEQUENCE_NUMBER",
+                StartingSequenceNumber=sequence_number,
+            ),
+            doing,
+            client,
+            timing,
+        )
+        given = {"ShardIterator": answer["ShardIterator"], "Limit": 1}
+        prepare(client)
+        reply = await repeated(lambda: get_records(client, given), doing, client, timing)
+    except KinesisError:
+        return False
+    return bool(reply.records) and reply.records[0].sequence_number == sequence_number

@@ -20,7 +20,7 @@ from headrace.kinesis.leases.store import LeaseStore
 from headrace.kinesis.reading.shards import ShardInfo, StreamDescription, StreamShards
 from headrace.spark.kinesis.access import Access, patiently
 from headrace.spark.kinesis.lineage import advanced, initial
-from headrace.spark.kinesis.looking import Looks
+from headrace.spark.kinesis.looking import Looks, still_there
 from headrace.spark.kinesis.offsets import (
     End,
     Place,
@@ -195,7 +195,7 @@ class Planner:
             self._looks.behind_ms |= {
                 shard: end.behind_ms for shard, end in ends.items() if end.behind_ms is not None
             }
-        self._check_ages(stream)
+        await self._check_ages(stream)
         self._settled = start
 
     async def _take_over(self, end: StreamOffset) -> None:
@@ -240,12 +240,17 @@ class Planner:
             )
         log.warning("%s: the records of the last batch come again", what)
 
-    def _check_ages(self, stream: StreamDescription) -> None:
+    async def _check_ages(self, stream: StreamDescription) -> None:
+        """Find shards that were left alone for longer than records live."""
         oldest_ms = self._clock() - stream.retention_hours * _HOUR_MS
-        for shard, place in self._shards.active.items():
-            if place.checkpoint.is_end or place.read_ms is None or place.read_ms >= oldest_ms:
+        for shard, (checkpoint, read_ms) in self._shards.active.items():
+            if checkpoint.is_end or read_ms is None or read_ms >= oldest_ms:
                 continue
-            when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(place.read_ms / 1000))
+            if checkpoint.is_sequence_number:
+                client = await self._access.client(self._options.aws)
+                if await still_there(client, self._options.stream, shard, checkpoint.position):
+                    continue  # Kinesis is in no hurry to remove what may expire
+            when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(read_ms / 1000))
             self._lost(
                 f"{shard} was read up to {when}, and the stream keeps records for {stream.retention_hours} hours: "
                 "some may have expired before they were read"
