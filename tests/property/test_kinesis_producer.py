@@ -18,6 +18,7 @@ from headrace.kinesis.producing.lanes import Parcel, Result
 from headrace.kinesis.producing.records import Outgoing, outgoing
 from headrace.kinesis.producing.settings import ProducerSettings
 from headrace.kinesis.producing.shards import HASH_KEYS, ShardMap
+from headrace.kinesis.reading.aggregation import taken_apart
 
 TIMEOUTS_MS = (200, 5_000)
 
@@ -99,6 +100,8 @@ class World:
         self.fates: dict[int, Outcome] = {}
         self.under_way: list[Request] = []
         self.lost: set[int] = set()
+        self.poison: set[int] = set()
+        self.settings_are_plain = not aggregated
         self.records: list[Outgoing] = []
 
     def take(self, outcomes: list[Outcome]) -> None:
@@ -113,6 +116,8 @@ class World:
         record.ticket = len(self.records)
         self.records.append(record)
         self.given[key].append(record.ticket)
+        if self.settings_are_plain and self.random.random() < 0.05:
+            self.poison.add(record.ticket)
         self.core.add(record)
 
     def pump(self) -> None:
@@ -129,6 +134,11 @@ class World:
         if not self.under_way:
             return
         request = self.under_way.pop(self.random.randrange(len(self.under_way)))
+        tickets = {record.ticket for parcel in request.parcels for record in parcel.records}
+        if tickets & self.poison:
+            error = KinesisError("a record is not valid")
+            self.take(self.core.on_refused(request, error, self.now_ms, because_of_one=True))
+            return
         fate = 1.0 if self.stream.calm else self.random.random()
         if fate < 0.1:  # it never arrives
             self.take(self.core.on_lost(request, "no answer", self.now_ms, in_doubt=True))
@@ -159,7 +169,8 @@ class World:
                 break
             self.answer()
             deadline_ms = self.core.next_deadline_ms(self.now_ms)
-            assert deadline_ms is not None or self.under_way or self.core.wants_map, "it is stuck"
+            goes_on = self.core.idle or bool(self.under_way) or self.core.wants_map
+            assert deadline_ms is not None or goes_on, "it is stuck"
             if deadline_ms is not None and not self.under_way:
                 self.now_ms = max(self.now_ms, deadline_ms)
             self.pump()
@@ -175,6 +186,8 @@ class World:
             assert written <= set(seen), "a record that was acknowledged is lost"
             twice = {ticket for ticket in seen if seen.count(ticket) > 1}
             assert twice <= self.lost, "a record is written twice though no answer was lost"
+            refused = {t for t in sent if str(self.fates[t].error) == "a record is not valid"}
+            assert refused <= self.poison, "a record is given up for another's sake"
             doubtful = set(seen) - written
             assert all(self.fates[ticket].record.in_doubt for ticket in doubtful)
 
@@ -182,7 +195,7 @@ class World:
 @pytest.mark.parametrize("aggregated", [False, True])
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=60)
-def test_records_of_a_key_stay_in_order_and_none_is_lost(aggregated: bool, seed: int) -> None:
+def test_records_of_a_key_stay_in_order_and_none_is_lost(*, aggregated: bool, seed: int) -> None:
     world = World(seed, aggregated=aggregated)
     world.run(150)
     world.check()
@@ -225,7 +238,9 @@ def test_protobuf_reads_what_was_aggregated(records: list[tuple[str, str | None,
     whole = Aggregate(8_000)
     taken = [record for record in records if whole.add(*record)]
     data = whole.encode()
-    assert len(data) == whole.size <= 8_000 and data.startswith(MAGIC) and len(whole) == len(taken)
+    assert len(data) == whole.size <= 8_000
+    assert data.startswith(MAGIC)
+    assert len(whole) == len(taken)
     message = AGGREGATED()
     message.ParseFromString(data[4:-16])
     assert [
@@ -238,6 +253,17 @@ def test_protobuf_reads_what_was_aggregated(records: list[tuple[str, str | None,
         )
         for one in message.records
     ] == taken
+
+
+@given(USER_RECORDS)
+@settings(max_examples=40)
+def test_readers_take_apart_what_was_aggregated(
+    records: list[tuple[str, str | None, bytes]],
+) -> None:
+    whole = Aggregate(8_000)
+    taken = [record for record in records if whole.add(*record)]
+    apart = taken_apart(whole.encode()) or []
+    assert [(one.partition_key, one.explicit_hash_key, bytes(one.data)) for one in apart] == taken
 
 
 def test_a_record_that_is_too_large_is_refused_before_it_is_sent() -> None:

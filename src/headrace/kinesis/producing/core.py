@@ -192,8 +192,14 @@ class StreamCore:
                 lane.give_back(parcel.records)
                 self._rest(lane, pause.until_ms)
                 continue
+            if lane.alone and parcels:
+                lane.give_back(parcel.records)
+                self._ready.appendleft(lane)
+                break
             parcels.append(parcel)
             size += parcel.size
+            if lane.alone:
+                break
         self._ready_bytes = sum(self._weight(lane) for lane in self._ready)
         if not parcels:
             return None
@@ -309,18 +315,33 @@ class StreamCore:
         self._adopt_map()
         return outcomes
 
-    def on_refused(self, request: Request, error: HeadraceError) -> list[Outcome]:
-        """Take a request that Kinesis will never carry out."""
+    def on_refused(
+        self, request: Request, error: HeadraceError, now_ms: int, *, because_of_one: bool
+    ) -> list[Outcome]:
+        """Take a request that Kinesis will never carry out.
+
+        Args:
+            request: What was sent.
+            error: What Kinesis says.
+            now_ms: The time.
+            because_of_one: Whether one record may be to blame: then each is tried alone.
+        """
         self._in_flight.discard(request)
-        outcomes = []
-        for parcel in request.parcels:
-            outcomes += [self._failed(record, error) for record in parcel.records]
+        outcomes: list[Outcome] = []
+        for parcel in reversed(request.parcels):
+            if because_of_one and len(request.parcels) > 1:
+                parcel.lane.alone = True
+                outcomes += self._put_back(parcel, str(error), now_ms)
+            else:
+                parcel.lane.alone = False
+                outcomes += [self._failed(record, error) for record in parcel.records]
             self._continue(parcel.lane, self._rise)
         self._adopt_map()
         return outcomes
 
     def _written(self, parcel: Parcel, result: Result, now_ms: int) -> list[Outcome]:
         parcel.lane.attempts = 0
+        parcel.lane.alone = False
         busy = self._busy_shards.get(result.shard)
         if busy is not None and busy.until_ms <= now_ms:
             del self._busy_shards[result.shard]

@@ -21,6 +21,8 @@ class Lane:
     waiting: deque[Outgoing] = field(default_factory=deque)
     size: int = 0
     attempts: int = 0
+    alone: bool = False
+    """Whether its next record is sent in a request of its own: one like it may be to blame for a refusal."""
 
     def add(self, record: Outgoing) -> None:
         """Put a record behind the others."""

@@ -7,11 +7,11 @@ import random
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from headrace.errors import ClosedError, HeadraceError
 from headrace.kinesis.client.backoff import region_of
-from headrace.kinesis.client.errors import Verdict, explained, verdict
+from headrace.kinesis.client.errors import Verdict, error_code, explained, verdict
 from headrace.kinesis.client.settings import AwsClient, AwsSettings, open_client
 from headrace.kinesis.producing.core import Outcome, Request, StreamCore
 from headrace.kinesis.producing.delivery import Delivery
@@ -21,7 +21,9 @@ from headrace.kinesis.producing.settings import ProducerSettings
 from headrace.kinesis.producing.shards import ShardMap
 from headrace.kinesis.reading.shards import StreamShards
 
-_PAUSE_FOR_SHARDS_MS = 1_000
+_PAUSE_FOR_SHARDS_MS: Final = 1_000
+_ABOUT_ONE_RECORD: Final = frozenset({"ValidationException", "InvalidArgumentException"})
+"""A request is refused as a whole, as for a record larger than the stream takes."""
 
 
 class Producer:
@@ -269,7 +271,8 @@ class _Stream:
         if what in {Verdict.THROTTLED, Verdict.REPEAT, Verdict.IN_USE}:
             in_doubt = what is Verdict.REPEAT
             return self.core.on_lost(request, str(told), _now_ms(), in_doubt=in_doubt)
-        return self.core.on_refused(request, told)
+        because_of_one = error_code(error) in _ABOUT_ONE_RECORD
+        return self.core.on_refused(request, told, _now_ms(), because_of_one=because_of_one)
 
     async def _learn_shards(self) -> None:
         """Bring the core a map; where shards may not be listed, plain records do without."""
