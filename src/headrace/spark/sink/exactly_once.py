@@ -9,8 +9,8 @@ A task (`write_partition`):
 2. reads the partition's marker, an offset of the group that is called like the id. Only now, and waiting for offsets
    that are being committed: what was committed before the take-over is there, and nothing can be after it. If it says
    that this batch is written, the rows are counted and not written;
-3. writes its rows, commits the marker with them (batch + 1, the number of rows and their size), and hands the transaction, which
-   is still open, to the driver.
+3. writes its rows, commits the marker with them (batch + 1, the number of rows and their size), and hands the
+   transaction, which is still open, to the driver.
 
 The driver (`commit_batch`), when Spark has accepted one attempt of each task:
 1. takes over the id `NAME-claim`, and reads the claim, an offset of the group that is called like it, or the record

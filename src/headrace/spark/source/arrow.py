@@ -161,8 +161,8 @@ class RangeDecoder:
         )
 
 
-# `pa.scalar` and `pa.array` import pandas, if it is installed, to ask whether what they get is of it. In each of Spark's
-# Python processes that takes as long as reading some hundred thousand rows.
+# `pa.scalar` and `pa.array` import pandas, if it is installed, to ask whether what they get is of it. In each of
+# Spark's Python processes that takes as long as reading some hundred thousand rows.
 
 
 def _string(content: bytes) -> Any:
