@@ -1,0 +1,271 @@
+"""Members on an event loop whose time is moved by what they wait for, on leases in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import selectors
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from headrace.core.lease.actions import ListedShard, Why
+from headrace.core.lease.checkpoint import SHARD_END, Checkpoint
+from headrace.core.lease.lease import HashRange, Lease, LeaseKey
+from headrace.errors import HeadraceError, LeaseLostError, LeaseStoreError, StreamNotFoundError
+from headrace.kinesis.group.member import Member
+from headrace.kinesis.leases.memory import MemoryLeaseStore
+
+STREAM = "orders@1"
+
+
+class LeapingLoop(asyncio.SelectorEventLoop):
+    """Nobody waits: when nothing can be done, it is the next moment."""
+
+    def __init__(self) -> None:
+        self.now_ms = -5000
+        super().__init__(_Leaping(self))
+
+    def time(self) -> float:
+        return self.now_ms / 1000
+
+
+class _Leaping(selectors.SelectSelector):
+    def __init__(self, loop: LeapingLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        assert timeout is not None, "everybody waits, and nothing will ever happen"
+        self._loop.now_ms += math.ceil(timeout * 1000)
+        return super().select(0)
+
+
+@dataclass(frozen=True)
+class Listed:
+    shard: str
+    parents: frozenset[str] = frozenset()
+    hash_range: HashRange | None = None
+
+
+class Lister:
+    def __init__(self, *shards: str) -> None:
+        self.shards: list[ListedShard] = [Listed(shard) for shard in shards]
+        self.error: HeadraceError | None = None
+
+    async def list_shards(self) -> Sequence[ListedShard]:
+        if self.error is not None:
+            raise self.error
+        return self.shards
+
+
+class Store(MemoryLeaseStore):
+    """It can be silent, and counts what it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_silent = False
+        self.is_hanging = False
+
+    async def renew(self, *arguments: Any, **named: Any) -> Lease | None:
+        await self._fail()
+        return await super().renew(*arguments, **named)
+
+    async def checkpoint(self, *arguments: Any, **named: Any) -> Lease | None:
+        await self._fail()
+        return await super().checkpoint(*arguments, **named)
+
+    async def _fail(self) -> None:
+        if self.is_hanging:
+            await asyncio.sleep(10**6)
+        if self.is_silent:
+            raise LeaseStoreError("nobody is there")
+
+
+class Team:
+    """A member, and who reads its shards: it finishes at once whatever it is told to drain."""
+
+    def __init__(self, store: Store, lister: Lister, loop: LeapingLoop, seed: int = 1) -> None:
+        self.told: list[str] = []
+        self.errors: list[HeadraceError] = []
+        self.finished: dict[LeaseKey, Checkpoint] = {}
+        self.is_slow = False
+        self.member = Member(
+            store,
+            "g",
+            {STREAM: lister},
+            self,
+            clock=lambda: loop.now_ms,
+            wall_clock=lambda: loop.now_ms,
+            chance=random.Random(seed),
+        )
+
+    async def assigned(self, lease: Lease) -> None:
+        if self.is_slow:
+            await asyncio.sleep(60)
+        self.told.append(f"assigned {lease.key.shard} {lease.checkpoint.position}")
+
+    async def drain(self, key: LeaseKey, why: Why, deadline_ms: int | None) -> None:
+        self.told.append(f"drain {key.shard} {why}")
+        self.member.drained(key, self.finished.get(key))
+
+    async def restart(self, key: LeaseKey) -> None:
+        self.told.append(f"restart {key.shard}")
+
+    async def revoked(self, key: LeaseKey, why: Why) -> None:
+        self.told.append(f"revoked {key.shard} {why}")
+
+    async def failed(self, error: HeadraceError) -> None:
+        self.errors.append(error)
+
+    @property
+    def shards(self) -> list[str]:
+        return sorted(lease.key.shard for lease in self.member.held)
+
+
+def key(shard: str) -> LeaseKey:
+    return LeaseKey("g", STREAM, shard)
+
+
+async def until(condition: Callable[[], object], seconds: int = 300) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - the time of this loop costs nothing
+            await asyncio.sleep(0.1)
+
+
+Told = Callable[[Store, Lister, LeapingLoop], Coroutine[Any, Any, None]]
+
+
+def tell(story: Told, *shards: str) -> None:
+    loop = LeapingLoop()
+    try:
+        loop.run_until_complete(story(Store(), Lister(*shards), loop))
+        assert not asyncio.all_tasks(loop)
+    finally:
+        loop.close()
+
+
+def test_members_share_shards_and_hand_them_over_without_a_gap() -> None:
+    async def story(store: Store, lister: Lister, loop: LeapingLoop) -> None:
+        one, two = Team(store, lister, loop), Team(store, lister, loop, 2)
+        await one.member.start()
+        await until(lambda: one.shards == ["a", "b"])
+        for shard, position in (("a", "7"), ("b", "9")):
+            one.finished[key(shard)] = Checkpoint(position)
+        await two.member.start()
+        await until(lambda: two.shards)
+        (moved,) = two.shards
+        assert two.told == [f"assigned {moved} {one.finished[key(moved)].position}"]
+        assert one.told[-2:] == [f"drain {moved} handover", f"revoked {moved} handover"]
+        await one.member.close()
+        assert one.shards == []
+        await until(lambda: two.shards == ["a", "b"])
+        await two.member.close()
+        assert {lease.owner for lease in await store.leases("g", STREAM)} == {None}
+
+    tell(story, "a", "b")
+
+
+def test_a_checkpoint_is_waited_for() -> None:
+    async def story(store: Store, lister: Lister, loop: LeapingLoop) -> None:
+        team = Team(store, lister, loop)
+        await team.member.start()
+        await until(lambda: team.shards)
+        for position in ("9", "10", "10"):
+            await team.member.checkpoint(key("a"), Checkpoint(position))
+            (lease,) = await store.leases("g", STREAM)
+            assert lease.checkpoint == Checkpoint(position)
+        last = asyncio.create_task(team.member.checkpoint(key("a"), Checkpoint("11")))
+        await asyncio.sleep(0)
+        await team.member.close()  # it is written with the lease that is given away
+        await last
+        with pytest.raises(LeaseLostError, match="orders@1/a"):
+            await team.member.checkpoint(key("a"), Checkpoint("12"))
+
+    tell(story, "a")
+
+
+@pytest.mark.parametrize("fault", ["is_silent", "is_hanging"])
+def test_a_member_that_cannot_renew_stops_in_time_and_begins_again(fault: str) -> None:
+    async def story(store: Store, lister: Lister, loop: LeapingLoop) -> None:
+        team = Team(store, lister, loop)
+        await team.member.start()
+        await until(lambda: team.shards)
+        taken_ms = loop.now_ms
+        setattr(store, fault, True)
+        await until(lambda: not team.member.valid(key("a")))
+        assert loop.now_ms <= taken_ms + 27_100
+        await until(lambda: "revoked a lost" in team.told)
+        setattr(store, fault, False)
+        await until(lambda: team.member.valid(key("a")))
+        assert team.told[-1] == "assigned a TRIM_HORIZON"
+        await team.member.close()
+
+    tell(story, "a")
+
+
+def test_what_is_told_of_a_shard_comes_one_after_another() -> None:
+    async def story(store: Store, lister: Lister, loop: LeapingLoop) -> None:
+        team = Team(store, lister, loop)
+        team.is_slow = True
+        await team.member.start()
+        await until(lambda: team.shards)
+        await team.member.close()
+        assert team.told == ["assigned a TRIM_HORIZON", "drain a shutdown", "revoked a shutdown"]
+
+    tell(story, "a")
+
+
+def test_an_end_leads_to_the_children() -> None:
+    async def story(store: Store, lister: Lister, loop: LeapingLoop) -> None:
+        team = Team(store, lister, loop)
+        await team.member.start()
+        await until(lambda: team.shards)
+        began_ms = loop.now_ms
+        lister.shards += [Listed("b", frozenset("a")), Listed("c", frozenset("a"))]
+        team.member.ended(key("a"))
+        await until(lambda: team.shards == ["b", "c"])
+        assert loop.now_ms < began_ms + 1000  # and not with the next scan
+        assert (await store.leases("g", STREAM))[0].checkpoint == SHARD_END
+        await team.member.close()
+
+    tell(story, "a")
+
+
+def test_a_stream_that_is_gone_is_told_once() -> None:
+    async def story(store: Store, lister: Lister, loop: LeapingLoop) -> None:
+        lister.error = StreamNotFoundError("there is no stream orders")
+        team = Team(store, lister, loop)
+        await team.member.start()
+        await until(lambda: team.errors)
+        await asyncio.sleep(100)
+        assert team.errors == [lister.error]
+        await team.member.close()
+
+    tell(story, "a")
+
+
+def test_a_member_that_was_never_started_closes() -> None:
+    async def story(store: Store, lister: Lister, loop: LeapingLoop) -> None:
+        await Team(store, lister, loop).member.close()
+
+    tell(story, "a")
+
+
+def test_a_close_that_is_cancelled_leaves_nothing_behind() -> None:
+    async def story(store: Store, lister: Lister, loop: LeapingLoop) -> None:
+        team = Team(store, lister, loop)
+        await team.member.start()
+        await until(lambda: team.shards)
+        team.drain = lambda *_: asyncio.sleep(10**6)  # type: ignore[method-assign]
+        closing = asyncio.create_task(team.member.close())
+        await asyncio.sleep(1)
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+        assert not team.member._tellers
+        assert len(asyncio.all_tasks()) == 1
+
+    tell(story, "a")
