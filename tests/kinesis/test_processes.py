@@ -170,7 +170,7 @@ def company(kinesis_url: str, dynamodb_url: str, tmp_path: Path) -> Iterator[Com
 
 
 def check_books(company: Company, checkpoints: list[dict[str, Lease]], gone: set[str]) -> None:
-    """Nothing is lost; an epoch never comes after a higher one; what comes twice was not checkpointed by who was gone."""
+    """Nothing is lost; an epoch never follows a higher one; what comes twice was not checkpointed by who was gone."""
     handled = sorted(company.handled(), key=lambda entry: entry["at"])
     assert {entry["value"] for entry in handled} == set(company.sent)
     by_shard: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)

@@ -90,20 +90,13 @@ class Consumer:
         """
         if batch_size < 1:
             raise ConfigError(f"batch_size={batch_size}: it is at least 1")
-        clients = {
-            name: client
-            for name, client in (("kinesis", kinesis), ("dynamodb", dynamodb))
-            if client is not None
-        }
-        if aws is not None and clients:
-            raise ConfigError("aws= opens clients: give either it, or kinesis= and dynamodb=")
         self.stream = stream
         self.group = group
         self.owner = owner or "consumer"
         self._batch_size = batch_size
         self._streams = streams_of(
             stream,
-            aws=aws or AwsSettings(clients=clients),
+            aws=_settings(aws, {"kinesis": kinesis, "dynamodb": dynamodb}),
             start=initial_checkpoint,
             leases=leases or f"dynamodb://{table}",
             lease_duration_ms=lock_duration,
@@ -249,6 +242,13 @@ class Consumer:
             self._end_batch()
             if self._work is not None:
                 self._work.cancel()
+
+
+def _settings(aws: AwsSettings | None, clients: dict[str, AwsClient | None]) -> AwsSettings:
+    given = {name: client for name, client in clients.items() if client is not None}
+    if aws is not None and given:
+        raise ConfigError("aws= opens clients: give either it, or kinesis= and dynamodb=")
+    return aws or AwsSettings(clients=given)
 
 
 def _name(record: StreamRecord) -> TopicPartition:

@@ -100,8 +100,8 @@ def kinesis(
         start: Where a group begins that has not read before: "TRIM_HORIZON", the oldest record; "LATEST", those that
             come from now on, which is settled once, when the group first looks; a time with its zone; or
             "AFTER:<sequence number>". Shards that come of a split or a merge are read from their beginning at any rate.
-        leases: Where it is kept who reads which shard, and how far: "dynamodb://TABLE", "sqlite:///FILE" (workers of one
-            machine), "memory://NAME" (of one process), or a `LeaseStore`.
+        leases: Where it is kept who reads which shard, and how far: "dynamodb://TABLE", "sqlite:///FILE" (workers of
+            one machine), "memory://NAME" (of one process), or a `LeaseStore`.
         lease_duration_ms: After so long without a sign of life a worker's shards are others'.
         scan_ms: How often it is looked for shards to take; None is three times in the duration of a lease.
         fan_out: Whether records are pushed by enhanced fan-out, with 2 MiB/s for this group alone; a name for its
@@ -113,8 +113,7 @@ def kinesis(
     Raises:
         ConfigError: It makes no sense, and says why.
     """
-    given = {"region": region, "endpoint_url": endpoint_url, "clients": clients}
-    if aws is not None and any(given.values()):
+    if aws is not None and (region or endpoint_url or clients):
         raise ConfigError("region=, endpoint_url= and clients= are in aws= already: leave them out")
     known = set(ReadSettings.__dataclass_fields__)
     if unknown := sorted(options.keys() - known):
@@ -123,7 +122,7 @@ def kinesis(
         )
     return Streams(
         names=streams,
-        aws=aws or AwsSettings(**{name: value for name, value in given.items() if value}),  # type: ignore[arg-type] # as above
+        aws=aws or AwsSettings(region=region, endpoint_url=endpoint_url, clients=clients or {}),
         start=_start(start),
         leases=leases,
         lease=_lease_settings(lease_duration_ms, scan_ms),

@@ -27,6 +27,7 @@ from headrace.workers.settings import (
     Publication,
     SeenKeys,
     WorkerSettings,
+    as_elsewhere,
     as_retry,
     as_topics,
 )
@@ -129,16 +130,10 @@ class App:
         Raises:
             ConfigError: The function cannot be a handler, or the arguments do not go together.
         """
-        elsewhere = topics if isinstance(topics, Elsewhere) else None
-        if elsewhere is not None and properties:
-            raise ConfigError(
-                f"{', '.join(sorted(properties))}: these are properties of a topic's consumer; how streams are read is "
-                "said in kinesis(...)"
-            )
         settings = partial(
             WorkerSettings,
             topics=as_topics(topics),
-            elsewhere=elsewhere,
+            elsewhere=as_elsewhere(topics, properties),
             pattern=re.compile(pattern) if isinstance(pattern, str) else pattern,
             attached=attached,
             ordering=ordering,

@@ -222,6 +222,18 @@ def as_topics(given: str | Sequence[str] | Elsewhere | None) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
 
 
+def as_elsewhere(given: object, properties: Mapping[str, Any]) -> Elsewhere | None:
+    """Return what is read in place of topics, which has no properties of a consumer; None for topics."""
+    if not isinstance(given, Elsewhere):
+        return None
+    if properties:
+        raise ConfigError(
+            f"{', '.join(sorted(properties))}: these are properties of a topic's consumer; how streams are read is "
+            "said in kinesis(...)"
+        )
+    return given
+
+
 def _one_of(value: object, choices: tuple[object, ...], what: str) -> None:
     if value not in choices:
         raise ConfigError(f"{what} is one of {', '.join(map(repr, choices))}, not {value!r}")

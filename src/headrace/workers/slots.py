@@ -147,8 +147,8 @@ class Slots:
         out = self._out()
         handled: list[ConsumerRecord] = []
         try:
-            # It is lost in a moment, or was not told yet that it is not: there is nothing to wait on.
-            while not (self._valid(job.topic_partition) or job.let_go):  # noqa: ASYNC110 - so
+            # It is lost in a moment, or was not told yet that it is not.
+            while not (self._valid(job.topic_partition) or job.let_go):  # noqa: ASYNC110 - nothing tells of time
                 await asyncio.sleep(LOOK_AGAIN_S)
             if job.error is None and not job.let_go:
                 handled = await self._attempt(job, out)

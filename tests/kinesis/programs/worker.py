@@ -58,7 +58,8 @@ async def main(settings: dict[str, Any]) -> None:
     async with open_client(aws, "kinesis") as client:
         hook = throttled(settings["throttled"])
         for operation in ("GetRecords", "GetShardIterator", "ListShards"):
-            client.meta.events.register(f"before-send.kinesis.{operation}", hook)  # type: ignore[attr-defined] # of aiobotocore's clients
+            meta: Any = client.meta
+            meta.events.register(f"before-send.kinesis.{operation}", hook)
         streams = kinesis(
             settings["stream"],
             clients={"kinesis": client},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.core.lease.checkpoint import TRIM_HORIZON, Checkpoint
@@ -56,10 +57,9 @@ async def _shard_of(
     for name, lister in zip(streams.names, shards.values(), strict=True):
         for shard in await lister.list_shards():
             try:
+                place = {**stream_arguments(name), "ShardId": shard.shard}
                 await repeated(
-                    lambda name=name, shard=shard: client.get_shard_iterator(  # type: ignore[misc] # mypy's own: lambdas' defaults
-                        **stream_arguments(name), ShardId=shard.shard, **iterator_arguments(number)
-                    ),
+                    partial(client.get_shard_iterator, **place, **iterator_arguments(number)),
                     f"looking for a sequence number in {shard.shard} of stream {name}",
                     client,
                     RealTiming(),

@@ -295,8 +295,8 @@ class StreamConsumer:
         self._order.append(shard.name)
         self._ahead.add(shard.key, reader)
 
-    async def drain(self, key: LeaseKey, why: Why, deadline_ms: int | None) -> None:  # noqa: ARG002 - the worker's own bound is shorter
-        """Finish what was begun in a shard."""
+    async def drain(self, key: LeaseKey, why: Why, deadline_ms: int | None) -> None:  # noqa: ARG002 - unused: it waits
+        """Finish what was begun in a shard; the listener's own bound is shorter."""
         shard = self._shard(key)
         if shard is not None and shard.leaving is None:
             shard.leaving = self._spawn(self._give_up(shard))
