@@ -51,6 +51,10 @@ class Decider:
         self._asked = (wish.key, now_ms)
         return [Ask(wish)]
 
+    def asks_on(self, stream: str) -> bool:
+        """Whether a lease on a stream is asked for."""
+        return self._asked is not None and self._asked[0].stream == stream
+
     def shun(self, key: LeaseKey, now_ms: int) -> None:
         """Leave a lease to others for as long as they need to take it."""
         settings = self._settings

@@ -231,8 +231,7 @@ class LeaseCore:
         if leases is UNKNOWN:
             self._scans[stream].wait(now_ms, self._retry_ms())
             return []
-        spread = 1 + SPREAD * (2 * self._chance.random() - 1)
-        self._scans[stream].wait(now_ms, int(self._settings.scan_ms * spread))
+        self._scans[stream].wait(now_ms, self._scan_ms())
         view = self._views[stream]
         view.on_leases(leases, reply.sent_ms, now_ms)
         actions: list[Action] = []
@@ -244,7 +243,10 @@ class LeaseCore:
             self._lists[stream].hurry(now_ms)
         actions += self._create(view, view.creatable(), reply.wall_ms)
         actions += self._delete(view)
-        return actions + self._send(self._decider.divide(now_ms))
+        actions += self._send(self._decider.divide(now_ms))
+        if self._decider.asks_on(stream):
+            self._scans[stream].want(now_ms + self._settings.asking_ms)
+        return actions
 
     def _on_shards(self, request: ListShards, reply: _Reply) -> list[Action]:
         if reply.outcome is UNKNOWN:
@@ -294,6 +296,8 @@ class LeaseCore:
         if lease is UNKNOWN or lease is None:
             return []  # the next scan shows whose it is; if it is this member's, it is taken again
         self._views[request.key.stream].on_lease(lease, reply.now_ms)
+        if request.seen.owner == self._owner:  # it was given: perhaps there is more to ask for
+            self._scans[request.key.stream].want(reply.now_ms + self._settings.asking_ms)
         return self._holdings.take(lease, reply.sent_ms, reply.now_ms, closing=self._is_closing)
 
     def _on_renewed(self, request: Renew, reply: _Reply) -> list[Action]:
@@ -338,6 +342,10 @@ class LeaseCore:
                 self._under_way[request.key] = request
                 actions.append(request)
         return actions
+
+    def _scan_ms(self) -> int:
+        spread = 1 + SPREAD * (2 * self._chance.random() - 1)
+        return int(self._settings.scan_ms * spread)
 
     def _retry_ms(self) -> int:
         return int(self._settings.retry_ms * (0.5 + self._chance.random()))

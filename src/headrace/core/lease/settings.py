@@ -23,6 +23,8 @@ class LeaseSettings:
         margin_ms: By how much a holder stops before, and by how much others wait longer. What two clocks may differ
             in speed, over `duration_ms`, has to be below it.
         scan_ms: How often the leases of a group are read; a quarter more or less, by chance.
+        asking_ms: The same while another member is asked for a lease: nobody reads the shard between hand-over and
+            the next scan.
         list_ms: How often the shards of a stream are listed; besides, whenever a shard ends.
         checkpoint_ms: How often a checkpoint of a shard is written at most.
         retry_ms: How long to wait, on average, after a store did not answer.
@@ -42,6 +44,7 @@ class LeaseSettings:
     renew_ms: int = 10_000
     margin_ms: int = 3_000
     scan_ms: int = 10_000
+    asking_ms: int = 1_000
     list_ms: int = 60_000
     checkpoint_ms: int = 1_000
     retry_ms: int = 1_000
