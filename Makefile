@@ -5,7 +5,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q
 export PYTHONDONTWRITEBYTECODE :=  # tests and the processes they start are compiled once, not by each of them
 
-.PHONY: help run test check format conformance chaos chaos-spark crash delay simulate fuzz bench bench-spark generate clean
+.PHONY: help run test check format conformance chaos chaos-spark crash delay simulate fuzz bench bench-spark bench-kinesis generate clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -74,6 +74,10 @@ bench:  ## measure against Apache Kafka on this machine (twenty minutes); ARGS=-
 bench-spark:  ## measure Spark's source, sink, archive against its own Kafka connector (half an hour); ARGS=--quick, --page
 	@$(PYTHON) tools/prepare.py test
 	$(BIN)/python -m benchmarks.macro.spark $(ARGS)
+
+bench-kinesis:  ## measure Kinesis consumers (ten minutes); ARGS="--peer PYTHON" names an environment with async-kinesis[dynamodb]
+	@$(PYTHON) tools/prepare.py test
+	$(BIN)/python -m benchmarks.macro.compare_kinesis $(ARGS)
 
 generate:  ## write the generated files again
 	@$(PYTHON) tools/prepare.py test
