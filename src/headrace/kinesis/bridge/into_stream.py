@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, Final
 
@@ -89,8 +89,6 @@ class IntoStreamBridge:
         """
         plan = self._plan
         await check_topic(plan.target, plan.topic, plan.client_properties)
-        async with open_client(plan.destination.aws, "kinesis") as client:
-            await StreamShards(client, plan.destination.stream).describe()
         consumer = Consumer(
             plan.target,
             group=plan.group,
@@ -99,17 +97,26 @@ class IntoStreamBridge:
             auto_offset_reset="latest" if plan.latest else "earliest",
             **plan.properties,
         )
-        async with Producer(plan.destination.aws, settings=plan.producing) as producer, consumer:
-            await consumer.subscribe([plan.topic])
-            begun: set[TopicPartition] = set()
-            while not stopping.is_set():
-                records = await consumer.poll(_POLL_S)
-                if plan.latest:
-                    await _begin(consumer, begun, records)
-                if records:
-                    await self._copy(consumer, producer, records)
-                elif plan.once and await _is_at_end(consumer):
-                    return
+        async with open_client(plan.destination.aws, "kinesis") as client:
+            await StreamShards(client, plan.destination.stream).describe()
+            shared = replace(plan.destination.aws, clients={"kinesis": client})
+            async with Producer(shared, settings=plan.producing) as producer, consumer:
+                await self._copy_all(consumer, producer, stopping)
+
+    async def _copy_all(
+        self, consumer: Consumer, producer: Producer, stopping: asyncio.Event
+    ) -> None:
+        plan = self._plan
+        await consumer.subscribe([plan.topic])
+        begun: set[TopicPartition] = set()
+        while not stopping.is_set():
+            records = await consumer.poll(_POLL_S)
+            if plan.latest:
+                await _begin(consumer, begun, records)
+            if records:
+                await self._copy(consumer, producer, records)
+            elif plan.once and await _is_at_end(consumer):
+                return
 
     async def _copy(
         self, consumer: Consumer, producer: Producer, records: Sequence[ConsumerRecord]
