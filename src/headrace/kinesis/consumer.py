@@ -104,7 +104,6 @@ class Consumer:
             poll_ms=poll_ms,
         )
         self._source: StreamConsumer | None = None
-        self._rest: list[StreamRecord] = []
         self._batch: list[StreamRecord] = []
         """What was fetched last and is not checkpointed to its end."""
         self._done = asyncio.Event()
@@ -157,12 +156,7 @@ class Consumer:
         """
         source = await self._begun()
         self._end_batch()
-        if not self._rest:
-            self._rest = await source.poll(FETCH_TIMEOUT_S, self._batch_size)
-        self._rest = [record for record in self._rest if source.valid(_name(record))]
-        first = self._rest[0] if self._rest else None
-        self._batch = [record for record in self._rest if record[:2] == first[:2]] if first else []
-        self._rest = self._rest[len(self._batch) :]
+        self._batch = await source.poll(FETCH_TIMEOUT_S, self._batch_size)
         return [_message(record) for record in self._batch]
 
     async def checkpoint(self, message_id: str) -> None:
@@ -186,7 +180,6 @@ class Consumer:
         if self._cleaned:
             return
         self._cleaned = True
-        self._rest = []
         self._end_batch()
         if self._source is not None:
             await self._source.leave(DRAIN_TIMEOUT_S)
@@ -228,7 +221,6 @@ class Consumer:
 
     async def on_revoked(self, partitions: list[TopicPartition]) -> None:
         """Wait until the batch of a shard that goes is processed."""
-        self._rest = [record for record in self._rest if _name(record) not in partitions]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_TIMEOUT_S):
                 while self._batch and _name(self._batch[0]) in partitions:
@@ -237,7 +229,6 @@ class Consumer:
 
     async def on_lost(self, partitions: list[TopicPartition]) -> None:
         """Cancel the batch of a shard that is gone."""
-        self._rest = [record for record in self._rest if _name(record) not in partitions]
         if self._batch and _name(self._batch[0]) in partitions:
             self._end_batch()
             if self._work is not None:

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 import headrace
+from headrace.errors import KinesisError, StreamNotFoundError
 from headrace.kinesis.leases.memory import MemoryLeaseStore
-from headrace.testing.kinesis import FakeAws
+from headrace.testing.kinesis import FakeAws, error
 from tests.kinesis.group.apps import WAIT_S, fake_aws, quick
 from tests.kinesis.group.team import Entry, Team
 
@@ -115,6 +116,51 @@ def test_a_process_that_was_halted_for_longer_than_a_lease_stops_itself(aws: Fak
         await team.leave()
         # Nothing was handled under the old epoch behind the record at which it was halted.
         assert all(entry.epoch > taken[0] for entry in team.handled if entry.value != "0")
+
+    asyncio.run(story())
+
+
+def test_a_missing_stream_is_named_with_what_to_do(aws: FakeAws) -> None:
+    app = headrace.App(group="billing")
+
+    @app.worker(quick(aws, "ordres"))
+    async def bill(order: str) -> None: ...
+
+    with pytest.raises(StreamNotFoundError, match="'ordres'"), app.test() as trial:
+        trial.wait_idle(WAIT_S)
+
+
+def test_reading_that_is_not_allowed_any_more_ends_the_worker(aws: FakeAws) -> None:
+    app = headrace.App(group="billing")
+
+    @app.worker(quick(aws, "orders"))
+    async def bill(order: str) -> None: ...
+
+    aws.kinesis.faults.on("GetRecords", error("AccessDeniedException", "not for you"))
+    with pytest.raises(KinesisError, match="permission"), app.test() as trial:
+        trial.wait_idle(WAIT_S)
+
+
+def test_at_most_once_commits_before_it_handles(aws: FakeAws) -> None:
+    async def story() -> None:
+        store = MemoryLeaseStore()
+        team = Team(quick(aws, "orders", leases=store), delivery="at_most_once", concurrency=4)
+        checkpoints: list[str] = []
+
+        async def look(entry: Entry) -> None:
+            [lease] = store._rows.leases.values()
+            checkpoints.append(lease.checkpoint.position)
+
+        sequence_numbers = [
+            int(aws.kinesis.put("orders", b"%d" % number).sequence_number) for number in range(12)
+        ]
+        team.before = look
+        team.join("a")
+        await team.wait_for_values(12)
+        await team.leave()
+        assert team.values == [str(number) for number in range(12)]
+        for checkpoint, number in zip(checkpoints, sequence_numbers, strict=True):
+            assert int(checkpoint) >= number
 
     asyncio.run(story())
 

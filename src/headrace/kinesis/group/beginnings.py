@@ -1,8 +1,9 @@
-"""What a member is told of time, and of where its group begins."""
+"""What a member begins with: where leases are, how long they last, and where its group starts to read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,12 +15,31 @@ from headrace.kinesis.client.backoff import RealTiming, repeated
 from headrace.kinesis.client.errors import error_code
 from headrace.kinesis.client.settings import AwsClient
 from headrace.kinesis.client.streams import stream_arguments
+from headrace.kinesis.leases.opening import open_store
 from headrace.kinesis.reading.positions import iterator_arguments
 from headrace.kinesis.reading.shards import StreamShards
 
 if TYPE_CHECKING:
     from headrace.kinesis.leases.store import LeaseStore
     from headrace.kinesis.stream import Streams
+
+
+@asynccontextmanager
+async def opened_store(streams: Streams) -> AsyncIterator[LeaseStore]:
+    """Open where the leases are; a store that was handed in is not closed.
+
+    Raises:
+        ConfigError: It cannot be used.
+        LeaseStoreError: It cannot be reached.
+    """
+    given = streams.leases
+    store = open_store(given, streams.aws) if isinstance(given, str) else given
+    try:
+        await store.open()
+        yield store
+    finally:
+        if isinstance(given, str):
+            await store.close()
 
 
 async def lease_settings(

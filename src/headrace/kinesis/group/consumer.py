@@ -21,11 +21,10 @@ from headrace.core.lease.actions import Why
 from headrace.core.lease.lease import Lease, LeaseKey
 from headrace.errors import ConfigError, HeadraceError, LeaseLostError
 from headrace.kinesis.client.settings import open_client
-from headrace.kinesis.group.beginnings import lease_settings
+from headrace.kinesis.group.beginnings import lease_settings, opened_store
 from headrace.kinesis.group.member import Member
 from headrace.kinesis.group.readers import Readers
 from headrace.kinesis.group.shard import Shard
-from headrace.kinesis.leases.opening import open_store
 from headrace.kinesis.reading.prefetch import ReadAhead
 from headrace.kinesis.reading.shards import StreamShards
 from headrace.kinesis.records import StreamRecord
@@ -111,7 +110,7 @@ class StreamConsumer:
             raise ConfigError(
                 f"of {', '.join(streams.names)} two have the same name: give each a worker of its own"
             )
-        self._store = await self._open_store()
+        self._store = await self._stack.enter_async_context(opened_store(streams))
         self._readers = Readers(client, streams, found, self._fetched)
         await self._readers.register(self._group)
         self._stack.push_async_callback(self._ahead.aclose)
@@ -122,16 +121,6 @@ class StreamConsumer:
         self._member = Member(self._store, self._group, by_stream, self, settings)
         await self._member.start()
         self._telling = self._spawn(self._tell_of_waiting())
-
-    async def _open_store(self) -> LeaseStore:
-        given = self._streams.leases
-        if not isinstance(given, str):
-            await given.open()
-            return given
-        store = open_store(given, self._streams.aws)
-        self._stack.push_async_callback(store.close)
-        await store.open()
-        return store
 
     async def poll(
         self, timeout_s: float = 1.0, max_records: int | None = None
@@ -152,17 +141,20 @@ class StreamConsumer:
         return records
 
     def _take(self, limit: int) -> list[StreamRecord]:
-        """Return what is ready, of each shard in turn."""
+        """Return what is ready, of each shard in turn; of one alone where commits are durable: one is done or not."""
         records: list[StreamRecord] = []
+        self._order.rotate(-1)
         for name in self._order:
-            self._hand_out(self._shards[name], records, limit)
-        while len(records) < limit and (arrival := self._ahead.take()) is not None:
+            if not (self._durable and records):
+                self._hand_out(self._shards[name], records, limit)
+        while len(records) < (1 if self._durable else limit):
+            if (arrival := self._ahead.take()) is None:
+                break
             shard = self._shard(arrival.key)
             if arrival.error is not None:
                 self._fail(arrival.error)
             elif shard is not None:
                 shard.take_in(arrival.fetched)
-                self._order.rotate(-1)
                 self._hand_out(shard, records, limit)
         return records
 
