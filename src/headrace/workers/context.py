@@ -28,11 +28,13 @@ class Hold:
 
     __slots__ = ("_source", "_topic_partition", "epoch", "wanted")
 
-    def __init__(self, source: Source, record: ConsumerRecord, wanted: Callable[[], bool]) -> None:
+    def __init__(
+        self, source: Source, name: TopicPartition, epoch: int, wanted: Callable[[], bool]
+    ) -> None:
         self._source = source
-        self._topic_partition = TopicPartition(record.topic, record.partition)
+        self._topic_partition = name
+        self.epoch = epoch
         self.wanted = wanted
-        self.epoch = source.epoch(self._topic_partition)
 
     def valid(self) -> bool:
         """Whether it is still this one's."""

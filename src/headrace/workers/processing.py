@@ -11,6 +11,7 @@ from headrace.clients.consumer.records import ConsumerRecord
 from headrace.errors import SerializationError
 from headrace.serdes.serde import resolve_serde
 from headrace.serdes.typed import serde_of_type
+from headrace.types import TopicPartition
 from headrace.workers.context import Context, Hold, ThreadContext
 from headrace.workers.dedupe import Deduplication
 from headrace.workers.outbox import Outbox, Publisher
@@ -59,9 +60,10 @@ class Processor:
         Returns:
             Those that were handled; others were before, by their keys.
         """
-        hold = Hold(
-            self._source, records[0], wanted
-        )  # before anything waits, as it is this member's now
+        name = TopicPartition(records[0].topic, records[0].partition)
+        # Asked before anything waits, as the partition is this member's now.
+        epoch = -1 if self._handler.context is None else self._source.epoch(name)
+        hold = Hold(self._source, name, epoch, wanted)
         values = [await self._value(record) for record in records]
         if self._deduplication is not None:
             return await self._handle_new(records, values, attempt, out, hold)

@@ -14,7 +14,7 @@ from headrace.errors import KinesisError, StreamNotFoundError
 from headrace.kinesis.leases.memory import MemoryLeaseStore
 from headrace.testing.kinesis import FakeAws, error
 from tests.kinesis.group.apps import WAIT_S, fake_aws, quick
-from tests.kinesis.group.team import Entry, Team
+from tests.kinesis.group.team import Entry, Team, until
 
 
 @pytest.fixture
@@ -139,6 +139,34 @@ def test_reading_that_is_not_allowed_any_more_ends_the_worker(aws: FakeAws) -> N
     aws.kinesis.faults.on("GetRecords", error("AccessDeniedException", "not for you"))
     with pytest.raises(KinesisError, match="permission"), app.test() as trial:
         trial.wait_idle(WAIT_S)
+
+
+def test_an_app_of_streams_alone_connects_to_no_broker(aws: FakeAws) -> None:
+    async def story() -> None:
+        connections: list[object] = []
+
+        def accept(reader: object, writer: asyncio.StreamWriter) -> None:
+            connections.append(reader)
+            writer.close()
+
+        server = await asyncio.start_server(accept, "127.0.0.1", 0)
+        app = headrace.App(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", group="billing")
+        handled: list[bytes] = []
+
+        @app.worker(quick(aws, "orders"))
+        async def bill(order) -> None:  # type: ignore[no-untyped-def] # values are bytes then
+            handled.append(order)
+
+        aws.kinesis.put("orders", b"one")
+        running = asyncio.create_task(app.serve())
+        await until(lambda: bool(handled))
+        app.stop()
+        await running
+        server.close()
+        assert handled == [b"one"]
+        assert connections == []
+
+    asyncio.run(story())
 
 
 def test_at_most_once_commits_before_it_handles(aws: FakeAws) -> None:
