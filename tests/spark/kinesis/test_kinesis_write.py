@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.testing.kinesis import drop_connection, fail_records, throttle
-from tests.spark.kinesis.conftest import KEYS, Stream, finish
+from tests.spark.kinesis.conftest import KEYS, Stream
 
 Streams = Callable[..., Stream]
 
@@ -40,8 +40,6 @@ def test_aggregated_rows_come_back_one_by_one(spark: Any, stream: Streams) -> No
     rows = flights.batch(columns="data,sequenceNumber,subSequenceNumber").collect()
     assert sorted(row["data"].decode() for row in rows) == [f"{each:06d}" for each in range(300)]
     assert len({(row["sequenceNumber"], row["subSequenceNumber"]) for row in rows}) == 300
-    flights.sink()
-    assert len(flights.sunk()) == 300
 
 
 def test_refused_records_are_repeated_and_lost_answers_cost_duplicates_only(
@@ -78,28 +76,11 @@ def test_a_row_may_say_its_stream_and_its_hash_key(spark: Any, stream: Streams) 
     assert [each.data for each in kinesis.records(other.name)] == [b"other"]
 
 
-def test_a_stream_is_copied_to_another(stream: Streams) -> None:
-    source, copy = stream(2), stream(1)
-    source.put(80)
-    query = (
-        source.stream()
-        .select("partitionKey", "data")
-        .writeStream.format("headrace-kinesis")
-        .options(**copy.aws)
-        .option("checkpointLocation", str(source.home / "copy"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    finish(query)
-    found = sorted(record.data.decode() for record in copy.fake.kinesis.records(copy.name))
-    assert found == source.values
-
-
 def test_what_cannot_be_written_is_told_before_a_job_runs(spark: Any, stream: Streams) -> None:
     flights = stream(1)
     rows = numbers(spark, 3)
     with pytest.raises(Exception, match="there is no stream 'elsewhere'"):
         write(rows, flights, stream="elsewhere")
     with pytest.raises(Exception, match="a row has no partitionKey"):
-        write(rows.selectExpr("CAST(NULL AS STRING) AS partitionKey", "data"), flights)
+        write(rows.coalesce(1).selectExpr("CAST(NULL AS STRING) AS partitionKey", "data"), flights)
     assert not flights.fake.kinesis.records(flights.name)
