@@ -154,7 +154,7 @@ def test_an_app_of_streams_alone_connects_to_no_broker(aws: FakeAws) -> None:
         handled: list[bytes] = []
 
         @app.worker(quick(aws, "orders"))
-        async def bill(order) -> None:  # type: ignore[no-untyped-def] # values are bytes then
+        async def bill(order) -> None:
             handled.append(order)
 
         aws.kinesis.put("orders", b"one")
