@@ -1,4 +1,4 @@
-"""docs/bridge.md and docs/kinesis-producer.md: their commands print what they show, their program runs, their tables are true."""
+"""docs/bridge.md and docs/kinesis-producer.md: commands print what they show, the program runs, the table is true."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def _into_topic(
     source: str, topic: str, brokers: str, properties: dict[str, Any], options: dict[str, Any]
 ) -> _Bridge:
     from headrace.cli._client_settings import general  # noqa: PLC0415 - not for `--help`
-    from headrace.kinesis.bridge.into_topic import IntoTopic, IntoTopicBridge, lease_settings  # noqa: PLC0415 - not for `--help`
+    from headrace.kinesis.bridge import into_topic  # noqa: PLC0415 - as above
     from headrace.kinesis.bridge.names import bridge_name, parse_stream  # noqa: PLC0415 - as above
 
     place = parse_stream(source)
@@ -124,26 +124,26 @@ def _into_topic(
         raise click.UsageError(
             "--envelope, --aggregate and --record-bytes are for bridges into a stream"
         )
-    plan = IntoTopic(
+    plan = into_topic.IntoTopic(
         source=place,
         target=brokers,
         topic=topic,
         name=bridge_name(options["name"], place.name, topic),
         start=_start(options["start"]),
         leases=options["leases"],
-        lease_settings=lease_settings(round(options["lease_s"] * 1000)),
+        lease_settings=into_topic.lease_settings(round(options["lease_s"] * 1000)),
         once=options["once"],
         properties=_plain(properties),
         client_properties=general(properties),
     )
-    return IntoTopicBridge(plan)
+    return into_topic.IntoTopicBridge(plan)
 
 
 def _into_stream(
     topic: str, target: str, brokers: str, properties: dict[str, Any], options: dict[str, Any]
 ) -> _Bridge:
     from headrace.cli._client_settings import general  # noqa: PLC0415 - not for `--help`
-    from headrace.kinesis.bridge.into_stream import IntoStream, IntoStreamBridge, producing  # noqa: PLC0415 - not for `--help`
+    from headrace.kinesis.bridge import into_stream  # noqa: PLC0415 - as above
     from headrace.kinesis.bridge.names import bridge_name, parse_stream  # noqa: PLC0415 - as above
 
     place: StreamPlace = parse_stream(target)
@@ -153,7 +153,7 @@ def _into_stream(
         )
     if options["start"] not in {"TRIM_HORIZON", "LATEST"}:
         raise click.UsageError("--start of a bridge from a topic is TRIM_HORIZON or LATEST")
-    plan = IntoStream(
+    plan = into_stream.IntoStream(
         target=brokers,
         topic=topic,
         destination=place,
@@ -161,11 +161,13 @@ def _into_stream(
         latest=options["start"] == "LATEST",
         envelope=options["envelope"],
         once=options["once"],
-        producing=producing(aggregate=options["aggregate"], record_bytes=options["record_bytes"]),
+        producing=into_stream.producing(
+            aggregate=options["aggregate"], record_bytes=options["record_bytes"]
+        ),
         properties=_plain(properties),
         client_properties=general(properties),
     )
-    return IntoStreamBridge(plan)
+    return into_stream.IntoStreamBridge(plan)
 
 
 def _plain(properties: dict[str, Any]) -> dict[str, Any]:

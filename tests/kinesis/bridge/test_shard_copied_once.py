@@ -1,4 +1,4 @@
-"""A shard is copied exactly once, wherever a process is killed, and however long one that was taken for dead goes on."""
+"""A shard is copied exactly once, wherever a process is killed, and however long one that stood still goes on."""
 
 from __future__ import annotations
 

@@ -170,7 +170,11 @@ class Process:
 
 async def committed_records(target: object, topic: str) -> list[ConsumerRecord]:
     """Return what readers of committed records see of a topic."""
-    reader = Consumer(target, enable_auto_commit=False, isolation_level="read_committed")  # type: ignore[arg-type]  # any target
+    reader = Consumer(
+        target,  # type: ignore[arg-type]  # any that there is
+        enable_auto_commit=False,
+        isolation_level="read_committed",
+    )
     found: list[ConsumerRecord] = []
     async with reader:
         places = await reader.partitions_for(topic)

@@ -1,7 +1,7 @@
 """What a producer does with the records of one stream, and when. No clock, no I/O: time comes with each call.
 
-(1) Records wait in lanes: a partition key's, or, where records are aggregated, a shard's. (2) A request takes one parcel
-of each lane that has nothing under way, so whatever fails of it, no later record of the lane has overtaken it.
+(1) Records wait in lanes: a partition key's, or, where records are aggregated, a shard's. (2) A request takes one
+parcel of each lane that has nothing under way, so whatever fails of it, no later record of the lane has overtaken it.
 PutRecords by itself promises no order: a record that is throttled does not hold up those behind it. (3) What fails goes
 back to the front of its lane and pauses, with the shard that was too busy, or with the stream.
 """

@@ -25,8 +25,8 @@ class ProducerSettings:
         request_records: Records in a request.
         aggregate_bytes: User records become records of this size in the format of the Kinesis Producer Library; 0 sends
             each as a record of its own.
-        ordered: Whether records of one partition key stay in the order of `send`. It costs plain records speed: one of a
-            key is under way at a time.
+        ordered: Whether records of one partition key stay in the order of `send`. It costs plain records speed: one of
+            a key is under way at a time.
         max_in_flight: Requests of a stream under way at a time.
         delivery_timeout_ms: How long a record is tried.
         buffer_bytes: Bytes of records that are not delivered yet; `send` waits for room.
