@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headrace.core.lease.actions import (
@@ -57,11 +58,11 @@ class Process:
         """Return how long something takes by the world's clock."""
         return max(0, int(wait_ms / self._rate) + 1)
 
-    def later(self, wait_ms: int, call: object, *arguments: object) -> None:
+    def later(self, wait_ms: int, call: Callable[..., None], *arguments: object) -> None:
         """Do something after a while; not before a pause is over, and not any more when killed."""
         self.story.at(self.story.now_ms + wait_ms, self._run, call, arguments)
 
-    def _run(self, call: object, arguments: tuple[object, ...]) -> None:
+    def _run(self, call: Callable[..., None], arguments: tuple[object, ...]) -> None:
         if not self.is_alive:
             return
         if self.story.now_ms < self.paused_until_ms:
@@ -69,7 +70,7 @@ class Process:
             until_ms = self.paused_until_ms + self.story.chance.randrange(3)
             self.story.at(until_ms, self._run, call, arguments)
             return
-        call(*arguments)  # type: ignore[operator]
+        call(*arguments)
 
     # The member
 

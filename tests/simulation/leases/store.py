@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headrace.core.lease import actions
@@ -35,22 +34,15 @@ class Rows:
                 return self._create(lease, is_ghost=is_ghost)
             case actions.Delete(seen):
                 return self._delete(seen)
-            case actions.Take(seen):
-                change = lambda row: writes.taken(row, seen, owner)  # noqa: E731 - as in the stores
-            case actions.Ask(seen):
-                change = lambda row: writes.asked(row, seen, owner)  # noqa: E731
-            case actions.Renew(_, epoch, checkpoint, rate):
-                change = lambda row: writes.renewed(  # noqa: E731
-                    row, owner, epoch, bytes_per_s=rate, checkpoint=checkpoint
-                )
-            case actions.Give(_, epoch, to, checkpoint):
-                change = lambda row: writes.given(  # noqa: E731
-                    row, owner, epoch, to=to, checkpoint=checkpoint
-                )
-            case _:
+            case actions.ListShards():
                 raise AssertionError("shards are not in the store")
-        row = self._write(request.key, change, is_ghost=is_ghost)
-        return row if isinstance(request, actions.Take | actions.Renew) else row is not None
+        before = self.leases.get(request.key)
+        after = None if before is None else _changed(before, request, owner)
+        if before is not None and after is not None:
+            self.leases[request.key] = after
+            if after is not before:
+                self._judge.written(before, after, is_ghost=is_ghost)
+        return after if isinstance(request, actions.Take | actions.Renew) else after is not None
 
     def _create(self, lease: Lease, *, is_ghost: bool) -> bool:
         if lease.key in self.leases:
@@ -66,14 +58,16 @@ class Rows:
         self.leases.pop(seen.key, None)
         return True
 
-    def _write(
-        self, key: LeaseKey, change: Callable[[Lease], Lease | None], *, is_ghost: bool
-    ) -> Lease | None:
-        before = self.leases.get(key)
-        after = None if before is None else change(before)
-        if before is None or after is None:
-            return None
-        self.leases[key] = after
-        if after is not before:
-            self._judge.written(before, after, is_ghost=is_ghost)
-        return after
+
+def _changed(
+    row: Lease, request: actions.Take | actions.Ask | actions.Renew | actions.Give, owner: str
+) -> Lease | None:
+    match request:
+        case actions.Take(seen):
+            return writes.taken(row, seen, owner)
+        case actions.Ask(seen):
+            return writes.asked(row, seen, owner)
+        case actions.Renew(_, epoch, checkpoint, rate):
+            return writes.renewed(row, owner, epoch, bytes_per_s=rate, checkpoint=checkpoint)
+        case actions.Give(_, epoch, to, checkpoint):
+            return writes.given(row, owner, epoch, to=to, checkpoint=checkpoint)

@@ -1,6 +1,6 @@
 """How shards are divided among the members of a group: by number first, by load where that is uneven.
 
-Each member decides for itself, from the leases alone: who owns one that is renewed is there, and so is who asks for one.
+Each member decides for itself, from the leases alone: who owns one that is renewed is there, so is who asks for one.
 """
 
 from __future__ import annotations
