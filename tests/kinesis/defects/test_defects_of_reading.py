@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from headrace.kinesis.producing.aggregation import Aggregate
-from headrace.testing.kinesis import FakeAws, Limits, throttle
+from headrace.testing.kinesis import FakeAws, Limits, delay, throttle
 from tests.kinesis.group.apps import fake_aws, quick
-from tests.kinesis.group.team import Team
+from tests.kinesis.group.team import Entry, Team
 
 FIRST = "shardId-000000000000"
 
@@ -332,5 +332,44 @@ def test_records_are_pushed_by_fan_out(aws: FakeAws) -> None:
         await team.leave()
         assert aws.kinesis.calls.count("GetRecords") == 0
         assert set(team.counts.values()) == {1}
+
+    asyncio.run(story())
+
+
+def test_a_shard_whose_reading_hangs_is_read_anew(aws: FakeAws) -> None:
+    aws.kinesis.create_stream("orders", 1)
+    put(aws, range(5))
+
+    async def story() -> None:
+        team = Team(quick(aws, "orders", stall_ms=1_000))
+        team.join("a")
+        await team.wait_for_values(5)
+        aws.kinesis.faults.on("GetRecords", delay(60), times=1)
+        put(aws, range(5, 10))
+        await team.wait_for_values(10)
+        await team.leave()
+        assert team.values == [str(number) for number in range(10)]
+        assert len({entry.epoch for entry in team.handled}) == 1
+
+    asyncio.run(story())
+
+
+def test_a_handler_that_is_slow_does_not_count_as_reading_that_hangs(aws: FakeAws) -> None:
+    aws.kinesis.create_stream("orders", 1)
+    put(aws, range(5))
+
+    async def story() -> None:
+        team = Team(quick(aws, "orders", stall_ms=800, shard_bytes=1, worker_bytes=1))
+
+        async def slow(entry: Entry) -> None:
+            if entry.value == "0":
+                await asyncio.sleep(3)
+
+        team.before = slow
+        team.join("a")
+        await team.wait_for_values(5)
+        await team.leave()
+        assert team.values == [str(number) for number in range(5)]
+        assert len({entry.epoch for entry in team.handled}) == 1
 
     asyncio.run(story())
