@@ -165,6 +165,26 @@ def test_a_process_that_stood_still_takes_nothing_over_without_a_lease() -> None
     asyncio.run(story())
 
 
+def test_a_shard_may_rest_for_longer_than_brokers_remember_who_writes() -> None:
+    async def story() -> None:
+        with Broker() as broker:
+            broker.create_topic("orders", configs={"retention.ms": "-1"})
+            process = Process(broker, "orders", RECORDS, Fuse())
+            rests = iter([True, False, False, False])
+
+            def committed(position: object, size: int) -> None:
+                if next(rests):
+                    broker.advance(30 * 24 * 3_600_000)
+
+            process.copy._committed = committed
+            assert await process.run()
+            assert len(process.producers) == 2, "the first one was forgotten"
+            await check(broker, "orders")
+            await process.bury()
+
+    asyncio.run(story())
+
+
 def test_a_bridge_that_was_told_to_stop_ends_with_what_it_had_begun() -> None:
     async def story() -> None:
         with Broker() as broker:

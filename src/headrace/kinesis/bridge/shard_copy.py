@@ -34,6 +34,15 @@ HEADER_HASH_KEY: Final = "kinesis.explicit_hash_key"
 OpenReader = Callable[[Checkpoint], Reader]
 _LARGEST_RECORD: Final = 11 << 20
 _ATTEMPTS: Final = 8
+_FORGOTTEN: Final = frozenset(
+    {
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_TXN_STATE,
+    }
+)
+"""Brokers forget transactional ids that rest, after a week; a shard may rest for longer."""
 _FENCES: Final = 3
 """Once may be a process that stood still, and has taken the shard over before it knew that its lease had gone."""
 
@@ -248,5 +257,5 @@ def _worth_another_try(error: HeadraceError) -> bool:
         return True
     cause = error.__cause__ if isinstance(error, TransactionError) else error
     if isinstance(cause, ApiError):
-        return cause.retriable
+        return cause.retriable or cause.code in _FORGOTTEN
     return isinstance(error, TransactionError | TransportError)
