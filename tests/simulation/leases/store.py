@@ -27,15 +27,13 @@ class Rows:
             owner: Who sent it.
             is_ghost: Whether it comes after its time, or again.
         """
-        match request:
-            case actions.Scan(stream):
-                return [row for row in self.leases.values() if row.key.stream == stream]
-            case actions.Create(lease):
-                return self._create(lease, is_ghost=is_ghost)
-            case actions.Delete(seen):
-                return self._delete(seen)
-            case actions.ListShards():
-                raise AssertionError("shards are not in the store")
+        if isinstance(request, actions.Scan):
+            return [row for row in self.leases.values() if row.key.stream == request.stream]
+        if isinstance(request, actions.Create):
+            return self._create(request.lease, is_ghost=is_ghost)
+        if isinstance(request, actions.Delete):
+            return self._delete(request.seen)
+        assert not isinstance(request, actions.ListShards), "shards are not in the store"
         before = self.leases.get(request.key)
         after = None if before is None else _changed(before, request, owner)
         if before is not None and after is not None:

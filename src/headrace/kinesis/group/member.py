@@ -39,7 +39,6 @@ from headrace.core.lease.settings import LeaseSettings
 from headrace.errors import (
     ConfigError,
     HeadraceError,
-    KinesisError,
     LeaseLostError,
     LeaseStoreError,
     StreamNotFoundError,
@@ -243,7 +242,7 @@ class Member:
             async with asyncio.timeout(limit_ms / 1000):
                 outcome = await self._answer(request)
             self._is_answered(request)
-        except (LeaseStoreError, KinesisError, ConfigError, TimeoutError) as error:
+        except Exception as error:  # noqa: BLE001 - without an answer of some kind the core would wait for ever
             self._is_unanswered(request, error)
         if isinstance(request, Give) and outcome is True:
             self._tell_given(request)

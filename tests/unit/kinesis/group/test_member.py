@@ -69,6 +69,12 @@ class Store(MemoryLeaseStore):
         super().__init__()
         self.is_silent = False
         self.is_hanging = False
+        self.bug: Exception | None = None
+
+    async def leases(self, group: str, stream: str) -> list[Lease]:
+        if self.bug is not None:
+            raise self.bug
+        return await super().leases(group, stream)
 
     async def renew(self, *arguments: Any, **named: Any) -> Lease | None:
         await self._fail()
@@ -243,6 +249,19 @@ def test_a_stream_that_is_gone_is_told_once() -> None:
         await until(lambda: team.errors)
         await asyncio.sleep(100)
         assert team.errors == [lister.error]
+        await team.member.close()
+
+    tell(story, "a")
+
+
+def test_a_store_that_fails_in_a_way_of_its_own_is_asked_again() -> None:
+    async def story(store: Store, lister: Lister, loop: LeapingLoop) -> None:
+        store.bug = ValueError("nobody thought of that")
+        team = Team(store, lister, loop)
+        await team.member.start()
+        await asyncio.sleep(10)
+        store.bug = None
+        await until(lambda: team.shards)
         await team.member.close()
 
     tell(story, "a")
