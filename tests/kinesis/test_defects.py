@@ -101,6 +101,10 @@ FEATURES: Final[dict[str, tuple[str, ...]]] = {
     "an idle shard does not slow others": (
         "tests/kinesis/reading/test_reading_ahead_on_the_fake.py::test_idle_shards_do_not_slow_a_busy_one_down",
     ),
+    "no stuck shard": (
+        f"{READING}::test_a_shard_whose_reading_hangs_is_read_anew",
+        f"{READING}::test_a_handler_that_is_slow_does_not_count_as_reading_that_hangs",
+    ),
     "survives one failed heartbeat": DEFECTS[24] + DEFECTS[17],
     "multi-stream": (
         f"{READING}::test_a_stream_is_named_by_its_arn_and_several_are_read_by_one_worker",

@@ -123,7 +123,7 @@ def redrive(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **opti
         word = "would be sent" if options["dry_run"] else "sent"
         say(f"{result['sent']} {word}, {result['passed_over']} passed over")
     if result["homeless"]:
-        fail(f"{result['homeless']} letters do not say where they come from: --to TOPIC")
+        fail(f"{result['homeless']} letters name no topic that they come from: --to TOPIC")
 
 
 @dlq.command("purge")

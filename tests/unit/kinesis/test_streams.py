@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import headrace
+from headrace.cli.dlq import _Redrive
 from headrace.errors import ConfigError
 from headrace.kinesis import AwsSettings, kinesis
 from headrace.kinesis.records import StreamRecord, offset_of, partition_of
@@ -94,6 +95,19 @@ def test_an_offset_orders_and_tells_the_place() -> None:
         assert (record.sequence_number, record.sub_sequence) == (sequence_number, sub_sequence)
         assert record.shard == "shardId-000000000003"
     assert partition_of("shardId-000000000003") == 3
+
+
+def test_a_letter_of_a_stream_goes_back_to_no_topic_unless_one_is_named() -> None:
+    record = StreamRecord("orders", 3, offset_of(SEQUENCE, None), 5, b"k", b"v", (), 7)
+    headers = dead_letter_headers(record, "billing", 2, ValueError("no"))
+    letter = record._replace(topic="dlq.orders", offset=0, headers=headers)
+    for to, told in (
+        (None, {"homeless": 1, "sent": 0}),
+        ("orders-again", {"homeless": 0, "sent": 1}),
+    ):
+        options = {"to": to, "error_type": None, "max_redrives": 3, "dry_run": True, "limit": None}
+        result = _Redrive("127.0.0.1:1", {}, options).run(iter([letter]))
+        assert {name: result[name] for name in told} == told
 
 
 def test_a_letter_says_where_in_its_shard_a_record_was() -> None:
