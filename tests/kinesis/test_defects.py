@@ -58,7 +58,10 @@ DEFECTS: Final[dict[int, tuple[str, ...]]] = {
         f"{WORKERS}::test_a_plain_function_that_blocks_does_not_hold_up_renewals",
         f"{WORKERS}::test_a_process_that_was_halted_for_longer_than_a_lease_stops_itself",
     ),
-    26: (f"{WORKERS}::test_a_worker_that_stops_gives_its_shards_to_others_at_once",),
+    26: (
+        f"{WORKERS}::test_a_worker_that_stops_gives_its_shards_to_others_at_once",
+        f"{LEASES}::test_a_run_that_is_cancelled_ends_its_batch_and_frees_the_lease",
+    ),
     27: (f"{READING}::test_aggregates_are_taken_apart_and_checkpointed_within",),
     28: (
         f"{READING}::test_a_group_begins_at_a_time_or_behind_a_sequence_number",

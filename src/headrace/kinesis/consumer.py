@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
@@ -58,7 +59,7 @@ class Consumer:
         *,
         owner: str | None = None,
         table: str = "headrace-leases",
-        initial_checkpoint: str = "TRIM_HORIZON",
+        initial_checkpoint: str | datetime = "TRIM_HORIZON",
         lock_duration: int = 60_000,
         wait_time_acquire: int = 5_000,
         batch_size: int = 100,
@@ -75,7 +76,7 @@ class Consumer:
             group: Its members share the shards; every group gets every record.
             owner: What messages call this one; two may have one name, as each has an identity besides.
             table: Of DynamoDB, where leases are.
-            initial_checkpoint: Where the group begins: TRIM_HORIZON, LATEST, AFTER:<sequence number>.
+            initial_checkpoint: Where the group begins: TRIM_HORIZON, LATEST, AFTER:<sequence number>, or a time.
             lock_duration: After so long without a sign of life shards are others', in milliseconds.
             wait_time_acquire: How often it is looked for shards to take, in milliseconds.
             batch_size: Messages of a batch at most.

@@ -239,6 +239,50 @@ def test_to_let_go_may_be_repeated_and_frees_the_lease(aws: FakeAws) -> None:
     asyncio.run(story())
 
 
+def test_a_run_that_is_cancelled_ends_its_batch_and_frees_the_lease(aws: FakeAws) -> None:
+    aws.kinesis.create_stream("orders", 1)
+    put(aws, range(3))
+
+    class Slow(Collector):
+        async def process_batch(self, batch: list[Message]) -> None:
+            await super().process_batch(batch)
+            await asyncio.sleep(60)
+
+    async def story() -> None:
+        store = MemoryLeaseStore()
+        consumer = Slow(aws, store)
+        run = asyncio.create_task(consumer.run())
+        await until(lambda: bool(consumer.processed))
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(run, 10)
+        [lease] = await stored(store)
+        assert (lease.owner, lease.checkpoint) == (None, TRIM_HORIZON)  # it comes again
+
+    asyncio.run(story())
+
+
+def test_what_a_batch_raises_ends_the_run_and_the_batch_comes_again(aws: FakeAws) -> None:
+    aws.kinesis.create_stream("orders", 1)
+    put(aws, range(3))
+
+    class Broken(Collector):
+        async def process_batch(self, batch: list[Message]) -> None:
+            raise ValueError("broken")
+
+    async def story() -> None:
+        store = MemoryLeaseStore()
+        with pytest.raises(ValueError, match="broken"):
+            await asyncio.wait_for(Broken(aws, store).run(), 10)
+        second = Collector(aws, store)
+        run = asyncio.create_task(second.run())
+        await until(lambda: len(second.processed) == 3)
+        second.stop()
+        await run
+
+    asyncio.run(story())
+
+
 def test_a_checkpoint_resets_how_often_the_shard_changed_hands(aws: FakeAws) -> None:
     async def story() -> None:
         store = MemoryLeaseStore()
