@@ -230,17 +230,17 @@ def test_a_slow_task_is_overtaken_by_its_copy(copy: Copy) -> None:
 
         context = TaskContext.get()
         assert context is not None
-        batches = list(batches)
+        given = list(batches)
         if context.partitionId() == 0 and context.attemptNumber() == 0 and not flag.exists():
-            yield from batches[:1]
+            yield from given[:1]
             for _ in range(600):  # until the copy has written its rows, and some time longer
                 if flag.exists():
                     break
                 time.sleep(0.1)
             time.sleep(2)
-            yield from batches[1:]
+            yield from given[1:]
             return
-        yield from batches
+        yield from given
         if context.attemptNumber():
             flag.touch()
 
