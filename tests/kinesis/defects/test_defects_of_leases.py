@@ -19,6 +19,7 @@ from headrace.kinesis.leases.memory import MemoryLeaseStore
 from headrace.kinesis.leases.opening import open_store
 from headrace.testing.kinesis import FakeAws, drop_connection, error, throttle
 from tests.kinesis.group.apps import fake_aws, quick, settings_of
+from tests.kinesis.group.collectors import Collector, stored
 from tests.kinesis.group.team import Entry, Team, until
 
 FIRST = "shardId-000000000000"
@@ -34,23 +35,6 @@ def aws() -> Iterator[FakeAws]:
 def put(aws: FakeAws, numbers: range, stream: str = "orders") -> None:
     for number in numbers:
         aws.kinesis.put(stream, b"%d" % number, f"key-{number}")
-
-
-class Collector(Consumer):
-    """Keeps what it processes."""
-
-    def __init__(self, aws: FakeAws, store: str | MemoryLeaseStore, **options: Any) -> None:
-        given = {"lock_duration": 1_500, "wait_time_acquire": 300, "poll_ms": 200, **options}
-        super().__init__("orders", "billing", aws=settings_of(aws), leases=store, **given)
-        self.processed: list[str] = []
-
-    async def process_batch(self, batch: list[Message]) -> None:
-        self.processed += [message.payload.decode() for message in batch]
-
-
-async def stored(store: MemoryLeaseStore) -> list[Lease]:
-    [(group, stream)] = await store.streams()
-    return await store.leases(group, stream)
 
 
 @pytest.mark.parametrize("kind", ["memory", "dynamodb"])
