@@ -124,7 +124,7 @@ MUTANTS: dict[str, list[Any]] = {
         patch.object(LeaseCore, "_give_way", _end_first)
     ],
     "LATEST is decided once": [
-        patch.object(StreamView, "_latest", lambda _self, wall_ms: at_timestamp(wall_ms)),
+        patch.object(StreamView, "_latest", lambda self: at_timestamp(self._scanned_wall_ms)),
         patch.object(StreamView, "_is_younger_than_group", lambda *_: False),
     ],
     "the last checkpoint is written with the hand-over": [patch.object(Held, "write", _two_writes)],

@@ -102,12 +102,12 @@ class Process:
         self.story.tell(f"{self.name} {key.shard} is revoked: {why}")
         reader.stop(why)
 
-    def replied(self, request: Request, sent_ms: int, outcome: Outcome) -> None:
+    def replied(self, request: Request, sent: tuple[int, int], outcome: Outcome) -> None:
         """Take an answer, or that there is none."""
         if outcome is UNKNOWN:
             self.story.counts["requests without an answer"] += 1
         now_ms = self.now_ms
-        self.perform(self.core.on_reply(request, sent_ms, now_ms, outcome, self.wall_ms))
+        self.perform(self.core.on_reply(request, sent[0], now_ms, outcome, sent[1]))
 
     def close(self) -> None:
         """Leave."""

@@ -76,21 +76,21 @@ class Story:
     def send(self, process: Process, request: Request) -> None:
         """Bring a request to the store, and the answer back: or one of the two, or both too late."""
         knobs, chance = self.knobs, self.chance
-        sent_ms = process.now_ms
+        sent = (process.now_ms, process.wall_ms)
         there_ms = chance.randint(1, 30)
         timeout_ms = process.world_ms(knobs.settings.call_timeout_ms)
         fate = 1.0 if self.is_peaceful else chance.random()
         if not self.is_peaceful and chance.random() < knobs.stalls:
             self._stall(process)
         if self.now_ms < max(self._throttled_until_ms, process.cut_until_ms):
-            process.later(there_ms, process.replied, request, sent_ms, UNKNOWN)
+            process.later(there_ms, process.replied, request, sent, UNKNOWN)
             return
         if fate < knobs.lost_requests:
-            process.later(timeout_ms, process.replied, request, sent_ms, UNKNOWN)
+            process.later(timeout_ms, process.replied, request, sent, UNKNOWN)
             return
         fate -= knobs.lost_requests
         if fate < knobs.late:
-            process.later(timeout_ms, process.replied, request, sent_ms, UNKNOWN)
+            process.later(timeout_ms, process.replied, request, sent, UNKNOWN)
             late_ms = timeout_ms + chance.randint(0, 60_000)
             self.at(self.now_ms + late_ms, self._haunt, process, request)
             return
@@ -99,19 +99,17 @@ class Story:
             self.at(self.now_ms + chance.randint(100, 60_000), self._haunt, process, request)
         is_lost = 0 <= fate - knobs.twice < knobs.lost_replies
         if is_lost:
-            process.later(timeout_ms, process.replied, request, sent_ms, UNKNOWN)
+            process.later(timeout_ms, process.replied, request, sent, UNKNOWN)
         if not knobs.is_clean and chance.random() < 0.05:
             there_ms = chance.randint(30, knobs.settings.call_timeout_ms // 2)
-        self.at(
-            self.now_ms + there_ms, self._arrive, process, request, None if is_lost else sent_ms
-        )
+        self.at(self.now_ms + there_ms, self._arrive, process, request, None if is_lost else sent)
 
-    def _arrive(self, process: Process, request: Request, sent_ms: int | None) -> None:
+    def _arrive(self, process: Process, request: Request, sent: tuple[int, int] | None) -> None:
         outcome = self._answer(process, request)
         self.tell(f"{process.name} {request} -> {outcome if not isinstance(outcome, list) else ''}")
-        if sent_ms is not None:
+        if sent is not None:
             back_ms = self.chance.randint(1, 30)
-            process.later(back_ms, process.replied, request, sent_ms, outcome)
+            process.later(back_ms, process.replied, request, sent, outcome)
 
     def _answer(self, process: Process, request: Request) -> Outcome:
         if isinstance(request, ListShards):

@@ -206,7 +206,7 @@ class LeaseCore:
         if not missing:
             self._holdings.finish(held)
             return []
-        return self._create(view, missing, 0)  # children begin at no time of a clock
+        return self._create(view, missing)
 
     # Answers
 
@@ -220,7 +220,7 @@ class LeaseCore:
             sent_ms: The time before it was sent.
             now_ms: The time.
             outcome: The answer, or `UNKNOWN`.
-            wall_ms: Milliseconds since 1970, for a group that begins at LATEST; nothing else is decided by it.
+            wall_ms: When it was sent, ms since 1970: where a group begins at LATEST; nothing else is decided by it.
         """
         if isinstance(request, Create | Take | Ask | Delete):
             del self._under_way[request.key]
@@ -233,7 +233,7 @@ class LeaseCore:
             return []
         self._scans[stream].wait(now_ms, self._scan_ms())
         view = self._views[stream]
-        view.on_leases(leases, reply.sent_ms, now_ms)
+        view.on_leases(leases, reply.sent_ms, now_ms, reply.wall_ms)
         actions: list[Action] = []
         for lease in leases:
             actions += self._holdings.on_seen(lease, now_ms)
@@ -241,7 +241,7 @@ class LeaseCore:
             return actions
         if view.wants_list():
             self._lists[stream].hurry(now_ms)
-        actions += self._create(view, view.creatable(), reply.wall_ms)
+        actions += self._create(view, view.creatable())
         actions += self._delete(view)
         actions += self._send(self._decider.divide(now_ms))
         if self._decider.asks_on(stream):
@@ -254,7 +254,7 @@ class LeaseCore:
             return []
         self._lists[request.stream].wait(reply.now_ms, self._settings.list_ms)
         view = self._views[request.stream]
-        view.on_shards(reply.outcome, reply.sent_ms)
+        view.on_shards(reply.outcome, reply.sent_ms, reply.now_ms)
         self._scans[request.stream].want(reply.now_ms)
         return self._grow(view, reply)
 
@@ -281,7 +281,7 @@ class LeaseCore:
         for held in self._ending(view):
             actions += self._step(held, reply.now_ms)
         if not self._is_closing:
-            actions += self._create(view, view.creatable(), reply.wall_ms)
+            actions += self._create(view, view.creatable())
         return actions
 
     def _ending(self, view: StreamView) -> list[Held]:
@@ -328,8 +328,8 @@ class LeaseCore:
 
     # Writes on leases that are not held
 
-    def _create(self, view: StreamView, infos: Iterable[ListedShard], wall_ms: int) -> list[Action]:
-        return self._send(Create(view.first_lease(info, wall_ms)) for info in infos)
+    def _create(self, view: StreamView, infos: Iterable[ListedShard]) -> list[Action]:
+        return self._send(Create(view.first_lease(info)) for info in infos)
 
     def _delete(self, view: StreamView) -> list[Action]:
         return self._send(Delete(lease) for lease in view.deletable())

@@ -42,14 +42,20 @@ class StreamView:
         self._children: dict[str, list[str]] = {}
         self._listed_ms: int | None = None
         """When the list that was answered last was asked for."""
+        self._answered_ms: int | None = None
+        """When that list was answered."""
+        self._scanned_wall_ms = 0
         self.is_scanned = False
+        """Whether the leases were read since."""
         self._refused: dict[str, None] = {}
         """Shards whose leases cannot be created, as there is something, though nothing that is a lease."""
 
     # What is learnt
 
-    def on_leases(self, leases: Iterable[Lease], sent_ms: int, now_ms: int) -> None:
-        """Take the leases that a scan has found."""
+    def on_leases(
+        self, leases: Iterable[Lease], sent_ms: int, now_ms: int, wall_ms: int = 0
+    ) -> None:
+        """Take the leases that a scan has found; `wall_ms` is when it was sent, ms since 1970."""
         rows: dict[str, Seen] = {}
         for lease in leases:
             known = self.rows.get(lease.key.shard)
@@ -61,7 +67,9 @@ class StreamView:
             if shard not in rows and known.known_ms > sent_ms:
                 rows[shard] = known
         self.rows = rows
-        self.is_scanned = True
+        # Rows that are older than the list do not say which of its shards are younger than the group.
+        self.is_scanned = self._answered_ms is not None and sent_ms >= self._answered_ms
+        self._scanned_wall_ms = wall_ms
 
     def on_lease(self, lease: Lease, now_ms: int) -> None:
         """Take what a write has answered."""
@@ -85,8 +93,10 @@ class StreamView:
         """Take that a lease is gone."""
         self.rows.pop(shard, None)
 
-    def on_shards(self, shards: Iterable[ListedShard], sent_ms: int) -> None:
+    def on_shards(self, shards: Iterable[ListedShard], sent_ms: int, now_ms: int) -> None:
         """Take the shards that the stream has."""
+        self._answered_ms = now_ms
+        self.is_scanned = False
         self.listed = {info.shard: info for info in shards}
         self._listed_ms = sent_ms
         self._refused.clear()
@@ -177,22 +187,22 @@ class StreamView:
 
     # Where reading begins
 
-    def first_lease(self, info: ListedShard, wall_ms: int) -> Lease:
+    def first_lease(self, info: ListedShard) -> Lease:
         """Return the lease of a shard that has none."""
         return Lease(
             key=LeaseKey(self._group, self.stream, info.shard),
-            checkpoint=self._beginning(info, wall_ms),
+            checkpoint=self._beginning(info),
             parents=info.parents,
             hash_range=info.hash_range,
         )
 
-    def _beginning(self, info: ListedShard, wall_ms: int) -> Checkpoint:
+    def _beginning(self, info: ListedShard) -> Checkpoint:
         if any(seen.is_begun for seen in self.rows.values() if info.shard in seen.lease.parents):
             return SHARD_END  # it was finished, or its child could not have begun; its lease was removed
         if self._is_younger_than_group(info):
             return TRIM_HORIZON
         start = self._settings.starts.get(info.shard, self._settings.start)
-        return start if start is not None else self._latest(wall_ms)
+        return start if start is not None else self._latest()
 
     def _is_younger_than_group(self, info: ListedShard) -> bool:
         ancestors = list(info.parents)
@@ -203,10 +213,10 @@ class StreamView:
                 ancestors.extend(self.listed[ancestor].parents)
         return False
 
-    def _latest(self, wall_ms: int) -> Checkpoint:
+    def _latest(self) -> Checkpoint:
         """Return what LATEST is: decided once for a group, or whatever comes while it is away would be lost."""
         if not self.rows:
-            return at_timestamp(wall_ms)
+            return at_timestamp(self._scanned_wall_ms)  # when nobody had begun yet
         times = [seen.lease.checkpoint.timestamp_ms for seen in self.rows.values()]
         known = [time for time in times if time is not None]
         return at_timestamp(min(known)) if known else TRIM_HORIZON

@@ -234,7 +234,7 @@ class Member:
 
     async def _request(self, request: Request) -> None:
         """Send a request; whatever comes of it, the core is told."""
-        sent_ms = self._clock()
+        sent_ms, sent_wall_ms = self._clock(), self._wall_clock()
         is_list = isinstance(request, ListShards)
         limit_ms = self._settings.list_ms if is_list else self._settings.call_timeout_ms
         outcome: Outcome = UNKNOWN
@@ -247,7 +247,7 @@ class Member:
         if isinstance(request, Give) and outcome is True:
             self._tell_given(request)
         now_ms = self._clock()
-        self._perform(self._core.on_reply(request, sent_ms, now_ms, outcome, self._wall_clock()))
+        self._perform(self._core.on_reply(request, sent_ms, now_ms, outcome, sent_wall_ms))
 
     def _is_answered(self, request: Request) -> None:
         if self._failing.pop(type(request).__name__, None) is not None:

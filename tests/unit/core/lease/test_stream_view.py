@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from headrace.core.lease.actions import ListedShard
 from headrace.core.lease.checkpoint import SHARD_END, TRIM_HORIZON, Checkpoint, at_timestamp
 from headrace.core.lease.lease import HashRange, Lease, LeaseKey
 from headrace.core.lease.settings import LeaseSettings
@@ -40,13 +41,13 @@ def view(
     *rows: Lease, shards: tuple[Listed, ...] = (), settings: LeaseSettings | None = None
 ) -> StreamView:
     made = StreamView("g", "s@1", settings or LeaseSettings())
-    made.on_leases(rows, 100, 110)
-    made.on_shards(shards, 120)
+    made.on_shards(shards, 90, 95)
+    made.on_leases(rows, 100, 110, 5000)
     return made
 
 
-def created(made: StreamView, shard: Listed, wall_ms: int = 5000) -> Checkpoint:
-    return made.first_lease(shard, wall_ms).checkpoint
+def created(made: StreamView, shard: ListedShard) -> Checkpoint:
+    return made.first_lease(shard).checkpoint
 
 
 def test_both_parents_are_finished_before_a_child_is_read() -> None:
@@ -57,11 +58,11 @@ def test_both_parents_are_finished_before_a_child_is_read() -> None:
 
 def test_a_parent_is_gone_when_a_list_younger_than_the_childs_lease_lacks_it() -> None:
     made = StreamView("g", "s@1", LeaseSettings())
-    made.on_shards([listed("c", "p")], sent_ms=100)
+    made.on_shards([listed("c", "p")], sent_ms=100, now_ms=100)
     made.on_leases([row("c", "p")], 101, 110)
     assert not made.is_readable(made.rows["c"])  # the list may be older than the parent
     assert made.wants_list()
-    made.on_shards([listed("c", "p")], sent_ms=115)
+    made.on_shards([listed("c", "p")], sent_ms=115, now_ms=115)
     assert made.is_readable(made.rows["c"])
     assert not made.wants_list()
 
@@ -81,9 +82,20 @@ def test_leases_of_children_are_created_before_those_of_their_parents() -> None:
 
 def test_latest_is_the_time_of_the_first_leases_for_all_of_them() -> None:
     made = view(shards=(listed("a"), listed("b")), settings=LATEST)
-    assert created(made, listed("a"), 5000) == at_timestamp(5000)
+    assert created(made, listed("a")) == at_timestamp(5000)
     made.on_lease(row("a", checkpoint=at_timestamp(5000)), 130)
-    assert created(made, listed("b"), 9000) == at_timestamp(5000)  # by whoever goes on
+    assert created(made, listed("b")) == at_timestamp(5000)  # by whoever goes on
+
+
+def test_rows_older_than_the_list_do_not_say_where_its_shards_begin() -> None:
+    made = StreamView("g", "s@1", LATEST)
+    made.on_leases([], 100, 110, 5000)  # then others begin the group, and p is split
+    made.on_shards([listed("p"), listed("c", "p")], 120, 130)
+    assert made.creatable() == []
+    made.on_leases([row("p", checkpoint=at_timestamp(5005))], 131, 140, 5031)
+    assert [created(made, info) for info in made.listed.values() if info in made.creatable()] == [
+        TRIM_HORIZON
+    ]
 
 
 def test_shards_that_are_younger_than_the_group_are_read_from_their_beginning() -> None:
@@ -142,7 +154,7 @@ def test_the_lease_of_a_shard_that_is_gone_is_deleted_when_nothing_hangs_on_it(
     child: Checkpoint, shards: tuple[str, ...], *, deleted: bool
 ) -> None:
     made = view(row("p", checkpoint=SHARD_END), row("c", "p", checkpoint=child))
-    made.on_shards([listed(shard, *({"p"} - {shard})) for shard in shards], 200)
+    made.on_shards([listed(shard, *({"p"} - {shard})) for shard in shards], 200, 200)
     assert [lease.key.shard for lease in made.deletable()] == (["p"] if deleted else [])
 
 
