@@ -75,7 +75,7 @@ def main() -> int:
                 bench = Bench(aws, library, arguments.peer, shards, names)
                 try:
                     figures = run(bench)
-                except Exception as error:  # noqa: BLE001 - whatever becomes of another's consumer ends its row, not the run
+                except Exception as error:  # noqa: BLE001 - it ends its row, not the run
                     results.fail(f"{name}, {library}: {error!r}"[:300])
                 else:
                     for metric, value in figures.items():

@@ -150,6 +150,11 @@ class World:
             return
         self.take(self.core.on_results(request, results, self.now_ms))
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether nothing is left to do, or something is under way."""
+        return self.core.idle or bool(self.under_way) or self.core.wants_map
+
     def run(self, steps: int) -> None:
         for _ in range(steps):
             match self.random.choice(["send", "send", "answer", "answer", "wait", "reshard"]):
@@ -169,8 +174,7 @@ class World:
                 break
             self.answer()
             deadline_ms = self.core.next_deadline_ms(self.now_ms)
-            goes_on = self.core.idle or bool(self.under_way) or self.core.wants_map
-            assert deadline_ms is not None or goes_on, "it is stuck"
+            assert deadline_ms is not None or self.goes_on, "it is stuck"
             if deadline_ms is not None and not self.under_way:
                 self.now_ms = max(self.now_ms, deadline_ms)
             self.pump()
@@ -218,7 +222,8 @@ def oracle() -> type:
     whole.field.add(name="records", number=3, type=11, label=3, type_name=".Record")
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("AggregatedRecord"))
+    made: type = message_factory.GetMessageClass(pool.FindMessageTypeByName("AggregatedRecord"))
+    return made
 
 
 AGGREGATED = oracle()

@@ -91,7 +91,7 @@ def test_every_record_is_there_once_wherever_a_process_ends(scenario: Scenario) 
 class Forgetful(Positions):
     """A broken rule: the position is not read behind the take-over."""
 
-    async def take_over(self, producer, stream, shard):  # type: ignore[no-untyped-def]  # as its base
+    async def take_over(self, producer, stream, shard):
         before = self.known(stream).get(shard)
         await super().take_over(producer, stream, shard)
         return before
@@ -100,7 +100,7 @@ class Forgetful(Positions):
 class Unfenced(Positions):
     """A broken rule: nobody is shut out before positions are read."""
 
-    async def take_over(self, producer, stream, shard):  # type: ignore[no-untyped-def]  # as its base
+    async def take_over(self, producer, stream, shard):
         async with self._reading:
             while await self._read():
                 pass
@@ -148,14 +148,15 @@ def test_a_process_that_stood_still_takes_nothing_over_without_a_lease() -> None
             still = Process(broker, "orders", RECORDS, Fuse(8, hold=hold))
             running = asyncio.ensure_future(still.run())
             await still.fuse.held.wait()
-            other = Process(broker, "orders", RECORDS, Fuse(15, hold=asyncio.Event()))
+            going = asyncio.Event()
+            other = Process(broker, "orders", RECORDS, Fuse(15, hold=going))
             going_on = asyncio.ensure_future(other.run())
             await other.fuse.held.wait()
             still.leased = False
             hold.set()
             assert not await running
             assert len(still.producers) == 1, "it has not come back with another producer"
-            other.fuse.hold.set()
+            going.set()
             assert await going_on
             assert len(other.producers) == 1, "it was left alone"
             await check(broker, "orders")

@@ -14,7 +14,7 @@ from headrace.core.lease.checkpoint import TRIM_HORIZON, Checkpoint
 from headrace.core.lease.lease import Lease, LeaseKey
 from headrace.kinesis.bridge.positions import Positions
 from headrace.kinesis.bridge.shard_copy import Destination, Progress, ShardCopy
-from headrace.kinesis.reading.reader import Fetched
+from headrace.kinesis.reading.reader import Fetched, ReadCounts
 from headrace.kinesis.reading.records import KinesisRecord
 from headrace.testing import Broker
 
@@ -85,10 +85,11 @@ class MemoryReader:
     def __init__(self, records: list[KinesisRecord], start: Checkpoint, fuse: Fuse) -> None:
         self._left = [record for record in records if start.is_before(record.checkpoint)]
         self._fuse = fuse
-        self.last_completed_ms = 0
+        self.counts = ReadCounts()
 
     async def fetch(self, room: Callable[[], int] | None = None) -> Fetched:
-        return await self._fuse.pass_by(self._fetch)
+        fetched: Fetched = await self._fuse.pass_by(self._fetch)
+        return fetched
 
     async def _fetch(self) -> Fetched:
         records, self._left = self._left[:2], self._left[2:]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from typing import Any
 
 import pytest
 
@@ -147,7 +148,7 @@ def test_errors_say_what_is_wrong() -> None:
                 with pytest.raises(StreamNotFoundError, match="no stream 'other'"):
                     await (await producer.send("other", b"", partition_key="k"))
                 with pytest.raises(KinesisError, match="more than record_bytes=1048576"):
-                    await producer.send("orders", bytes(1 << 20), partition_key="k")
+                    _ = await producer.send("orders", bytes(1 << 20), partition_key="k")
             async with Producer(settings_of(aws, region="us-east-1"), linger_ms=0) as producer:
                 with pytest.raises(
                     StreamNotFoundError, match="in us-east-1: create it, or check region"
@@ -158,7 +159,7 @@ def test_errors_say_what_is_wrong() -> None:
                 with pytest.raises(ConfigError, match="does not know these credentials"):
                     await (await producer.send("orders", b"", partition_key="k"))
             with pytest.raises(ClosedError):
-                await producer.send("orders", b"", partition_key="k")
+                _ = await producer.send("orders", b"", partition_key="k")
             with pytest.raises(ConfigError, match="request_bytes=100"):
                 Producer(request_bytes=100)
 
@@ -183,7 +184,7 @@ def test_what_is_not_written_in_time_says_so() -> None:
         async with fake() as aws:
             aws.kinesis.create_stream("orders", 1)
             aws.kinesis.faults.on("PutRecords", fail_records(0), times=1000)
-            options = {"linger_ms": 0, "delivery_timeout_ms": 200, "backoff_ms": 10}
+            options: dict[str, Any] = {"linger_ms": 0, "delivery_timeout_ms": 200, "backoff_ms": 10}
             async with Producer(settings_of(aws), **options) as producer:
                 delivery = await producer.send("orders", b"1", partition_key="k")
                 with pytest.raises(

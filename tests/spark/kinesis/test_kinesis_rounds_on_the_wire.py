@@ -7,6 +7,7 @@ import sqlite3
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,7 +79,7 @@ def test_a_task_that_stops_in_the_middle_has_decided_where_the_round_ends(
     flights = query("flights", available_now=False)
     flights.plan()
     (task,) = flights.tasks()
-    rows = flights.reader.read(task)
+    rows: Any = flights.reader.read(task)
     next(rows)
     rows.close()  # as LIMIT and killed workers do
     put_numbers(aws, "flights", range(50, 80))
