@@ -27,7 +27,7 @@ check:  ## lint, types, import contracts, generated files, unit and property tes
 
 test: check  ## everything that needs no special hardware (under twenty minutes)
 	$(PYTEST) -n 2 tests/fuzz
-	$(PYTEST) -n 2 --dist loadfile tests/crash tests/chaos tests/mission tests/conformance tests/kinesis tests/spark tests/docs
+	$(PYTEST) -n 3 --dist loadfile tests/crash tests/chaos tests/mission tests/conformance tests/kinesis tests/spark tests/docs
 	HEADRACE_ACCEL=0 $(PYTEST) -n 2 tests/unit/records tests/unit/clients tests/property/test_records.py
 
 conformance:  ## the client suites alone; TARGET is kafka, kafka-3.9, or headrace-secured (TLS, users, rights)

@@ -2,9 +2,9 @@
 
     python kinesis_programs.py LIBRARY SETTINGS
 
-SETTINGS is JSON: `stream, endpoint, region, output`, and what `Settings` says besides. Every record that the handler got
-is a line of the file `output`: the monotonic time in nanoseconds, the process, and the record's text. It needs
-no more than its library, so that each may be installed in an environment of its own.
+SETTINGS is JSON: `stream, endpoint, region, output`, and what `Settings` says besides. Every record that was handled
+is a line of the file `output`: the monotonic time in nanoseconds, the process, and the record's text. It needs nothing
+besides its library, so that each may be installed in an environment of its own.
 """
 
 from __future__ import annotations
