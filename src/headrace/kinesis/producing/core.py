@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -63,13 +63,13 @@ class StreamCore:
         self._mapless = False
         self._new_map: ShardMap | None = None
         self._lanes: dict[object, Lane] = {}
-        self._ready: deque[Lane] = deque()
+        self._ready: OrderedDict[Lane, None] = OrderedDict()
         self._ready_bytes = 0
         self._resting: list[tuple[int, int, Lane]] = []
         self._rests = 0
         self._busy_shards: dict[str, Pause] = {}
         self._pause = Pause()
-        self._ages: deque[Outgoing] = deque()
+        self._ages: OrderedDict[Outgoing, None] = OrderedDict()  # those without a fate, by age
         self._in_flight: set[Request] = set()
         self._misplaced: list[tuple[Parcel, Result]] = []
 
@@ -82,7 +82,7 @@ class StreamCore:
 
     def add(self, record: Outgoing) -> None:
         """Take a record over."""
-        self._ages.append(record)
+        self._ages[record] = None
         self._enqueue(record)
 
     def _enqueue(self, record: Outgoing) -> None:
@@ -90,7 +90,7 @@ class StreamCore:
         lane = self._lanes.get(name)
         if lane is None:
             lane = self._lanes[name] = Lane(name)
-            self._ready.append(lane)
+            self._wait(lane)
         lane.add(record)
         if self._settings.aggregate_bytes or len(lane.waiting) == 1:
             self._ready_bytes += record.size
@@ -103,20 +103,18 @@ class StreamCore:
     def expire(self, now_ms: int) -> list[Outcome]:
         """Give up records whose time is over; those under way are given up when they fail."""
         outcomes = []
-        while self._ages and (self._ages[0].done or self._is_late(self._ages[0], now_ms)):
-            record = self._ages.popleft()
-            lane = self._lanes.get(self._lane_of(record))
-            if not record.done and lane is not None and record in lane.waiting:
+        while self._ages and self._is_late(next(iter(self._ages)), now_ms):
+            record, _ = self._ages.popitem(last=False)
+            if record.waiting:
                 outcomes.append(self._late(record))
-        if outcomes:
-            self._forget_empty()
+                self._forget_empty(self._lanes[self._lane_of(record)])
         for parcel, result in list(self._misplaced):
             if self._is_late(parcel.records[-1], now_ms):
                 self._misplaced.remove((parcel, result))
                 for record in parcel.records:
                     record.in_doubt = True
                     outcomes.append(self._late(record))
-                self._continue(parcel.lane, self._ready.append)
+                self._continue(parcel.lane, self._wait)
         return outcomes
 
     def give_up(self, error: HeadraceError) -> list[Outcome]:
@@ -135,18 +133,15 @@ class StreamCore:
             for record in lane.waiting
             if not record.done
         ]
-        self._forget_empty()
+        for lane in list(self._ready):
+            self._forget_empty(lane)
         return outcomes
 
-    def _forget_empty(self) -> None:
-        """Drop lanes of which nothing is left but records that were given up."""
-        for places in (self._ready, [lane for _, _, lane in self._resting]):
-            for lane in places:
-                if lane.head() is None:
-                    self._lanes.pop(lane.name, None)
-        self._ready = deque(lane for lane in self._ready if lane.waiting)
-        self._resting = [rest for rest in self._resting if rest[2].waiting]
-        heapq.heapify(self._resting)
+    def _forget_empty(self, lane: Lane) -> None:
+        """Drop a lane that waits, and of which nothing is left but records that were given up."""
+        if lane.head() is None and lane in self._ready:
+            del self._ready[lane]
+            del self._lanes[lane.name]
 
     def _is_late(self, record: Outgoing, now_ms: int) -> bool:
         return now_ms - record.added_ms >= self._settings.delivery_timeout_ms
@@ -162,9 +157,8 @@ class StreamCore:
             ),
         )
 
-    @staticmethod
-    def _failed(record: Outgoing, error: HeadraceError) -> Outcome:
-        record.done = True
+    def _failed(self, record: Outgoing, error: HeadraceError) -> Outcome:
+        self._finish(record)
         return Outcome(record, None, error)
 
     # What is to be sent
@@ -172,18 +166,18 @@ class StreamCore:
     def next_request(self, now_ms: int) -> Request | None:
         """Return what is to be sent now, or None."""
         while self._resting and self._resting[0][0] <= now_ms:
-            self._rise(heapq.heappop(self._resting)[2])
+            self._continue(heapq.heappop(self._resting)[2], self._rise)
         if self._is_blocked(now_ms) or not self._is_due(now_ms):
             return None
         parcels: list[Parcel] = []
         size = 0
         while self._ready and len(parcels) < self._settings.request_records:
-            lane = self._ready[0]
+            lane = next(iter(self._ready))
             parcel = self._form(lane)
             if parcel is not None and parcels and size + parcel.size > self._settings.request_bytes:
                 lane.give_back(parcel.records)
                 break
-            self._ready.popleft()
+            del self._ready[lane]
             if parcel is None:
                 self._lanes.pop(lane.name, None)
                 continue
@@ -194,13 +188,14 @@ class StreamCore:
                 continue
             if lane.alone and parcels:
                 lane.give_back(parcel.records)
-                self._ready.appendleft(lane)
+                self._rise(lane)
                 break
             parcels.append(parcel)
             size += parcel.size
             if lane.alone:
                 break
-        self._ready_bytes = sum(self._weight(lane) for lane in self._ready)
+        few = len(self._ready) < self._settings.request_records  # more are enough by their number
+        self._ready_bytes = sum(map(self._weight, self._ready)) if few else 0
         if not parcels:
             return None
         request = Request(parcels)
@@ -223,17 +218,20 @@ class StreamCore:
             len(self._ready) >= settings.request_records
             or self._ready_bytes >= settings.request_bytes
         )
-        return (
-            enough
-            or self.flushing
-            or self._ready[0].waiting[0].added_ms + settings.linger_ms <= now_ms
-        )
+        return enough or self.flushing or self._first_ready_ms() + settings.linger_ms <= now_ms
+
+    def _first_ready_ms(self) -> int:
+        return next(iter(self._ready)).waiting[0].added_ms
 
     def _weight(self, lane: Lane) -> int:
         return lane.size if self._settings.aggregate_bytes else lane.waiting[0].size
 
+    def _wait(self, lane: Lane) -> None:
+        self._ready[lane] = None
+
     def _rise(self, lane: Lane) -> None:
-        self._ready.appendleft(lane)
+        self._ready[lane] = None
+        self._ready.move_to_end(lane, last=False)
         self._ready_bytes += self._weight(lane)
 
     def _rest(self, lane: Lane, until_ms: int) -> None:
@@ -270,13 +268,13 @@ class StreamCore:
         """Return when to come back if nothing happens before."""
         times = []
         if self._ages:
-            times.append(self._ages[0].added_ms + self._settings.delivery_timeout_ms)
+            times.append(next(iter(self._ages)).added_ms + self._settings.delivery_timeout_ms)
         if self._resting:
             times.append(self._resting[0][0])
         if self._pause.until_ms > now_ms:
             times.append(self._pause.until_ms)
         elif self._ready and not self._is_blocked(now_ms):
-            times.append(self._ready[0].waiting[0].added_ms + self._settings.linger_ms)
+            times.append(self._first_ready_ms() + self._settings.linger_ms)
         return min(times, default=None)
 
     # What came of it
@@ -350,8 +348,8 @@ class StreamCore:
         if astray and parcel.aggregated:
             self._misplaced.append((parcel, result))
             return []
-        self._continue(parcel.lane, self._ready.append)
-        return _delivered(parcel, parcel.records, result)
+        self._continue(parcel.lane, self._wait)
+        return self._delivered(parcel, parcel.records, result)
 
     def _again(self, parcel: Parcel, result: Result, now_ms: int) -> list[Outcome]:
         settings = self._settings
@@ -417,9 +415,9 @@ class StreamCore:
                 self._misplaced.append((parcel, result))
                 continue
             inside = [one for one in parcel.records if shards.takes(result.shard, one.hash_key)]
-            outcomes += _delivered(parcel, inside, result)
+            outcomes += self._delivered(parcel, inside, result)
             parcel.lane.give_back(record for record in parcel.records if not record.done)
-            self._continue(parcel.lane, self._ready.append)
+            self._continue(parcel.lane, self._wait)
         self.wants_map = bool(self._misplaced)
         return outcomes
 
@@ -432,22 +430,29 @@ class StreamCore:
         if not aggregates:
             return
         lanes = list(self._lanes.values())
-        self._lanes, self._ready, self._resting = {}, deque(), []
+        self._lanes, self._ready, self._resting = {}, OrderedDict(), []
         self._ready_bytes = 0
         for lane in lanes:
             for record in lane.waiting:
                 if not record.done:
                     self._enqueue(record)
 
+    # Fates
 
-def _delivered(parcel: Parcel, records: Iterable[Outgoing], result: Result) -> list[Outcome]:
-    chosen = set(map(id, records))
-    outcomes = []
-    for number, record in enumerate(parcel.records):
-        if id(record) in chosen:
-            record.done = True
-            sub_sequence = number if parcel.aggregated else None
-            outcomes.append(
-                Outcome(record, SentRecord(result.shard, result.sequence_number, sub_sequence))
-            )
-    return outcomes
+    def _delivered(
+        self, parcel: Parcel, records: Iterable[Outgoing], result: Result
+    ) -> list[Outcome]:
+        chosen = set(map(id, records))
+        outcomes = []
+        for number, record in enumerate(parcel.records):
+            if id(record) in chosen:
+                self._finish(record)
+                sub_sequence = number if parcel.aggregated else None
+                outcomes.append(
+                    Outcome(record, SentRecord(result.shard, result.sequence_number, sub_sequence))
+                )
+        return outcomes
+
+    def _finish(self, record: Outgoing) -> None:
+        record.done = True
+        self._ages.pop(record, None)

@@ -26,18 +26,21 @@ class Lane:
 
     def add(self, record: Outgoing) -> None:
         """Put a record behind the others."""
+        record.waiting = True
         self.waiting.append(record)
         self.size += record.size
 
     def take(self) -> Outgoing:
         """Take the first record out."""
         record = self.waiting.popleft()
+        record.waiting = False
         self.size -= record.size
         return record
 
     def give_back(self, records: Iterable[Outgoing]) -> None:
         """Put records before all others, in their order."""
         for record in reversed(list(records)):
+            record.waiting = True
             self.waiting.appendleft(record)
             self.size += record.size
 

@@ -33,6 +33,7 @@ class Outgoing:
         data: The content.
         size: Bytes of data and key.
         added_ms: When it came.
+        waiting: Whether it stands in a lane, and is not under way.
         in_doubt: Whether it may be written already, by a request without an answer.
         done: Whether its fate is known.
         reason: Why the last attempt failed.
@@ -45,6 +46,7 @@ class Outgoing:
     data: bytes
     size: int
     added_ms: int
+    waiting: bool = False
     in_doubt: bool = False
     done: bool = False
     reason: str = ""
