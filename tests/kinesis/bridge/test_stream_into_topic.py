@@ -17,10 +17,19 @@ from headrace.kinesis.client.settings import AwsSettings
 from headrace.kinesis.producing.aggregation import Aggregate
 from headrace.kinesis.reading.settings import ReadSettings
 from headrace.testing import Broker
+from headrace.testing.clock import LeapingClock
 from headrace.testing.kinesis import FakeAws, Limits
 from tests.kinesis.bridge.world import committed_records
 
 Tell = Callable[[Broker, FakeAws], Awaitable[None]]
+
+
+class SlowClock(LeapingClock):
+    """The process's clock, set back until it leaps."""
+
+    def __init__(self, behind_ms: int) -> None:
+        super().__init__()
+        self._leapt_ns = -behind_ms * 1_000_000
 
 
 def story(tell: Tell) -> None:
@@ -146,6 +155,27 @@ def test_latest_is_the_time_of_the_first_start() -> None:
         check_once(await committed_records(broker, "orders"), range(10, 20))
 
     story(tell)
+
+
+def test_latest_is_never_later_than_what_was_copied_also_when_those_shards_are_gone() -> None:
+    hour_ms = 3_600_000
+
+    async def run() -> None:
+        async with FakeAws(limits=Limits().unthrottled(), clock=SlowClock(26 * hour_ms)) as aws:
+            aws.kinesis.create_stream("orders", 1)
+            with Broker() as broker:
+                broker.create_topic("orders")
+                put(aws, range(10))
+                assert await copy(plan(broker, aws)) == 10
+                aws.kinesis.split("orders", "shardId-000000000000")
+                aws.advance(20 * hour_ms)
+                put(aws, range(10, 20))
+                aws.advance(6 * hour_ms)
+                assert len(aws.kinesis.shards("orders")) == 2
+                assert await copy(plan(broker, aws, start=None)) == 10
+                check_once(await committed_records(broker, "orders"), range(20))
+
+    asyncio.run(run())
 
 
 def test_of_two_bridges_of_one_name_without_common_leases_one_ends() -> None:

@@ -114,6 +114,9 @@ class IntoTopicBridge:
             stack.push_async_callback(store.close)
             listed = await shards.list_shards()
             known = positions.known(stream.stream)
+            start = plan.start
+            if known and not known.keys() & {shard.shard for shard in listed}:
+                start = TRIM_HORIZON  # all that it has read is forgotten: what is there came later
             for shard in listed:
                 self._ranges[shard.shard] = shard.hash_range
                 if shard.shard in known:
@@ -128,7 +131,7 @@ class IntoTopicBridge:
                             hash_range=shard.hash_range,
                         )
                     )
-            settings = replace(plan.lease_settings, start=plan.start)
+            settings = replace(plan.lease_settings, start=start)
             self._member = Member(store, plan.group, {stream.stream: shards}, self, settings)
             stack.push_async_callback(self._end)
             await self._member.start()
