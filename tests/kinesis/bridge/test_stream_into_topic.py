@@ -10,7 +10,7 @@ import pytest
 
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.core.lease.checkpoint import TRIM_HORIZON, at_timestamp
-from headrace.errors import ConfigError, StreamNotFoundError
+from headrace.errors import ConfigError, HeadraceError, StreamNotFoundError
 from headrace.kinesis.bridge.into_topic import IntoTopic, IntoTopicBridge
 from headrace.kinesis.bridge.names import StreamPlace, bridge_name, parse_stream
 from headrace.kinesis.client.settings import AwsSettings
@@ -198,6 +198,19 @@ def test_of_two_bridges_of_one_name_without_common_leases_one_ends() -> None:
         assert "--leases" in str(error)
         await copy(plan(broker, aws))
         check_once(await committed_records(broker, "orders"), range(sent))
+
+    story(tell)
+
+
+def test_a_bridge_that_cannot_go_on_in_any_shard_ends_at_once() -> None:
+    async def tell(broker: Broker, aws: FakeAws) -> None:
+        broker.create_topic("small", partitions=2, configs={"max.message.bytes": "1000"})
+        aws.kinesis.reshard("orders", 4)
+        for shard in aws.kinesis.shards("orders", only_open=True):
+            aws.kinesis.put("orders", bytes(2_000), "k", explicit_hash_key=shard.hash_range.first)
+        async with asyncio.timeout(20):
+            with pytest.raises(HeadraceError, match=r"raise its max\.message\.bytes"):
+                await copy(plan(broker, aws, topic="small", once=False))
 
     story(tell)
 

@@ -15,7 +15,7 @@ from headrace.core.lease.actions import Why
 from headrace.core.lease.checkpoint import TRIM_HORIZON, Checkpoint
 from headrace.core.lease.lease import HashRange, Lease, LeaseKey
 from headrace.core.lease.settings import LeaseSettings
-from headrace.errors import ConfigError, HeadraceError, ProducerFencedError
+from headrace.errors import ConfigError, ProducerFencedError
 from headrace.kinesis.bridge.names import StreamPlace, check_topic
 from headrace.kinesis.bridge.positions import Positions
 from headrace.kinesis.bridge.shard_copy import Destination, Progress, ShardCopy
@@ -242,13 +242,13 @@ class IntoTopicBridge:
                     f"their own (--name) ({error})"
                 )
             )
-        except HeadraceError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, a shard that nobody copies is not to be kept quiet
             await self.failed(error)
         else:
             if ended:
                 self._member.ended(key, list(copy.children))
-            else:
-                self._member.drained(key, copy.position)
+                return
+        self._member.drained(key, copy.position)  # where it was told to let go, it has
 
     async def drain(self, key: LeaseKey, why: Why, deadline_ms: int | None) -> None:  # noqa: ARG002 - the listener's
         """Finish the transaction that is open."""
@@ -272,7 +272,7 @@ class IntoTopicBridge:
             found[1].cancel()
             await asyncio.gather(found[1], return_exceptions=True)
 
-    async def failed(self, error: HeadraceError) -> None:
+    async def failed(self, error: Exception) -> None:
         """End the bridge with an error."""
         assert self._done is not None
         if not self._done.done():
