@@ -17,11 +17,11 @@ FIRST = {
     "the deadline counts from before the request": 37,
     "a request without an answer proves nothing": 29,
     "a checkpoint is conditional on owner and epoch": 5,
-    "a lease is taken only if its beat is as it was seen": 119,
+    "a lease is taken only if its beat is as it was seen": 443,
     "a lease is free when it did not change for long enough by one's own clock": 11,
     "both parents are finished before a child is read": 13,
     "LATEST is decided once": 24,
-    "reading begins where the lease is when it is taken": 35,
+    "reading begins where the lease is when it is taken": 106,
 }
 
 

@@ -70,6 +70,7 @@ class Decider:
         own: list[Lease] = []
         free: list[tuple[int, float, Lease]] = []
         for view in self._views.values():
+            is_complete = view.is_complete()
             for seen in view.rows.values():
                 lease = seen.lease
                 held = self._holdings.get(lease.key)
@@ -80,7 +81,7 @@ class Decider:
                     division.add(replace(lease, owner=self._owner, next_owner=None))
                 elif self._is_renewed(seen, now_ms):
                     division.add(lease)
-                elif not view.is_complete() or not view.is_readable(seen):
+                elif not is_complete or not view.is_readable(seen):
                     continue
                 elif lease.owner == self._owner:
                     own.append(lease)
@@ -95,8 +96,17 @@ class Decider:
         """Whether a lease is another's, as far as this member's own clock can tell."""
         if seen.lease.owner is None or seen.lease.owner == self._owner:
             return False
-        settings = self._settings
-        return now_ms < seen.changed_ms + settings.duration_ms + settings.margin_ms
+        return now_ms < self._silent_ms(seen)
+
+    def _silent_ms(self, seen: Seen) -> int:
+        return seen.changed_ms + self._settings.duration_ms + self._settings.margin_ms
+
+    def next_silent_ms(self, view: StreamView, now_ms: int) -> int | None:
+        """Return when a lease of another member will be free next, unless it is renewed: worth a look just then."""
+        times = [
+            self._silent_ms(seen) for seen in view.rows.values() if self._is_renewed(seen, now_ms)
+        ]
+        return min(times, default=None)
 
     def _is_asking(self, now_ms: int) -> bool:
         """Whether an owner still has to answer; one that lets others wait for ever is not waited for alone."""

@@ -246,6 +246,8 @@ class LeaseCore:
         actions += self._send(self._decider.divide(now_ms))
         if self._decider.asks_on(stream):
             self._scans[stream].want(now_ms + self._settings.asking_ms)
+        if (silent_ms := self._decider.next_silent_ms(view, now_ms)) is not None:
+            self._scans[stream].want(silent_ms)
         return actions
 
     def _on_shards(self, request: ListShards, reply: _Reply) -> list[Action]:
@@ -256,7 +258,7 @@ class LeaseCore:
         view = self._views[request.stream]
         view.on_shards(reply.outcome, reply.sent_ms, reply.now_ms)
         self._scans[request.stream].want(reply.now_ms)
-        return self._grow(view, reply)
+        return self._grow(view, view.creatable(), reply.now_ms)
 
     def _on_created(self, request: Create, reply: _Reply) -> list[Action]:
         lease, now_ms = request.lease, reply.now_ms
@@ -273,16 +275,16 @@ class LeaseCore:
             view.on_refused(lease.key.shard)
         if view.is_complete():
             self._scans[view.stream].want(now_ms)
-        return self._grow(view, reply)
+        return self._grow(view, view.creatable_behind(lease), now_ms)
 
-    def _grow(self, view: StreamView, reply: _Reply) -> list[Action]:
+    def _grow(
+        self, view: StreamView, creatable: Iterable[ListedShard], now_ms: int
+    ) -> list[Action]:
         """Go on with what has waited for shards to be listed, or for leases to be there."""
         actions: list[Action] = []
         for held in self._ending(view):
-            actions += self._step(held, reply.now_ms)
-        if not self._is_closing:
-            actions += self._create(view, view.creatable())
-        return actions
+            actions += self._step(held, now_ms)
+        return actions if self._is_closing else actions + self._create(view, creatable)
 
     def _ending(self, view: StreamView) -> list[Held]:
         return [
@@ -329,7 +331,8 @@ class LeaseCore:
     # Writes on leases that are not held
 
     def _create(self, view: StreamView, infos: Iterable[ListedShard]) -> list[Action]:
-        return self._send(Create(view.first_lease(info)) for info in infos)
+        wanted = [info for info in infos if view.key(info.shard) not in self._under_way]
+        return self._send(Create(view.first_lease(info)) for info in wanted)
 
     def _delete(self, view: StreamView) -> list[Action]:
         return self._send(Delete(lease) for lease in view.deletable())

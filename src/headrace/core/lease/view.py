@@ -127,15 +127,23 @@ class StreamView:
         So whoever finds the lease of a parent without the child's knows that the child is younger than the group,
         also if the member that began the group died while it wrote the first leases.
         """
+        return [info for info in self.missing() if self._has_children_there(info.shard)]
+
+    def creatable_behind(self, lease: Lease) -> list[ListedShard]:
+        """Return what a lease that is there now has kept from being created: those that its shard came from."""
         return [
-            info
-            for info in self.missing()
-            if all(self.is_there(child) for child in self._children.get(info.shard, ()))
+            self.listed[shard]
+            for shard in lease.parents & self.listed.keys()
+            if self.is_scanned and not self.is_there(shard) and self._has_children_there(shard)
         ]
+
+    def _has_children_there(self, shard: str) -> bool:
+        return all(self.is_there(child) for child in self._children.get(shard, ()))
 
     def is_complete(self) -> bool:
         """Whether every shard has a lease: before that none is taken."""
-        return self.is_scanned and self._listed_ms is not None and not self.missing()
+        is_known = self.is_scanned and self._listed_ms is not None
+        return is_known and all(self.is_there(shard) for shard in self.listed)
 
     def children_of(self, shard: str) -> list[ListedShard]:
         """Return the listed shards that came from a shard."""
@@ -187,10 +195,14 @@ class StreamView:
 
     # Where reading begins
 
+    def key(self, shard: str) -> LeaseKey:
+        """Return how the lease of a shard is called."""
+        return LeaseKey(self._group, self.stream, shard)
+
     def first_lease(self, info: ListedShard) -> Lease:
         """Return the lease of a shard that has none."""
         return Lease(
-            key=LeaseKey(self._group, self.stream, info.shard),
+            key=self.key(info.shard),
             checkpoint=self._beginning(info),
             parents=info.parents,
             hash_range=info.hash_range,
@@ -205,12 +217,15 @@ class StreamView:
         return start if start is not None else self._latest()
 
     def _is_younger_than_group(self, info: ListedShard) -> bool:
-        ancestors = list(info.parents)
+        # Each once: a stream that was split and merged again and again has more ways back than shards.
+        ancestors, met = list(info.parents), set(info.parents)
         for ancestor in ancestors:  # grows
             if ancestor in self.rows:
                 return True
             if ancestor in self.listed:
-                ancestors.extend(self.listed[ancestor].parents)
+                further = self.listed[ancestor].parents - met
+                ancestors += further
+                met |= further
         return False
 
     def _latest(self) -> Checkpoint:

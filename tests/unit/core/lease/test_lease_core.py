@@ -29,6 +29,7 @@ from headrace.core.lease.checkpoint import SHARD_END, TRIM_HORIZON, Checkpoint
 from headrace.core.lease.lease import HashRange, Lease, LeaseKey
 from headrace.core.lease.machine import LeaseCore
 from headrace.core.lease.settings import LeaseSettings
+from headrace.core.lease.view import StreamView
 
 STREAM = "s@1"
 BEGAN_MS = -1_000_000  # a monotonic clock may begin anywhere
@@ -219,6 +220,35 @@ def test_a_silent_member_is_believed_dead_by_ones_own_clock_alone() -> None:
         bench.now_ms += wait_ms
         lease = row(owner="other", epoch=1, beat=beat)
         assert bool(of(bench.reply(Scan(STREAM), [lease]), Take)) is taken
+
+
+def test_it_is_looked_again_just_when_a_silent_members_lease_runs_out() -> None:
+    lease = row(owner="other", epoch=1, beat=7)
+    bench = Bench(lease)  # looks every 10 s, as 33 s are none of its multiples
+    seen_ms, looked = bench.now_ms, []
+    while not of(bench.done, Take):
+        if of(bench.wait(100), Scan):
+            looked.append(bench.now_ms - seen_ms)
+            bench.reply(Scan(STREAM), [lease])
+    assert looked == [100, 10_100, 20_100, 30_100, 33_000]
+    assert not of(bench.wait(9_000), Scan)
+
+
+def test_the_first_lease_of_a_shard_is_decided_once_however_many_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decided: list[str] = []
+    first_lease = StreamView.first_lease
+
+    def counted(view: StreamView, info: Any) -> Lease:
+        decided.append(info.shard)
+        return first_lease(view, info)
+
+    monkeypatch.setattr(StreamView, "first_lease", counted)
+    bench = Bench(shards=[str(number) for number in range(50)])
+    for create in of(bench.done, Create):
+        bench.reply(create, YES)
+    assert len(decided) == 50
 
 
 def test_one_lease_is_asked_for_at_a_time() -> None:

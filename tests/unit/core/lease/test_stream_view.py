@@ -174,3 +174,14 @@ def test_a_lease_that_could_not_be_renewed_twice_is_refused() -> None:
         LeaseSettings(duration_ms=15_000)
     with pytest.raises(ConfigError, match="scan_ms is 0"):
         LeaseSettings(scan_ms=0)
+
+
+def test_ancestors_are_looked_at_once_although_there_are_more_ways_to_them_than_can_be_counted() -> (
+    None
+):
+    shards = [listed("a0")]
+    for day in range(100):  # split in the morning, merged in the evening
+        shards += [listed(f"b{day}", f"a{day}"), listed(f"c{day}", f"a{day}")]
+        shards += [listed(f"a{day + 1}", f"b{day}", f"c{day}")]
+    made = view(shards=tuple(shards), settings=LATEST)
+    assert created(made, shards[-1]) == at_timestamp(5000)
