@@ -47,6 +47,9 @@ from headrace.kinesis.client.errors import Verdict, verdict
 from headrace.kinesis.leases.store import LeaseStore
 from headrace.ports import Chance
 
+LOOK_S: Final = 0.01
+"""How long it takes until it is found out when the core has something to do: it looks at every lease for that."""
+
 _log: Final = logging.getLogger("headrace.kinesis")
 
 
@@ -136,12 +139,15 @@ class Member:
             chance or random.Random(),  # noqa: S311 - it spreads scans, and guards nothing
         )
         self._timer: asyncio.TimerHandle | None = None
+        self._looking: asyncio.TimerHandle | None = None
+        """When it is found out for when the timer is to be set."""
         self._requests: set[asyncio.Task[None]] = set()
         self._news: dict[LeaseKey, deque[News]] = {}
         """What the listener was not told yet; there is a task for each key."""
         self._tellers: set[asyncio.Task[None]] = set()
         self._written: list[tuple[LeaseKey, Checkpoint, asyncio.Future[None]]] = []
         self._closed = asyncio.Event()
+        self._is_over = False
         self._failing: dict[str, Exception] = {}
         """By kind of request, why it is not answered at present."""
         self._has_failed = False
@@ -197,12 +203,15 @@ class Member:
             while self._tellers:
                 await asyncio.wait(self._tellers)
         finally:
-            if self._timer is not None:
-                self._timer.cancel()
+            self._is_over = True
+            for timer in (self._timer, self._looking):
+                if timer is not None:
+                    timer.cancel()
             left = [*self._requests, *self._tellers]
             for task in left:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
+            self._tell_written()
 
     # What the core decides is done
 
@@ -210,6 +219,9 @@ class Member:
         self._perform(self._core.tick(self._clock()))
 
     def _perform(self, actions: list[Action]) -> None:
+        if self._is_over:
+            self._tell_written()
+            return  # who reads is told no more, and nobody would wait for what is sent
         for action in actions:
             if isinstance(action, News):
                 self._tell(action)
@@ -220,9 +232,11 @@ class Member:
         self._tell_written()
         if self._core.is_closed:
             self._closed.set()
-        self._set_timer()
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().call_later(LOOK_S, self._set_timer)
 
     def _set_timer(self) -> None:
+        self._looking = None
         if self._timer is not None:
             self._timer.cancel()
         due_ms = self._core.next_deadline_ms
@@ -335,7 +349,7 @@ class Member:
         """Let those go on who wait for a checkpoint that is written, or never will be."""
         left = []
         for key, checkpoint, future in self._written:
-            written = self._core.written(key)
+            written = None if self._is_over else self._core.written(key)
             if future.done():
                 continue
             if written is None:
@@ -349,7 +363,8 @@ class Member:
     def _tell_given(self, give: Give) -> None:
         for key, checkpoint, future in self._written:
             last = give.checkpoint
-            if key == give.key and last is not None and not last.is_before(checkpoint):
+            is_waiting = key == give.key and not future.done()
+            if is_waiting and last is not None and not last.is_before(checkpoint):
                 future.set_result(None)
 
 

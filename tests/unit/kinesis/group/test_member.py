@@ -288,3 +288,46 @@ def test_a_close_that_is_cancelled_leaves_nothing_behind() -> None:
         assert len(asyncio.all_tasks()) == 1
 
     tell(story, "a")
+
+
+def test_what_is_said_after_the_close_begins_nothing() -> None:
+    async def story(store: Store, lister: Lister, loop: LeapingLoop) -> None:
+        team = Team(store, lister, loop)
+        await team.member.start()
+        await until(lambda: team.shards)
+        team.drain = lambda *_: asyncio.sleep(10**6)  # type: ignore[method-assign]  # it never finishes
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await team.member.close()
+        team.member.drained(key("a"))
+        assert len(asyncio.all_tasks()) == 1
+        with pytest.raises(LeaseLostError):
+            await team.member.checkpoint(key("a"), Checkpoint("9"))
+
+    tell(story, "a")
+
+
+def test_who_waits_no_more_for_a_checkpoint_does_not_keep_the_lease_from_being_given_away() -> None:
+    async def story(store: Store, lister: Lister, loop: LeapingLoop) -> None:
+        team = Team(store, lister, loop)
+        await team.member.start()
+        await until(lambda: team.shards)
+        began_ms = loop.now_ms
+        give = store.give
+
+        async def slowly(*arguments: Any, **named: Any) -> bool:
+            await asyncio.sleep(0.5)
+            return await give(*arguments, **named)
+
+        store.give = slowly  # type: ignore[method-assign]  # so that there is time to change one's mind
+        await team.member.checkpoint(key("a"), Checkpoint("9"))
+        waiting = asyncio.create_task(team.member.checkpoint(key("a"), Checkpoint("10")))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(team.member.close())
+        await asyncio.sleep(0.2)
+        waiting.cancel()
+        await closing
+        assert loop.now_ms < began_ms + 2000
+        assert (await store.leases("g", STREAM))[0].checkpoint == Checkpoint("10")
+
+    tell(story, "a")
