@@ -313,7 +313,9 @@ def test_both_parents_of_a_merge_name_their_child() -> None:
     asyncio.run(story())
 
 
-def test_a_shard_that_is_gone_has_ended_and_says_that_its_data_expired() -> None:
+def test_a_shard_that_is_gone_has_ended_and_says_that_its_data_expired(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def story() -> None:
         async with lab() as it:
             sequence_number = it.put(b"a")[0]
@@ -323,6 +325,7 @@ def test_a_shard_that_is_gone_has_ended_and_says_that_its_data_expired() -> None
             it.aws.kinesis.faults.on("GetShardIterator", gone)
             fetched = await it.reader(Checkpoint(sequence_number)).fetch()
             assert (fetched.ended, fetched.data_expired) == (True, True)
+            assert "its records have expired" in caplog.text
 
     asyncio.run(story())
 

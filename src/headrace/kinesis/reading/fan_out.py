@@ -20,7 +20,13 @@ from headrace.kinesis.client.events import PushedEvent, events_of
 from headrace.kinesis.client.settings import AwsClient
 from headrace.kinesis.client.streams import stream_name
 from headrace.kinesis.reading.positions import child_info, starting_position
-from headrace.kinesis.reading.reader import Fetched, ReadCounts, is_of_future, tell_of_failures
+from headrace.kinesis.reading.reader import (
+    Fetched,
+    ReadCounts,
+    is_of_future,
+    tell_of_failures,
+    tell_of_loss,
+)
 from headrace.kinesis.reading.settings import ReadSettings
 from headrace.kinesis.reading.shards import StreamShards
 from headrace.kinesis.reading.unpacking import Unpacking
@@ -174,4 +180,5 @@ class FanOutReader:
             self._client,
             self._timing,
         )
+        tell_of_loss(self._doing)
         self._end = Fetched(ended=True, data_expired=True)

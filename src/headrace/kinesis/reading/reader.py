@@ -224,7 +224,13 @@ class ShardReader:
     async def _missing(self) -> None:
         """Find out what is not there: the stream, which is fatal, or the shard, whose records have all expired."""
         await StreamShards(self._client, self._stream, timing=self._timing).describe()
+        tell_of_loss(self._doing)
         self._end = Fetched(ended=True, data_expired=True)
+
+
+def tell_of_loss(doing: str) -> None:
+    """Report that a shard is gone before it was read to its end."""
+    _log.warning("%s: its records have expired; those that were not read before are lost", doing)
 
 
 def tell_of_failures(doing: str, failures: int, error: Exception) -> None:
