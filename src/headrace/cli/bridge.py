@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -23,6 +24,7 @@ EXAMPLES: Final = preformatted(
             headrace bridge orders 'kinesis://orders?endpoint_url=http://127.0.0.1:4567' --envelope
 """
 )
+_TIME: Final = re.compile(r"AT_TIMESTAMP:[0-9]{1,15}", re.ASCII)
 _LEASES: Final = "dynamodb://TABLE or sqlite:///FILE"
 
 
@@ -179,10 +181,11 @@ def _start(text: str) -> Checkpoint | None:
 
     if text == "LATEST":
         return None
-    start = parse_checkpoint(text)
-    if start.is_end or start.is_sequence_number:
-        raise click.UsageError("--start is TRIM_HORIZON, LATEST or AT_TIMESTAMP:<ms since 1970>")
-    return start
+    if text != "TRIM_HORIZON" and not _TIME.fullmatch(text):
+        raise click.UsageError(
+            f"--start is TRIM_HORIZON, LATEST or AT_TIMESTAMP:<ms since 1970>, not {text!r}"
+        )
+    return parse_checkpoint(text)
 
 
 async def _run(copying: _Bridge, *, as_json: bool, progress_s: float) -> None:
@@ -199,11 +202,14 @@ async def _run(copying: _Bridge, *, as_json: bool, progress_s: float) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     telling = asyncio.create_task(_tell(copying.progress, as_json=as_json, every_s=progress_s))
+    failed = True
     try:
         await copying.run(stopping)
+        failed = False
     finally:
         telling.cancel()
-        _print(copying.progress, as_json=as_json)
+        if copying.progress.records or not failed:
+            _print(copying.progress, as_json=as_json)
 
 
 async def _tell(progress: Progress, *, as_json: bool, every_s: float) -> None:

@@ -150,7 +150,8 @@ def test_a_topic_is_copied_back(scene: Scene) -> None:
         (["kinesis://orders?region=eu-west-1&endpoint_url={url}", "orders", "--once"], 1, "in eu-west-1"),
         (["{stream}", "orders", "--envelope"], 2, "bridges into a stream"),
         (["orders", "{stream}", "--leases", "sqlite:///x"], 2, "a consumer group shares a topic"),
-        (["{stream}", "orders", "--start", "yesterday"], 2, "no checkpoint"),
+        (["{stream}", "orders", "--start", "yesterday"], 2, "--start is TRIM_HORIZON, LATEST or AT_TIMESTAMP:<ms"),
+        (["{stream}", "orders", "--start", "AT_TIMESTAMP:soon"], 2, "--start is TRIM_HORIZON, LATEST or AT"),
     ],
 )  # fmt: skip
 def test_wrong_use_says_what_to_do(
@@ -160,6 +161,7 @@ def test_wrong_use_says_what_to_do(
     ended, told = scene.invoke(*given)
     assert ended == code, told
     assert said in told
+    assert "copied" not in told
 
 
 def test_missing_credentials_are_named(scene: Scene, tmp_path: Path) -> None:
