@@ -179,6 +179,37 @@ def test_a_failure_that_nobody_has_asked_for_is_raised_by_flush() -> None:
     asyncio.run(story())
 
 
+def test_failures_are_not_kept_for_a_program_that_asks_for_them_or_never_does() -> None:
+    async def story() -> None:
+        async with fake() as aws:
+            producer = Producer(settings_of(aws), linger_ms=0)
+            for _ in range(3):
+                with pytest.raises(StreamNotFoundError):
+                    await (await producer.send("missing", b"", partition_key="k"))
+            assert producer._failures == []
+            unheard = [
+                await producer.send("missing", b"", partition_key=f"k{number}")
+                for number in range(1_500)
+            ]
+            await asyncio.gather(*(each.settled() for each in unheard))
+            assert len(producer._failures) == 1_000
+            with pytest.raises(StreamNotFoundError):
+                await producer.close()
+
+    asyncio.run(story())
+
+
+def test_text_is_no_data() -> None:
+    async def story() -> None:
+        producer = Producer()
+        with pytest.raises(TypeError, match=r"data is bytes, as text\.encode\(\) gives"):
+            _ = await producer.send("orders", "text", partition_key="k")  # type: ignore[arg-type]  # that is the test
+        with pytest.raises(TypeError, match="partition_key is a str: not bytes and NoneType"):
+            _ = await producer.send("orders", b"", partition_key=None)  # type: ignore[arg-type]  # as above
+
+    asyncio.run(story())
+
+
 def test_what_is_not_written_in_time_says_so() -> None:
     async def story() -> None:
         async with fake() as aws:

@@ -22,6 +22,7 @@ from headrace.kinesis.producing.shards import ShardMap
 from headrace.kinesis.reading.shards import StreamShards
 
 _PAUSE_FOR_SHARDS_MS: Final = 1_000
+_KEPT_FAILURES: Final = 1_000
 _ABOUT_ONE_RECORD: Final = frozenset({"ValidationException", "InvalidArgumentException"})
 """A request is refused as a whole, as for a record larger than the stream takes."""
 
@@ -99,7 +100,9 @@ class Producer:
             ClosedError: The producer is closed.
             ConfigError: Credentials or region are missing.
             KinesisError: Kinesis takes no such record: it is too large, or its key is.
+            TypeError: The data is text, or the key is none.
         """
+        _check_kinds(data, partition_key)
         found = self._streams.get(stream) or await self._open(stream)
         await self._room(len(data))
         self._raise_if_closed()
@@ -189,9 +192,16 @@ class Producer:
             self._buffered -= record.size
             self._pending.discard(delivery)
             delivery.settle(sent, error)
-            if error is not None:
-                self._failures.append((delivery, error))
+            if error is not None and not delivery.noticed:
+                self._fail(delivery, error)
         self._freed.set()
+
+    def _fail(self, delivery: Delivery, error: HeadraceError) -> None:
+        """Keep a failure for `flush`, which raises one: of a program that never calls it a few are enough."""
+        if len(self._failures) >= _KEPT_FAILURES:
+            self._failures = [each for each in self._failures if not each[0].noticed]
+        if len(self._failures) < _KEPT_FAILURES:
+            self._failures.append((delivery, error))
 
 
 class _Stream:
@@ -289,6 +299,14 @@ class _Stream:
             await asyncio.sleep(_PAUSE_FOR_SHARDS_MS / 1000)
         self._mapping = False
         self.soon()
+
+
+def _check_kinds(data: object, partition_key: object) -> None:
+    if isinstance(data, str) or not isinstance(partition_key, str):
+        raise TypeError(
+            "data is bytes, as text.encode() gives, and partition_key is a str: "
+            f"not {type(data).__name__} and {type(partition_key).__name__}"
+        )
 
 
 def _entry(parcel: Any) -> dict[str, Any]:
