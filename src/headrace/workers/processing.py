@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.errors import SerializationError
@@ -21,6 +22,9 @@ from headrace.workers.source import Source
 from headrace.workers.threads import HandlerThreads
 
 Decode = Callable[[bytes], Any]
+LOOK_AGAIN_S: Final = 0.05
+"""The pause before it is asked again whether a partition is still this member's."""
+_NOT_OURS: Final = object()
 
 
 class Processor:
@@ -115,6 +119,8 @@ class Processor:
     ) -> None:
         handler = self._handler
         argument = values if handler.wants_batches else values[0]
+        if not (hold.valid() or await _is_ours(hold)):
+            return
         if handler.is_async:
             if handler.context is None:
                 result = await handler.call(argument)
@@ -126,7 +132,9 @@ class Processor:
             if handler.context is not None:
                 context = ThreadContext(records, attempt, out, hold)
                 call = partial(handler.call, argument, **{handler.context: context})
-            result = await self._threads.run(call)
+            while (result := await self._threads.run(partial(_if_ours, hold, call))) is _NOT_OURS:
+                if not await _is_ours(hold):
+                    return
         if result is not None and hold.wanted():
             await self._publish(records, result, out)
 
@@ -173,3 +181,17 @@ class Processor:
             return bytes
         settings = await self._outlet.settings(topic)
         return resolve_serde(settings.serde or "bytes").deserialize
+
+
+async def _is_ours(hold: Hold) -> bool:
+    """Return whether records may be handled: values, keys or a thread may have been waited for."""
+    while not hold.valid() and hold.wanted():  # noqa: ASYNC110 - nothing tells of time
+        await asyncio.sleep(
+            LOOK_AGAIN_S
+        )  # it is lost in a moment, or was not told yet that it is not
+    return hold.wanted()
+
+
+def _if_ours(hold: Hold, call: Callable[[], Any]) -> Any:
+    """Call a handler in its thread, unless its partition went while there was none free."""
+    return call() if hold.valid() else _NOT_OURS

@@ -15,7 +15,7 @@ from headrace.workers.counters import EventKind, Tally
 from headrace.workers.outbox import Outbox, Publisher
 from headrace.workers.outcomes import RetryLater, Skip, Verdict, judge
 from headrace.workers.outlet import Outlet
-from headrace.workers.processing import Processor
+from headrace.workers.processing import LOOK_AGAIN_S, Processor
 from headrace.workers.scheduler import Job, Scheduler
 from headrace.workers.settings import WorkerSettings
 from headrace.workers.transacting import Transactor
@@ -26,8 +26,6 @@ AWAY_MS: Final = 250
 """How much longer than until it is due a record may be on its way out of a retry topic."""
 CANCEL_TIMEOUT_S: Final = 1.0
 """How long a cancelled handler may take to end before it counts as running on."""
-LOOK_AGAIN_S: Final = 0.05
-"""The pause before it is asked again whether a partition is still this member's."""
 YIELD_EVERY: Final = 32
 """Jobs that end without waiting before others get the event loop."""
 
