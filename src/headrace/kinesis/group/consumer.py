@@ -26,6 +26,7 @@ from headrace.kinesis.group.member import Member
 from headrace.kinesis.group.readers import Readers
 from headrace.kinesis.group.shard import Shard
 from headrace.kinesis.reading.prefetch import ReadAhead
+from headrace.kinesis.reading.reader import Fetched
 from headrace.kinesis.reading.shards import StreamShards
 from headrace.kinesis.records import StreamRecord
 from headrace.types import TopicPartition
@@ -73,6 +74,7 @@ class StreamConsumer:
         self._drain_timeout_s = drain_timeout_s
         self._stack = AsyncExitStack()
         self._shards: dict[TopicPartition, Shard] = {}
+        self._by_key: dict[LeaseKey, Shard] = {}
         self._order: deque[TopicPartition] = deque()
         """Who is served first."""
         self._ahead: ReadAhead[LeaseKey] = ReadAhead(streams.reading)
@@ -104,7 +106,9 @@ class StreamConsumer:
         streams = self._streams
         client = await self._stack.enter_async_context(open_client(streams.aws, "kinesis"))
         listers = [StreamShards(client, name) for name in streams.names]
-        found = await asyncio.gather(*(lister.describe() for lister in listers))
+        found = [
+            await lister.describe() for lister in listers
+        ]  # one that fails leaves none under way
         self._names = {each.stream: each.name for each in found}
         if len(set(self._names.values())) < len(found):
             raise ConfigError(
@@ -150,7 +154,7 @@ class StreamConsumer:
         while len(records) < (1 if self._durable else limit):
             if (arrival := self._ahead.take()) is None:
                 break
-            shard = self._shard(arrival.key)
+            shard = self._by_key.get(arrival.key)
             if arrival.error is not None:
                 self._fail(arrival.error)
             elif shard is not None:
@@ -239,14 +243,13 @@ class StreamConsumer:
         """
         if self._asked_at is None:
             self._asked_at = asyncio.get_running_loop().time()
-        shards = {shard.key: shard for shard in self._shards.values()}
-        if not all(self._is_read(shard) for shard in shards.values()):
+        if not all(self._is_read(shard) for shard in self._shards.values()):
             return False
         if self._store is None:
             return False
         for stream in self._names:
             leases = await self._store.leases(self._group, stream)
-            is_mine = [lease.checkpoint.is_end or lease.key in shards for lease in leases]
+            is_mine = [lease.checkpoint.is_end or lease.key in self._by_key for lease in leases]
             if not is_mine or not all(is_mine):
                 return False
         caught_up = all(self._is_read(shard) for shard in self._shards.values())
@@ -283,19 +286,19 @@ class StreamConsumer:
         reader = self._readers.open(lease, lease.checkpoint)
         limit_bytes = self._streams.reading.shard_bytes
         shard = Shard(lease, self._names[lease.key.stream], reader, limit_bytes)
-        self._shards[shard.name] = shard
+        self._shards[shard.name] = self._by_key[lease.key] = shard
         self._order.append(shard.name)
         self._ahead.add(shard.key, reader)
 
     async def drain(self, key: LeaseKey, why: Why, deadline_ms: int | None) -> None:  # noqa: ARG002 - unused: it waits
         """Finish what was begun in a shard; the listener's own bound is shorter."""
-        shard = self._shard(key)
+        shard = self._by_key.get(key)
         if shard is not None and shard.leaving is None:
             shard.leaving = self._spawn(self._give_up(shard))
 
     async def restart(self, key: LeaseKey) -> None:
         """Begin to read anew where nothing was read for too long."""
-        shard = self._shard(key)
+        shard = self._by_key.get(key)
         if shard is not None and shard.leaving is None:
             _log.warning("%s: reading %s begins again: no fetch came to an end", self._group, key)
             await self._stop_reading(shard)
@@ -304,7 +307,7 @@ class StreamConsumer:
 
     async def revoked(self, key: LeaseKey, why: Why) -> None:
         """Let a shard go that is another's."""
-        shard = self._shard(key)
+        shard = self._by_key.get(key)
         if shard is None:
             return
         assert self._listener is not None, "it has begun"
@@ -321,12 +324,9 @@ class StreamConsumer:
 
     # Within
 
-    def _shard(self, key: LeaseKey) -> Shard | None:
-        return next((shard for shard in self._shards.values() if shard.key == key), None)
-
     def _drop(self, shard: Shard) -> None:
         if self._shards.get(shard.name) is shard:
-            del self._shards[shard.name]
+            del self._shards[shard.name], self._by_key[shard.key]
             self._order.remove(shard.name)
 
     def _fail(self, error: BaseException) -> None:
@@ -377,10 +377,11 @@ class StreamConsumer:
         self._ahead.add(shard.key, shard.reader)
         self._balance(shard)
 
-    def _fetched(self, key: LeaseKey, size_bytes: int) -> None:
-        self._news.set()
-        if size_bytes >= 0 and self._member is not None:
-            self._member.progressed(key, size_bytes)
+    def _fetched(self, key: LeaseKey, fetched: Fetched | None) -> None:
+        if fetched is None or fetched.records or fetched.ended:
+            self._news.set()  # not for each look at each of very many shards
+        if fetched is not None and self._member is not None:
+            self._member.progressed(key, fetched.size_bytes)
 
     async def _tell_of_waiting(self) -> None:
         """Tell that shards are not stalled of which nothing is read, because nobody takes what was."""

@@ -22,15 +22,14 @@ class WatchedReader:
     """A `Reader` of which it is known what it does."""
 
     def __init__(
-        self, reader: Reader, key: LeaseKey, told: Callable[[LeaseKey, int], object]
+        self, reader: Reader, key: LeaseKey, told: Callable[[LeaseKey, Fetched | None], object]
     ) -> None:
         """Watch a reader.
 
         Args:
             reader: Who reads.
             key: Which shard.
-            told: Called after each fetch that succeeded, with the bytes that it brought, and (with -1) for one that did
-                not.
+            told: Called after each fetch that succeeded, with what it brought, and (with None) for one that did not.
         """
         self._reader = reader
         self._key = key
@@ -48,13 +47,12 @@ class WatchedReader:
         """See `Reader`."""
         begun_at = asyncio.get_running_loop().time()
         self.is_fetching = True
-        size = -1
+        fetched = None
         try:
             fetched = await self._reader.fetch(room)
-            size = fetched.size_bytes
         finally:
             self.is_fetching = False
-            self._told(self._key, size)
+            self._told(self._key, fetched)
         self.count += len(fetched.records)
         self.behind_ms = fetched.behind_ms
         self.current_at = -1.0 if fetched.records or fetched.behind_ms else begun_at
@@ -77,7 +75,7 @@ class Readers:
         client: AwsClient,
         streams: Streams,
         found: Sequence[StreamDescription],
-        told: Callable[[LeaseKey, int], object],
+        told: Callable[[LeaseKey, Fetched | None], object],
     ) -> None:
         self._client = client
         self._streams = streams

@@ -8,6 +8,7 @@ from collections import deque
 from headrace.core.lease.checkpoint import Checkpoint
 from headrace.core.lease.lease import Lease
 from headrace.kinesis.group.readers import WatchedReader
+from headrace.kinesis.reading.pacing import RECORD_OVERHEAD_BYTES
 from headrace.kinesis.reading.reader import Fetched
 from headrace.kinesis.reading.records import KinesisRecord
 from headrace.kinesis.records import StreamRecord, offset_of, partition_of
@@ -24,7 +25,8 @@ class Shard:
             lease: The lease.
             stream: The stream's name.
             reader: Where records come from.
-            limit_bytes: How much may be handed out that is not finished; one record may go beyond it.
+            limit_bytes: How much may be handed out that is not finished, with what records take besides their data; one
+                record may go beyond it.
         """
         self._limit_bytes = limit_bytes
         self.lease = lease
@@ -71,7 +73,7 @@ class Shard:
         offset = offset_of(record.sequence_number, record.sub_sequence)
         self.position = offset + 1
         self._handed.append((offset, record))
-        self._handed_bytes += len(record.data)
+        self._handed_bytes += _size(record)
         key = record.partition_key.encode()
         return StreamRecord(
             *self.name, offset, record.timestamp_ms, key, record.data, (), self.lease.epoch
@@ -123,13 +125,13 @@ class Shard:
         while self._handed and self._handed[0][0] < position:
             record = self._handed.popleft()[1]
             self.finished = record.checkpoint
-            self._handed_bytes -= len(record.data)
+            self._handed_bytes -= _size(record)
 
     def take_back(self, offset: int) -> None:
         """Take back what was handed out from an offset on: it is handed out again."""
         while self._handed and self._handed[-1][0] >= offset:
             record = self._handed.pop()[1]
-            self._handed_bytes -= len(record.data)
+            self._handed_bytes -= _size(record)
             self._waiting.appendleft(record)
         self.position = offset
 
@@ -145,3 +147,8 @@ class Shard:
         if self._waiting:
             return self._waiting[-1].checkpoint
         return self._handed[-1][1].checkpoint if self._handed else self.finished
+
+
+def _size(record: KinesisRecord) -> int:
+    # Many may have no data at all, and all share one long key that each is handed out with.
+    return len(record.data) + len(record.partition_key) + RECORD_OVERHEAD_BYTES

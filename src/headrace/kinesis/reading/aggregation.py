@@ -30,6 +30,8 @@ _PARTITION_KEY: Final = 1
 _EXPLICIT_HASH_KEY: Final = 2
 _DATA: Final = 3
 
+_MAX_PARTITION_KEY: Final = 256
+"""Characters, as of every record. A longer one, named by each of many small records, would be hashed for each."""
 _HASH_KEY: Final = re.compile("[0-9]{1,39}", re.ASCII)
 _DIGEST_BYTES: Final = OVERHEAD_BYTES - len(MAGIC)
 _VARINT: Final = 0
@@ -96,6 +98,8 @@ def _aggregate(message: bytes) -> list[UserRecord]:
                 table.append(message[start:position].decode())
         else:
             position = _skip(message, position, end, kind)
+    if any(len(key) > _MAX_PARTITION_KEY for key in keys):
+        raise _MalformedError
     # The tables may follow the records.
     return [_record(message, start, stop, keys, hash_keys) for start, stop in spans]
 

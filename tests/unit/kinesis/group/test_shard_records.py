@@ -8,6 +8,7 @@ from headrace.core.lease.checkpoint import TRIM_HORIZON, Checkpoint
 from headrace.core.lease.lease import Lease, LeaseKey
 from headrace.kinesis.group.readers import WatchedReader
 from headrace.kinesis.group.shard import Shard
+from headrace.kinesis.reading.pacing import RECORD_OVERHEAD_BYTES
 from headrace.kinesis.reading.reader import Fetched, ReadCounts
 from headrace.kinesis.reading.records import KinesisRecord
 
@@ -20,7 +21,10 @@ class NoReader:
     counts = ReadCounts()
 
 
-def new_shard(limit_bytes: int = 1_000) -> Shard:
+SIZE = 5 + len("k") + RECORD_OVERHEAD_BYTES
+
+
+def new_shard(limit_bytes: int = 10 * SIZE) -> Shard:
     reader = WatchedReader(NoReader(), LEASE.key, lambda *_: None)  # type: ignore[arg-type] # it is never asked
     return Shard(LEASE, "orders", reader, limit_bytes)
 
@@ -67,7 +71,7 @@ def test_positions_become_checkpoints_of_what_is_finished() -> None:
 
 
 def test_much_that_is_not_finished_holds_back_the_rest() -> None:
-    shard = new_shard(limit_bytes=12)
+    shard = new_shard(limit_bytes=2 * SIZE + 1)
     shard.take_in(
         Fetched(records=[record for number in range(5) for record in aggregate(number, 1)])
     )
@@ -77,6 +81,14 @@ def test_much_that_is_not_finished_holds_back_the_rest() -> None:
     shard.finish(first[-1].offset + 1)
     assert len(shard.hand_out(10)) == 2
     assert shard.wants_more
+
+
+def test_records_without_data_hold_back_the_rest_too() -> None:
+    shard = new_shard(limit_bytes=1 << 20)
+    (record,) = aggregate(1, 1)
+    empty = record._replace(data=b"", partition_key="k" * 256)
+    shard.take_in(Fetched(records=[empty._replace(sequence_number=str(n)) for n in range(10_000)]))
+    assert len(shard.hand_out(10_000)) == (1 << 20) // 512
 
 
 def test_the_end_counts_when_all_before_it_is_finished() -> None:
@@ -91,7 +103,7 @@ def test_the_end_counts_when_all_before_it_is_finished() -> None:
 
 def test_a_thousand_calls_pass_nothing_over() -> None:
     chance = random.Random(8)
-    shard, number, handled = new_shard(60), 0, []
+    shard, number, handled = new_shard(12 * SIZE), 0, []
     for _ in range(1_000):
         what = chance.random()
         if what < 0.3 and number < 300:

@@ -261,3 +261,11 @@ def test_an_explicit_hash_key_decides_where_it_is_one() -> None:
     ]:
         assert belongs(UserRecord("a", explicit, b""), own) is expected, explicit
     assert not belongs(UserRecord("a", None, b""), own)
+
+
+def test_keys_longer_than_kinesis_takes_are_none_and_so_is_the_aggregate() -> None:
+    message = ORACLE(keys=["é" * 256])
+    message.records.add(key=0, data=b"one")
+    assert taken_apart(sealed(message.SerializeToString())) == [UserRecord("é" * 256, None, b"one")]
+    message.keys[0] += "x"
+    assert taken_apart(sealed(message.SerializeToString())) is None
