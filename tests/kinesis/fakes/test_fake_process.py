@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import subprocess
 import sys
@@ -31,6 +32,19 @@ def test_it_serves_until_its_input_ends() -> None:
         url = process.stdout.readline().strip()
         assert asyncio.run(work(url)) == [3, 1]
         process.stdin.close()
+        assert process.wait(30) == 0
+
+
+def test_it_goes_on_in_the_background_of_a_shell_until_it_is_told_to_end() -> None:
+    with subprocess.Popen(
+        COMMAND, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        host, _, port = process.stdout.readline().strip().rpartition("/")[2].partition(":")
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        socket.create_connection((host, int(port)), timeout=30).close()
+        process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
 
 

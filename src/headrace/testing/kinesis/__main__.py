@@ -2,12 +2,16 @@
 
     python -m headrace.testing.kinesis --port 4567 --stream orders:4
 
-It prints its address, and ends with its standard input or by ^C. All is in memory, and gone then.
+It prints its address, and ends by ^C or a signal, or, where its standard input is a pipe, with that: so it does not
+outlive a program that has started it. All is in memory, and gone then.
 """
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
+import threading
 from contextlib import suppress
 
 import click
@@ -18,7 +22,9 @@ from headrace.testing.kinesis.limits import Limits
 from headrace.testing.kinesis.world import ShardEnd
 
 
-@click.command(help="Fakes of Amazon Kinesis and DynamoDB on 127.0.0.1, until standard input ends.")
+@click.command(
+    help="Fakes of Amazon Kinesis and DynamoDB on 127.0.0.1, until ^C, or a pipe at standard input ends."
+)
 @click.option("--port", default=0, help="Where to listen; 0 is a free port.")
 @click.option(
     "--stream", "streams", multiple=True, metavar="NAME[:SHARDS]", help="A stream to create."
@@ -36,7 +42,7 @@ def main(
     shard_end: ShardEnd,
     unthrottled: bool,
 ) -> None:
-    """Serve until standard input ends."""
+    """Serve until it is told to end."""
     limits = Limits().unthrottled() if unthrottled else Limits()
     aws = FakeAws(
         limits=limits, transition_ms=transition_ms, shard_end=shard_end, region=region, port=port
@@ -50,8 +56,17 @@ def main(
         raise click.ClickException(str(error)) from error
     click.echo(aws.endpoint_url)
     with suppress(KeyboardInterrupt):
-        sys.stdin.read()
+        _wait()
     aws.stop()
+
+
+def _wait() -> None:
+    """Wait for the end of a pipe; in a shell's background there is nothing to read, or it would be halted for it."""
+    mode = os.fstat(0).st_mode
+    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+        sys.stdin.read()
+    else:
+        threading.Event().wait()
 
 
 def _count(text: str) -> int:
