@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 import headrace
+from headrace.testing import FakeAws
 from tests.fixtures.processes import READY_LINE, ServerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -130,3 +132,20 @@ def test_the_worker_of_the_readme_works_and_its_failures_are_kept(tmp_path: Path
                 assert letter.key == b"bob"
     finally:
         del sys.modules["readme_app"]
+
+
+def test_the_worker_on_a_stream_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    names: dict[str, Any] = {"__name__": __name__}
+    exec(compile(PYTHON_BLOCKS[1], "README.md", "exec", dont_inherit=True), names)
+    names["app"] = headrace.App()
+    exec(compile(PYTHON_BLOCKS[2], "README.md", "exec", dont_inherit=True), names)
+    with FakeAws(region="eu-central-1") as aws:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", aws.endpoint_url)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "fake")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "fake")
+        aws.kinesis.create_stream("orders")
+        aws.kinesis.put("orders", b'{"id": 1, "total": 9.5}', "alice")
+        with names["app"].test() as trial:
+            trial.wait_idle(30)
+        [row] = aws.dynamodb.items("headrace-leases")
+        assert aws.kinesis.records("orders")[0].sequence_number in json.dumps(row, default=str)
