@@ -88,7 +88,8 @@ class Held:
     @property
     def has_news(self) -> bool:
         """Whether more is finished than is stored; also where an old write came late and took it back."""
-        return self.lease.checkpoint.is_before(self.finished)
+        stored = self.lease.checkpoint
+        return stored != self.finished and stored.is_before(self.finished)
 
     def due_ms(self, settings: LeaseSettings) -> int:
         """Return when something is due."""

@@ -85,9 +85,16 @@ class Listener(Protocol):
         """Take what makes it pointless to go on: access was taken away, the stream was deleted."""
 
 
+_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 def monotonic_ms() -> int:
-    """Return milliseconds of a clock that never goes back."""
-    return time.monotonic_ns() // 1_000_000
+    """Return milliseconds of a clock that never goes back, and goes on while the machine is suspended.
+
+    Linux' monotonic clock stands still then: a laptop or a virtual machine that wakes up would think for a while that
+    its leases, which are others' by now, are its own.
+    """
+    return time.clock_gettime_ns(_CLOCK) // 1_000_000
 
 
 def wall_ms() -> int:

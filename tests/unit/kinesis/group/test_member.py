@@ -6,6 +6,7 @@ import asyncio
 import math
 import random
 import selectors
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from headrace.core.lease.actions import ListedShard, Why
 from headrace.core.lease.checkpoint import SHARD_END, Checkpoint
 from headrace.core.lease.lease import HashRange, Lease, LeaseKey
 from headrace.errors import HeadraceError, LeaseLostError, LeaseStoreError, StreamNotFoundError
-from headrace.kinesis.group.member import Member
+from headrace.kinesis.group.member import Member, monotonic_ms
 from headrace.kinesis.leases.memory import MemoryLeaseStore
 
 STREAM = "orders@1"
@@ -152,6 +153,19 @@ def tell(story: Told, *shards: str) -> None:
         assert not asyncio.all_tasks(loop)
     finally:
         loop.close()
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="of Linux")
+def test_the_clock_of_leases_goes_on_while_the_machine_is_suspended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def clock(which: int) -> int:
+        slept_s = 3600 if which == time.CLOCK_BOOTTIME else 0
+        return (100 + slept_s) * 1_000_000_000
+
+    monkeypatch.setattr(time, "clock_gettime_ns", clock)
+    monkeypatch.setattr(time, "monotonic_ns", lambda: clock(time.CLOCK_MONOTONIC))
+    assert monotonic_ms() == 3_700_000
 
 
 def test_members_share_shards_and_hand_them_over_without_a_gap() -> None:
