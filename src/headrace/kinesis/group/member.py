@@ -47,6 +47,8 @@ from headrace.kinesis.client.errors import Verdict, verdict
 from headrace.kinesis.leases.store import LeaseStore
 from headrace.ports import Chance
 
+WRITES_AT_ONCE: Final = 64
+"""Of very many shards not all are written at the same moment: with a connection for each, none would be in time."""
 LOOK_S: Final = 0.01
 """How long it takes until it is found out when the core has something to do: it looks at every lease for that."""
 
@@ -149,6 +151,7 @@ class Member:
         self._looking: asyncio.TimerHandle | None = None
         """When it is found out for when the timer is to be set."""
         self._requests: set[asyncio.Task[None]] = set()
+        self._at_once = asyncio.Semaphore(WRITES_AT_ONCE)
         self._news: dict[LeaseKey, deque[News]] = {}
         """What the listener was not told yet; there is a task for each key."""
         self._tellers: set[asyncio.Task[None]] = set()
@@ -255,7 +258,14 @@ class Member:
 
     async def _request(self, request: Request) -> None:
         """Send a request; whatever comes of it, the core is told."""
-        sent_ms, sent_wall_ms = self._clock(), self._wall_clock()
+        if isinstance(request, Scan | ListShards):
+            await self._send(request)
+            return
+        async with self._at_once:
+            await self._send(request)
+
+    async def _send(self, request: Request) -> None:
+        sent_ms, sent_wall_ms = self._clock(), self._wall_clock()  # not when it began to wait
         is_list = isinstance(request, ListShards)
         limit_ms = self._settings.list_ms if is_list else self._settings.call_timeout_ms
         outcome: Outcome = UNKNOWN

@@ -17,7 +17,7 @@ from headrace.core.lease.actions import ListedShard, Why
 from headrace.core.lease.checkpoint import SHARD_END, Checkpoint
 from headrace.core.lease.lease import HashRange, Lease, LeaseKey
 from headrace.errors import HeadraceError, LeaseLostError, LeaseStoreError, StreamNotFoundError
-from headrace.kinesis.group.member import Member, monotonic_ms
+from headrace.kinesis.group.member import WRITES_AT_ONCE, Member, monotonic_ms
 from headrace.kinesis.leases.memory import MemoryLeaseStore
 
 STREAM = "orders@1"
@@ -345,3 +345,26 @@ def test_who_waits_no_more_for_a_checkpoint_does_not_keep_the_lease_from_being_g
         assert (await store.leases("g", STREAM))[0].checkpoint == Checkpoint("10")
 
     tell(story, "a")
+
+
+def test_very_many_shards_are_not_written_all_at_once() -> None:
+    async def story(store: Store, lister: Lister, loop: LeapingLoop) -> None:
+        at_once, most = 0, 0
+
+        async def slowly() -> None:
+            nonlocal at_once, most
+            at_once += 1
+            most = max(most, at_once)
+            await asyncio.sleep(0.05)
+            at_once -= 1
+
+        store._fail = slowly  # type: ignore[method-assign]  # before each renewal
+        team = Team(store, lister, loop)
+        await team.member.start()
+        await until(lambda: len(team.shards) == 80)
+        await asyncio.sleep(30)
+        assert len(team.shards) == 80
+        assert most == WRITES_AT_ONCE
+        await team.member.close()
+
+    tell(story, *(f"{number:03}" for number in range(80)))
