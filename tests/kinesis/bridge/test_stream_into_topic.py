@@ -13,6 +13,7 @@ from headrace.core.lease.checkpoint import TRIM_HORIZON, at_timestamp
 from headrace.errors import ConfigError, HeadraceError, StreamNotFoundError
 from headrace.kinesis.bridge.into_topic import IntoTopic, IntoTopicBridge
 from headrace.kinesis.bridge.names import StreamPlace, bridge_name, parse_stream
+from headrace.kinesis.bridge.positions import Positions
 from headrace.kinesis.client.settings import AwsSettings
 from headrace.kinesis.producing.aggregation import Aggregate
 from headrace.kinesis.reading.settings import ReadSettings
@@ -176,6 +177,27 @@ def test_latest_is_never_later_than_what_was_copied_also_when_those_shards_are_g
                 check_once(await committed_records(broker, "orders"), range(20))
 
     asyncio.run(run())
+
+
+def test_a_bridge_knows_its_positions_also_where_brokers_are_slow() -> None:
+    async def tell(broker: Broker, aws: FakeAws) -> None:
+        put(aws, range(10))
+        assert await copy(plan(broker, aws)) == 10
+        positions = Positions(broker, "copy", {}, 10)
+        poll, empty = positions._consumer.poll, 3
+
+        async def slow_poll(timeout_s: float) -> Sequence[ConsumerRecord]:
+            nonlocal empty
+            empty -= 1
+            return [] if empty >= 0 else await poll(timeout_s)
+
+        positions._consumer.poll = slow_poll  # type: ignore[method-assign]  # that is the test
+        await positions.open()
+        shards = {key.rpartition("/")[2] for key in positions._found if key.count("/") == 1}
+        assert shards == {"shardId-000000000000", "shardId-000000000001"}
+        await positions.close()
+
+    story(tell)
 
 
 def test_of_two_bridges_of_one_name_without_common_leases_one_ends() -> None:

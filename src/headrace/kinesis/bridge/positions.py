@@ -64,10 +64,11 @@ class Positions:
         self._found: dict[str, bytes] = {}
 
     async def open(self) -> None:
-        """Create the topic if it is missing, and read it as far as it can be read now.
+        """Create the topic if it is missing, and read what is committed: a bridge that has positions is no new one.
 
         Raises:
             ConfigError: There is a topic of this name that would forget positions.
+            TransportError: It cannot be read.
         """
         async with Admin(self._target, **self._properties) as admin:
             try:
@@ -82,9 +83,11 @@ class Positions:
         await self._consumer.assign([self._place])
         await self._consumer.seek_to_beginning()
         end = (await self._consumer.end_offsets([self._place]))[self._place]
+        limit = asyncio.get_running_loop().time() + self._timeout_s
         async with self._reading:
-            while await self._consumer.position(self._place) < end and await self._read():
-                pass
+            while await self._consumer.position(self._place) < end:
+                if not await self._read() and asyncio.get_running_loop().time() > limit:
+                    raise TransportError(f"{self.topic} cannot be read: the brokers are too slow")
 
     async def close(self) -> None:
         """Disconnect."""
