@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from headrace.kinesis.client.settings import AwsSettings
 
 _PREFIX = "dlq-"
+RECORD_BYTES: Final = 1 << 20
+"""What every stream takes, key and data together."""
 
 
 class StreamLetters:
@@ -45,11 +47,23 @@ class StreamLetters:
             "timestamp_ms": record.timestamp_ms,
             "partition_key": key,
             **said,
-            "data": b64encode(record.value or b"").decode(),
         }
-        data = msgspec.json.encode(letter)
+        data = _with_data(letter, record.value or b"", RECORD_BYTES - len(key.encode()))
         await (await self._producer.send(self._stream, data, partition_key=key))
 
     async def close(self) -> None:
         """Disconnect."""
         await self._producer.close(flush=False)
+
+
+def _with_data(letter: dict[str, Any], data: bytes, limit_bytes: int) -> bytes:
+    """Return a letter as JSON; of data that does not fit, the first part and how many bytes all are.
+
+    Letters are longer than their records. One that the stream refuses would be written again for ever, and hold up its
+    shard; it says where the whole record is.
+    """
+    cut = {**letter, "data_bytes": len(data), "data": ""}
+    room = max(0, limit_bytes - len(msgspec.json.encode(cut)))
+    kept = data[: room // 4 * 3]
+    whole = {**letter, "data": ""} if len(kept) == len(data) else cut
+    return msgspec.json.encode({**whole, "data": b64encode(kept).decode()})

@@ -1,0 +1,48 @@
+"""Dead letters in a stream: what they hold, also where the record hardly fits into one itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from base64 import b64decode
+
+import pytest
+
+from headrace.kinesis import AwsSettings
+from headrace.kinesis.group.letters import StreamLetters
+from headrace.kinesis.records import StreamRecord
+
+KEY = "k" * 256
+LIMIT = 1 << 20
+
+
+class Stream:
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+
+    async def send(self, _stream: str, data: bytes, partition_key: str) -> asyncio.Future[None]:
+        assert len(data) + len(partition_key) <= LIMIT, "Kinesis refuses it, however often"
+        self.written.append(data)
+        done = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return done
+
+
+@pytest.mark.parametrize("size", [0, 10, 700_000, LIMIT - 256])
+def test_a_letter_fits_into_a_record_whatever_the_record_has(size: int) -> None:
+    async def write() -> dict[str, object]:
+        letters, stream = StreamLetters("dead", AwsSettings(region="eu-central-1")), Stream()
+        letters._producer = stream  # type: ignore[assignment] # it has what is asked of it
+        record = StreamRecord("orders", 3, 9 << 24, 7, KEY.encode(), b"x" * size, (), 1)
+        await letters.write(record, (("dlq-error-type", b"ValueError"),))
+        (data,) = stream.written
+        return dict(json.loads(data))
+
+    letter = asyncio.run(write())
+    kept = len(b64decode(str(letter["data"])))
+    assert (letter["shard"], letter["error-type"]) == ("shardId-000000000003", "ValueError")
+    if size <= 700_000:
+        assert (kept, "data_bytes" in letter) == (size, False)
+    else:
+        assert 700_000 < kept < size
+        assert letter["data_bytes"] == size
