@@ -199,6 +199,30 @@ def test_failures_are_not_kept_for_a_program_that_asks_for_them_or_never_does() 
     asyncio.run(story())
 
 
+def test_aggregates_wait_for_a_list_of_shards_as_long_as_records_may(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failures = [ConnectionError("no way there")]
+    list_shards = StreamShards.list_shards
+
+    async def unsteady(shards: StreamShards) -> Any:
+        if failures:
+            raise KinesisError("listing the shards of orders: no answer") from failures.pop()
+        return await list_shards(shards)
+
+    monkeypatch.setattr(StreamShards, "list_shards", unsteady)
+
+    async def story() -> None:
+        async with fake() as aws:
+            aws.kinesis.create_stream("orders", 1)
+            producer = Producer(settings_of(aws), linger_ms=0, aggregate_bytes=50_000)
+            sent = await (await producer.send("orders", b"1", partition_key="k"))
+            assert sent.shard == "shardId-000000000000"
+            await producer.close()
+
+    asyncio.run(story())
+
+
 def test_text_is_no_data() -> None:
     async def story() -> None:
         producer = Producer()

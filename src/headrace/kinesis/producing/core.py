@@ -399,8 +399,18 @@ class StreamCore:
         self._adopt_map()
         return outcomes
 
-    def on_no_map(self, error: HeadraceError) -> list[Outcome]:
-        """Take that the shards may not be listed: plain records do without, others cannot be written."""
+    def on_no_map(self, error: HeadraceError, *, passing: bool) -> list[Outcome]:
+        """Take that the shards are not listed: plain records do without, others cannot be written.
+
+        Args:
+            error: Why not.
+            passing: Whether it is worth another try: then nothing is given up before its time is over.
+        """
+        if passing:
+            for lane in self._lanes.values():
+                for record in lane.waiting:
+                    record.reason = str(error)
+            return []
         if self._settings.aggregate_bytes:
             return self._give_up_waiting(error)
         self.wants_map, self._mapless = False, True

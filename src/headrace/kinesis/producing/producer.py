@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from headrace.errors import ClosedError, HeadraceError
-from headrace.kinesis.client.backoff import region_of
+from headrace.kinesis.client.backoff import REPEATABLE, region_of
 from headrace.kinesis.client.errors import Verdict, error_code, explained, verdict
 from headrace.kinesis.client.settings import AwsClient, AwsSettings, open_client
 from headrace.kinesis.producing.core import Outcome, Request, StreamCore
@@ -278,7 +278,7 @@ class _Stream:
         region = region_of(self._client)
         told = explained(error, f"writing to {stream}", stream=stream, region=region)
         what = verdict(error)
-        if what in {Verdict.THROTTLED, Verdict.REPEAT, Verdict.IN_USE}:
+        if what in REPEATABLE:
             in_doubt = what is Verdict.REPEAT
             return self.core.on_lost(request, str(told), _now_ms(), in_doubt=in_doubt)
         because_of_one = error_code(error) in _ABOUT_ONE_RECORD
@@ -294,7 +294,9 @@ class _Stream:
             )
             self._producer.settle(self.core.on_map(found))
         except HeadraceError as error:
-            self._producer.settle(self.core.on_no_map(error))
+            cause = error.__cause__
+            passing = cause is not None and verdict(cause) in REPEATABLE
+            self._producer.settle(self.core.on_no_map(error, passing=passing))
         if self.core.wants_map:
             await asyncio.sleep(_PAUSE_FOR_SHARDS_MS / 1000)
         self._mapping = False
