@@ -27,7 +27,9 @@ check:  ## lint, types, import contracts, generated files, unit and property tes
 
 test: check  ## everything that needs no special hardware (under twenty minutes)
 	$(PYTEST) -n 2 tests/fuzz
-	$(PYTEST) -n 3 --dist loadfile tests/crash tests/chaos tests/mission tests/conformance tests/kinesis tests/spark tests/docs
+# The longest files come first, and each is one worker's; else a few of them would be left when the other workers are done.
+	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder tests/chaos tests/spark tests/crash tests/kinesis tests/mission \
+		tests/conformance tests/docs
 	HEADRACE_ACCEL=0 $(PYTEST) -n 2 tests/unit/records tests/unit/clients tests/property/test_records.py
 
 conformance:  ## the client suites alone; TARGET is kafka, kafka-3.9, or headrace-secured (TLS, users, rights)
