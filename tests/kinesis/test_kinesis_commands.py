@@ -436,6 +436,8 @@ def test_what_is_missing_is_said(fake: Cloud, tmp_path: Any) -> None:
     result = fake.run("import-kcl", "table", "g", "-s", "none-such", "--dry-run")
     assert (result.exit_code, "there is no stream 'none-such'" in result.output) == (1, True)
     reading = fake.do(a_group)
+    result = fake.run("import-kcl", "table", "g", "-s", reading.name, "--dry-run")
+    assert (result.exit_code, "there is no table table: it has" in result.output) == (2, True)
     result = fake.run("describe", reading.group, "-s", "none-such")
     assert (result.exit_code, "does not read the stream" in result.output) == (1, True)
     result = fake.run("reset", reading.group, "--to", "LATEST", "--shard", "shardId-9", "-y")
@@ -454,6 +456,7 @@ def test_without_aiobotocore_it_says_what_to_install(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
+        (("groups", "--leases", "memory://g"), "in memory no other one sees"),
         (("reset", "g", "--to", "LATEST"), "needs --yes or --dry-run"),
         (("reset", "g", "--to", "yesterday", "-y"), "--to wants TRIM_HORIZON"),
         (("reset", "g", "--to", "@yesterday", "-y"), "is no time"),

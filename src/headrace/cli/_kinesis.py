@@ -114,6 +114,10 @@ def kinesis_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         from headrace.kinesis.client.settings import AwsSettings  # noqa: PLC0415 - not for `--help`
 
+        if leases.startswith("memory:"):
+            raise click.UsageError(
+                f"--leases {leases}: what a process has in memory no other one sees: name a table or a file"
+            )
         aws = AwsSettings(region=region, endpoint_url=endpoint_url, profile=profile)
         return command(place=Place(aws, leases), as_json=output_format == "json", **options)
 
