@@ -32,7 +32,8 @@ def test_a_record_that_waited_for_a_thread_is_handled_only_if_it_is_this_members
     free = threading.Event()
 
     async def run() -> None:
-        source, threads = Source(), HandlerThreads(1, "handlers")
+        source: Any = Source()
+        threads = HandlerThreads(1, "handlers")
         handler = SimpleNamespace(
             call=handled.append, is_async=False, context=None, wants_batches=False
         )
@@ -43,10 +44,11 @@ def test_a_record_that_waited_for_a_thread_is_handled_only_if_it_is_this_members
             serde=SimpleNamespace(deserialize=bytes),
             publications=(),
         )
-        processor = Processor(settings, Any, threads, source)  # type: ignore[arg-type] # they are not asked
+        nobody: Any = None  # is asked
+        processor = Processor(settings, nobody, threads, source)
         hung = asyncio.create_task(threads.run(free.wait))
         wanted = True
-        job = asyncio.create_task(processor.process([RECORD], 1, Any, lambda: wanted))  # type: ignore[arg-type]
+        job = asyncio.create_task(processor.process([RECORD], 1, nobody, lambda: wanted))
         await asyncio.sleep(0)
         assert threads._busy == 2
         source.is_ours = False
