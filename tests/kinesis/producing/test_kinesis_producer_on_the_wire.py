@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -219,6 +221,34 @@ def test_aggregates_wait_for_a_list_of_shards_as_long_as_records_may(
             sent = await (await producer.send("orders", b"1", partition_key="k"))
             assert sent.shard == "shardId-000000000000"
             await producer.close()
+
+    asyncio.run(story())
+
+
+def test_a_producer_that_is_closed_while_it_connects_leaves_no_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story() -> None:
+        connecting, gate, told = asyncio.Event(), asyncio.Event(), []
+
+        @asynccontextmanager
+        async def slow_client(aws: AwsSettings, service: str) -> AsyncIterator[object]:
+            connecting.set()
+            await gate.wait()
+            yield object()
+            told.append("closed")
+
+        monkeypatch.setattr("headrace.kinesis.producing.producer.open_client", slow_client)
+        producer = Producer()
+        sending = asyncio.ensure_future(producer.send("orders", b"", partition_key="k"))
+        await connecting.wait()
+        closing = asyncio.ensure_future(producer.close())
+        await asyncio.wait([closing], timeout=0.05)
+        gate.set()
+        with pytest.raises(ClosedError):
+            _ = await sending
+        await closing
+        assert told == ["closed"]
 
     asyncio.run(story())
 

@@ -162,7 +162,8 @@ class Producer:
             for stream in self._streams.values():
                 await stream.end()
             self._freed.set()
-            await self._stack.aclose()
+            async with self._opening:  # who connects has done so, and finds that it is closed
+                await self._stack.aclose()
 
     async def _open(self, name: str) -> _Stream:
         async with self._opening:
