@@ -186,10 +186,10 @@ def test_a_bridge_knows_its_positions_also_where_brokers_are_slow() -> None:
         positions = Positions(broker, "copy", {}, 10)
         poll, empty = positions._consumer.poll, 3
 
-        async def slow_poll(timeout_s: float) -> Sequence[ConsumerRecord]:
+        async def slow_poll(timeout_s: float = 1.0, max_records: int | None = None) -> Any:
             nonlocal empty
             empty -= 1
-            return [] if empty >= 0 else await poll(timeout_s)
+            return [] if empty >= 0 else await poll(timeout_s, max_records)
 
         positions._consumer.poll = slow_poll  # type: ignore[method-assign]  # that is the test
         await positions.open()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.kinesis.producing.core import StreamCore
+from headrace.kinesis.producing.core import Request, StreamCore
 from headrace.kinesis.producing.lanes import Result
 from headrace.kinesis.producing.records import Outgoing, outgoing
 from headrace.kinesis.producing.settings import ProducerSettings
@@ -58,17 +58,17 @@ def give_up_at_once(count: int) -> float:
 
 
 @pytest.mark.parametrize("cost_s", [send_all, give_up_one_by_one, give_up_at_once])
-def test_eight_times_the_records_cost_about_eight_times_the_time(
-    cost_s: Callable[[int], float],
-) -> None:
-    few, many = (min(cost_s(count) for _ in range(3)) for count in (2_000, 16_000))
-    assert many < 30 * few
+def test_sixteen_times_the_records_do_not_cost_the_square(cost_s: Callable[[int], float]) -> None:
+    """The square is 256 times; what lies between is left to machines that are busy."""
+    few, many = (min(cost_s(count) for _ in range(2)) for count in (2_000, 32_000))
+    assert many < 100 * few
 
 
 def test_nothing_is_kept_of_written_records_while_one_is_refused_again_and_again() -> None:
     core = StreamCore("orders", ProducerSettings(linger_ms=0), random.random)
     core.add(record("refused"))
     kept: weakref.WeakSet[Ticket] = weakref.WeakSet()
+    request: Request | None = None
     for now_ms in range(100):
         other = record(f"key-{now_ms}", now_ms)
         other.ticket = Ticket()
@@ -82,5 +82,5 @@ def test_nothing_is_kept_of_written_records_while_one_is_refused_again_and_again
             ]
             core.on_results(request, results, now_ms)
         core.expire(now_ms)
-    del request
+    request = None
     assert len(kept) == 0
