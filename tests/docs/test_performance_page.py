@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.macro.delivery import PAGE as DELIVERY_PAGE
+from benchmarks.macro.kinesis_page import PAGE as KINESIS_PAGE
 from benchmarks.macro.marked_page import MarkedPage
 from benchmarks.macro.page import PAGE, tables
 from benchmarks.macro.report import HEADRACE, KAFKA, Results, Row
@@ -31,7 +32,9 @@ FACTS = {
 
 
 @pytest.mark.parametrize(
-    "page", [PAGE, SECURE_PAGE, DELIVERY_PAGE, SPARK_PAGE], ids=lambda each: each.path.stem
+    "page",
+    [PAGE, SECURE_PAGE, DELIVERY_PAGE, SPARK_PAGE, KINESIS_PAGE],
+    ids=lambda each: each.path.stem,
 )
 def test_a_page_is_what_its_run_makes_it(page: MarkedPage) -> None:
     assert page.rendered(page.source()) == page.path.read_text()
