@@ -288,7 +288,7 @@ def test_a_topic_that_is_deleted_holds_up_only_what_goes_there(
     broker.create_topic("many", 2)
     broker.create_topic("gone")
 
-    @app.worker("many", transaction_timeout_ms=1_000, **SOON)
+    @app.worker("many", transaction_timeout_ms=3_000, **SOON)
     async def bill(order: bytes, context: headrace.Context) -> None:
         await context.publish("gone" if context.partition else "invoices", order)
 
