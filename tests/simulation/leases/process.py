@@ -141,13 +141,18 @@ class Reader:
         self.is_stopped = False
         self.is_draining = False
         self.is_busy = False
+        self.has_drained = False
         story.tell(f"{process.name} {lease.key.shard} is assigned: {lease}")
         process.later(story.chance.randint(1, 300), self.fetch)
 
     def stop(self, why: Why) -> None:
-        """Take that it is over."""
+        """Take that it is over.
+
+        A shard that has drained, or ended, goes when its last checkpoint is written; one that had to be drained by
+        a time goes at that time, whatever becomes of the write.
+        """
         self.is_stopped = True
-        if why is not Why.LOST and not self.is_busy:
+        if why is Why.ENDED or (why is not Why.LOST and self.has_drained):
             self.process.story.judge.clean.add((self.lease.key, self.lease.epoch))
 
     def drain(self) -> None:
@@ -159,6 +164,7 @@ class Reader:
     def _drained(self) -> None:
         if not self.is_stopped:
             process = self.process
+            self.has_drained = True
             process.perform(process.core.on_drained(self.lease.key, process.now_ms))
 
     def fetch(self) -> None:
