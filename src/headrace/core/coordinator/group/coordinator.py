@@ -25,19 +25,9 @@ from headrace.core.coordinator.group.kinds import kind_of
 from headrace.core.coordinator.group.records import GroupRecord
 from headrace.core.coordinator.group.shard import GroupShard
 from headrace.core.coordinator.group.timers import operation_of
-from headrace.core.coordinator.partitioning import can_be_stored, partition_for_key
-from headrace.core.coordinator.runtime import (
-    PARKED,
-    CoordinatorLog,
-    Reply,
-    Result,
-    ShardState,
-    Timer,
-    Timers,
-    gather,
-)
-from headrace.core.deadlines import Deadlines
-from headrace.core.deferred import Deferred
+from headrace.core.coordinator.partitioning import can_be_stored
+from headrace.core.coordinator.runtime import CoordinatorLog, Reply, Result, Timer, gather
+from headrace.core.coordinator.sharded import ShardedCoordinator, no_response
 from headrace.core.log.control_batch import Marker
 from headrace.errors import ErrorCode
 from headrace.ports import Entropy, Journal
@@ -66,16 +56,13 @@ from headrace.protocol.messages.txn_offset_commit import (
 
 T = TypeVar("T")
 
-EXPIRY = "expiry"
-TOMBSTONES_PER_BATCH = 1_000
-
 
 def is_valid_group_id(group_id: str) -> bool:
     """Whether a group that has members may be called this."""
     return group_id != "" and can_be_stored(group_id)
 
 
-class GroupCoordinator:
+class GroupCoordinator(ShardedCoordinator[GroupShard]):
     """Coordinates the groups whose partitions of `__consumer_offsets` it has loaded.
 
     All methods are synchronous. A response comes back as it is when nothing has to be waited for, else as a Deferred.
@@ -93,87 +80,36 @@ class GroupCoordinator:
         assignors: Mapping[str, Assignor] = OWN_ASSIGNORS,
         times: Callable[[str], ConsumerTimes] | None = None,
     ) -> None:
+        super().__init__(log, config.offsets_retention_check_interval_ms)
         self.config = config
-        self._log = log
         self._entropy = entropy
         self._journal = journal
         self._topics = topics
         self._assignors = assignors
         self._times = times
-        self._timers: Timers = Deadlines()
-        self._shards: dict[int, GroupShard] = {}
 
-    # --- partitions ---
-
-    def load(self, partition: int, now_ms: int = 0) -> None:
-        """Replay a partition and begin to coordinate its groups.
-
-        Raises:
-            StorageError: A record in it cannot be read.
-        """
-        shard = self._shards.get(partition)
-        if shard is None:
-            shard = self._shards[partition] = GroupShard(
-                partition,
-                self._log,
-                self.config,
-                timers=self._timers,
-                entropy=self._entropy,
-                journal=self._journal,
-                topics=self._topics,
-                assignors=self._assignors,
-                times=self._times,
-            )
-            shard.after_load = partial(self._rebalance_loaded, shard)
-        # Every partition has its own share of the interval: looking through all of them at once would take long.
-        share = (partition + 1) / max(self._log.partitions_count, 1)
-        interval_ms = self.config.offsets_retention_check_interval_ms
-        self._timers.set(Timer(EXPIRY, partition), now_ms + int(interval_ms * share))
-        shard.runtime.load(now_ms)
-
-    def unload(self, partition: int) -> None:
-        """Stop coordinating a partition's groups: whoever waits is told NOT_COORDINATOR, the state is dropped."""
-        shard = self._shards.get(partition)
-        if shard is not None:
-            shard.runtime.unload()
-
-    def high_watermark_advanced(self, partition: int, high_watermark: int) -> None:
-        """Let the responses go that waited for the high watermark. May be called during an append."""
-        shard = self._shards.get(partition)
-        if shard is not None:
-            shard.runtime.high_watermark_advanced(high_watermark)
-
-    def partition_for(self, group_id: str) -> int | None:
-        """Return the partition that holds a group, or None while `__consumer_offsets` does not exist."""
-        count = self._log.partitions_count
-        return partition_for_key(group_id, count) if count else None
-
-    # --- time ---
-
-    @property
-    def next_deadline_ms(self) -> int | None:
-        """When `expire` has something to do next, or None."""
-        return self._timers.next_ms
-
-    def expire(self, now_ms: int) -> None:
-        """Run what is due. Each timer is an operation of its own, like a request."""
-        for timer in self._timers.expire(now_ms):
-            # Unless what an earlier one of them did has set this one anew.
-            shard = self._shards.get(timer.partition)
-            if shard is not None and timer not in self._timers:
-                self._run_timer(shard, timer, now_ms)
+    def _new_shard(self, partition: int) -> GroupShard:
+        shard = GroupShard(
+            partition,
+            self._log,
+            self.config,
+            timers=self._timers,
+            entropy=self._entropy,
+            journal=self._journal,
+            topics=self._topics,
+            assignors=self._assignors,
+            times=self._times,
+        )
+        shard.after_load = partial(self._rebalance_loaded, shard)
+        return shard
 
     def _run_timer(self, shard: GroupShard, timer: Timer, now_ms: int) -> None:
-        if timer.kind == PARKED:
-            shard.runtime.expire_parked(now_ms)
-            return
-        if timer.kind == EXPIRY:
-            self._remove_expired(shard, now_ms)
-            self._timers.set(timer, now_ms + self.config.offsets_retention_check_interval_ms)
-            return
         operation = operation_of(shard, timer, now_ms)
         if operation is not None:
-            shard.runtime.execute(operation, _no_response, now_ms)
+            shard.runtime.execute(operation, no_response, now_ms)
+
+    def _expired(self, shard: GroupShard, now_ms: int) -> Iterable[Sequence[GroupRecord]]:
+        return offsets.expired(shard, now_ms)
 
     def _rebalance_loaded(
         self, shard: GroupShard, group: Group, now_ms: int
@@ -282,7 +218,7 @@ class GroupCoordinator:
         self._run(
             group_id,
             lambda shard: rebalance.rejoin(shard, group_id, reason, now_ms),
-            _no_response,
+            no_response,
             now_ms,
         )
 
@@ -300,10 +236,6 @@ class GroupCoordinator:
     def _find(self, group_id: str) -> Group | None:
         shard = self._shard_of(group_id)
         return None if shard is None else shard.groups.get(group_id)
-
-    def _shard_of(self, group_id: str) -> GroupShard | None:
-        partition = self.partition_for(group_id)
-        return None if partition is None else self._shards.get(partition)
 
     # --- offsets ---
 
@@ -411,16 +343,6 @@ class GroupCoordinator:
         for shard in list(self._shards.values()):
             self._write(shard, offsets.of_deleted_topics(shard, names), now_ms)
 
-    def _remove_expired(self, shard: GroupShard, now_ms: int) -> None:
-        if shard.runtime.state is ShardState.ACTIVE:
-            for records in list(offsets.expired(shard, now_ms)):
-                self._write(shard, records, now_ms)
-
-    def _write(self, shard: GroupShard, records: list[GroupRecord], now_ms: int) -> None:
-        for start in range(0, len(records), TOMBSTONES_PER_BATCH):
-            batch = records[start : start + TOMBSTONES_PER_BATCH]
-            shard.runtime.execute(partial(_writing, batch), _no_response, now_ms)
-
     # --- views ---
 
     def describe_groups(self, group_ids: Sequence[str], now_ms: int) -> Reply[list[DescribedGroup]]:
@@ -459,30 +381,12 @@ class GroupCoordinator:
         """Handle ListGroups: an error code, and the groups in the given states and of the given types (none: all)."""
         wanted_states = frozenset(state.lower() for state in states)
         wanted_types = frozenset(name.lower() for name in types)
-        failures: list[ErrorCode] = []
-
-        def failed(error: ErrorCode) -> list[ListedGroup]:
-            if error is not ErrorCode.NOT_COORDINATOR:
-                failures.append(error)
-            return []
-
-        def collected(lists: list[list[ListedGroup]]) -> tuple[ErrorCode, list[ListedGroup]]:
-            if failures:
-                return failures[0], []
-            groups = [group for listed in lists for group in listed]
-            return ErrorCode.NONE, sorted(groups, key=lambda group: group.group_id)
-
-        gathered = gather(
-            [
-                shard.runtime.execute(
-                    partial(describe.list_groups, shard, wanted_states, wanted_types),
-                    failed,
-                    now_ms,
-                )
-                for shard in self._shards.values()
-            ]
+        return self._collect(
+            lambda shard: describe.list_groups(shard, wanted_states, wanted_types),
+            lambda group: group.group_id,
+            now_ms,
+            ignored=ErrorCode.NOT_COORDINATOR,
         )
-        return gathered.map(collected) if isinstance(gathered, Deferred) else collected(gathered)
 
     # --- ---
 
@@ -495,19 +399,4 @@ class GroupCoordinator:
     ) -> Reply[T]:
         if not can_be_stored(group_id):
             return failed(ErrorCode.INVALID_GROUP_ID)
-        partition = self.partition_for(group_id)
-        if partition is None:
-            return failed(ErrorCode.NOT_COORDINATOR)
-        shard = self._shards.get(partition)
-        if shard is None:
-            # The partition exists, and on a single node it is ours: its turn to be loaded has not come yet.
-            return failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        return shard.runtime.execute(lambda: operation(shard), failed, now_ms)
-
-
-def _writing(records: list[GroupRecord]) -> Result[None]:
-    return Result(None, records)
-
-
-def _no_response(_error: ErrorCode) -> None:
-    return None
+        return super()._run(group_id, operation, failed, now_ms)

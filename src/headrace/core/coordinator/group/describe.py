@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from headrace.core.coordinator.consumer.describe import CONSUMER_TYPE
 from headrace.core.coordinator.group.classic import CONSUMER_PROTOCOL_TYPE, Group, Member
 from headrace.core.coordinator.group.shard import GroupShard
@@ -45,7 +47,7 @@ def _described(group: Group, member: Member) -> DescribedGroupMember:
 
 def list_groups(
     shard: GroupShard, states: frozenset[str], types: frozenset[str]
-) -> Result[list[ListedGroup]]:
+) -> Result[Sequence[ListedGroup]]:
     """List the groups of a shard.
 
     Args:

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
-from headrace.core.coordinator.partitioning import can_be_stored, partition_for_key
-from headrace.core.coordinator.runtime import (
-    PARKED,
-    CoordinatorLog,
-    Reply,
-    Result,
-    ShardState,
-    Timer,
-    Timers,
-    gather,
-)
+from headrace.core.coordinator.partitioning import can_be_stored
+from headrace.core.coordinator.runtime import CoordinatorLog, Reply, Result, Timer
+from headrace.core.coordinator.sharded import ShardedCoordinator
 from headrace.core.coordinator.transaction import markers, producers, transactions, views
 from headrace.core.coordinator.transaction.config import TransactionConfig
 from headrace.core.coordinator.transaction.producers import Producer
@@ -30,8 +21,6 @@ from headrace.core.coordinator.transaction.shard import (
     TransactionShard,
 )
 from headrace.core.coordinator.transaction.transactions import Retry
-from headrace.core.deadlines import Deadlines
-from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
 from headrace.ports import Journal
 from headrace.protocol.messages import list_transactions
@@ -39,11 +28,8 @@ from headrace.types import TopicPartition
 
 T = TypeVar("T")
 
-EXPIRY = "expiry"
-TOMBSTONES_PER_BATCH = 1_000
 
-
-class TransactionCoordinator:
+class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
     """Coordinates the transactions whose partitions of `__transaction_state` it has loaded.
 
     All methods are synchronous. A response comes back as it is when nothing has to be waited for, else as a Deferred.
@@ -59,79 +45,25 @@ class TransactionCoordinator:
         writer: MarkerWriter,
         journal: Journal,
     ) -> None:
+        super().__init__(log, config.transaction_remove_expired_transaction_cleanup_interval_ms)
         self.config = config
-        self._log = log
         self._allocate_producer_id = allocate_producer_id
         self._writer = writer
         self._journal = journal
-        self._timers: Timers = Deadlines()
-        self._shards: dict[int, TransactionShard] = {}
 
-    # --- partitions ---
-
-    def load(self, partition: int, now_ms: int) -> None:
-        """Replay a partition and begin to coordinate its transactions; those that are prepared are completed.
-
-        Raises:
-            StorageError: A record in it cannot be read.
-        """
-        shard = self._shards.get(partition)
-        if shard is None:
-            shard = self._shards[partition] = TransactionShard(
-                partition,
-                self._log,
-                self.config,
-                allocate_producer_id=self._allocate_producer_id,
-                writer=self._writer,
-                complete=markers.complete,
-                timers=self._timers,
-                journal=self._journal,
-            )
-        interval_ms = self.config.transaction_remove_expired_transaction_cleanup_interval_ms
-        self._timers.set(Timer(EXPIRY, partition), now_ms + interval_ms)
-        shard.runtime.load(now_ms)
-
-    def unload(self, partition: int) -> None:
-        """Stop coordinating a partition's transactions: whoever waits is told NOT_COORDINATOR."""
-        shard = self._shards.get(partition)
-        if shard is not None:
-            shard.runtime.unload()
-
-    def high_watermark_advanced(self, partition: int, high_watermark: int) -> None:
-        """Let the responses go that waited for the high watermark. May be called during an append."""
-        shard = self._shards.get(partition)
-        if shard is not None:
-            shard.runtime.high_watermark_advanced(high_watermark)
-
-    def partition_for(self, transactional_id: str) -> int | None:
-        """Return the partition that holds an id, or None while `__transaction_state` does not exist."""
-        count = self._log.partitions_count
-        return partition_for_key(transactional_id, count) if count else None
-
-    # --- time ---
-
-    @property
-    def next_deadline_ms(self) -> int | None:
-        """When `expire` has something to do next, or None."""
-        return self._timers.next_ms
-
-    def expire(self, now_ms: int) -> None:
-        """Run what is due. Each timer is an operation of its own, like a request."""
-        for timer in self._timers.expire(now_ms):
-            # Unless what an earlier one of them did has set this one anew.
-            shard = self._shards.get(timer.partition)
-            if shard is not None and timer not in self._timers:
-                self._run_timer(shard, timer, now_ms)
+    def _new_shard(self, partition: int) -> TransactionShard:
+        return TransactionShard(
+            partition,
+            self._log,
+            self.config,
+            allocate_producer_id=self._allocate_producer_id,
+            writer=self._writer,
+            complete=markers.complete,
+            timers=self._timers,
+            journal=self._journal,
+        )
 
     def _run_timer(self, shard: TransactionShard, timer: Timer, now_ms: int) -> None:
-        if timer.kind == PARKED:
-            shard.runtime.expire_parked(now_ms)
-            return
-        if timer.kind == EXPIRY:
-            interval_ms = self.config.transaction_remove_expired_transaction_cleanup_interval_ms
-            self._timers.set(timer, now_ms + interval_ms)
-            self._remove_expired(shard, now_ms)
-            return
         transaction = shard.transactions.get(timer.group_id)
         if transaction is None:
             return
@@ -154,13 +86,10 @@ class TransactionCoordinator:
             lambda: transactions.time_is_up(shard, transaction, now_ms), failed, now_ms
         )
 
-    def _remove_expired(self, shard: TransactionShard, now_ms: int) -> None:
-        if shard.runtime.state is not ShardState.ACTIVE:
-            return
-        records = list(transactions.expired(shard, now_ms))
-        for start in range(0, len(records), TOMBSTONES_PER_BATCH):
-            batch = records[start : start + TOMBSTONES_PER_BATCH]
-            shard.runtime.execute(partial(_writing, batch), lambda _: None, now_ms)
+    def _expired(
+        self, shard: TransactionShard, now_ms: int
+    ) -> Iterable[Sequence[TransactionRecord]]:
+        return [list(transactions.expired(shard, now_ms))]
 
     # --- producers ---
 
@@ -259,8 +188,7 @@ class TransactionCoordinator:
         """
         if not transactional_id:
             return ErrorCode.INVALID_REQUEST
-        index = self.partition_for(transactional_id)
-        shard = None if index is None else self._shards.get(index)
+        shard = self._shard_of(transactional_id)
         if shard is None:
             return ErrorCode.NOT_COORDINATOR
         error = shard.runtime.unavailable
@@ -289,29 +217,11 @@ class TransactionCoordinator:
         self, wanted: views.Filter, now_ms: int
     ) -> Reply[tuple[ErrorCode, list[list_transactions.TransactionState]]]:
         """Return the transactions that pass a filter, with NONE, or the error that hides some of them."""
-        failures: list[ErrorCode] = []
-
-        def failed(error: ErrorCode) -> Sequence[list_transactions.TransactionState]:
-            failures.append(error)
-            return []
-
-        def collected(
-            lists: list[Sequence[list_transactions.TransactionState]],
-        ) -> tuple[ErrorCode, list[list_transactions.TransactionState]]:
-            if failures:
-                return failures[0], []
-            found = [transaction for listed in lists for transaction in listed]
-            return ErrorCode.NONE, sorted(found, key=lambda each: each.transactional_id)
-
-        gathered = gather(
-            [
-                shard.runtime.execute(
-                    partial(views.list_all, shard, wanted, now_ms), failed, now_ms
-                )
-                for shard in self._shards.values()
-            ]
+        return self._collect(
+            lambda shard: views.list_all(shard, wanted, now_ms),
+            lambda transaction: transaction.transactional_id,
+            now_ms,
         )
-        return gathered.map(collected) if isinstance(gathered, Deferred) else collected(gathered)
 
     # --- ---
 
@@ -324,17 +234,7 @@ class TransactionCoordinator:
     ) -> Reply[T]:
         if not transactional_id:
             return failed(ErrorCode.INVALID_REQUEST)
-        partition = self.partition_for(transactional_id)
-        if partition is None:
-            return failed(ErrorCode.NOT_COORDINATOR)
-        shard = self._shards.get(partition)
-        if shard is None:
-            return failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        return shard.runtime.execute(lambda: operation(shard), failed, now_ms)
-
-
-def _writing(records: list[TransactionRecord]) -> Result[None]:
-    return Result(None, records)
+        return super()._run(transactional_id, operation, failed, now_ms)
 
 
 def _failed(error: ErrorCode) -> Producer | ErrorCode:

@@ -1,0 +1,201 @@
+"""What coordinators have in common: shards, one a partition of an internal topic, their timers, the way to each."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from headrace.core.coordinator.partitioning import partition_for_key
+from headrace.core.coordinator.runtime import (
+    PARKED,
+    CoordinatorLog,
+    Reply,
+    Result,
+    Shard,
+    ShardState,
+    Timer,
+    Timers,
+    gather,
+)
+from headrace.core.deadlines import Deadlines
+from headrace.core.deferred import Deferred
+from headrace.errors import ErrorCode
+
+T = TypeVar("T")
+
+EXPIRY: Final = "expiry"
+"""The kind of timer by which a shard is looked through for what has expired."""
+TOMBSTONES_PER_BATCH: Final = 1_000
+
+
+class HasRuntime(Protocol):
+    """A coordinator's own part of a shard."""
+
+    @property
+    def runtime(self) -> Shard[Any]:
+        """Append, replay and park."""
+
+
+S = TypeVar("S", bound=HasRuntime)
+
+
+class ShardedCoordinator(ABC, Generic[S]):
+    """Coordinates what is in the partitions of an internal topic that it has loaded."""
+
+    def __init__(self, log: CoordinatorLog, expiry_interval_ms: int) -> None:
+        """Begin without partitions.
+
+        Args:
+            log: The internal topic.
+            expiry_interval_ms: How often each partition is looked through for what has expired.
+        """
+        self._log = log
+        self._expiry_interval_ms = expiry_interval_ms
+        self._timers: Timers = Deadlines()
+        self._shards: dict[int, S] = {}
+
+    # What each coordinator adds
+
+    @abstractmethod
+    def _new_shard(self, partition: int) -> S:
+        """Return a shard for a partition that was never loaded."""
+
+    @abstractmethod
+    def _run_timer(self, shard: S, timer: Timer, now_ms: int) -> None:
+        """Do what one of the coordinator's own timers is for."""
+
+    @abstractmethod
+    def _expired(self, shard: S, now_ms: int) -> Iterable[Sequence[object]]:
+        """Return the records that remove what has expired; each list on its own."""
+
+    # Partitions
+
+    def load(self, partition: int, now_ms: int) -> None:
+        """Replay a partition and begin to coordinate what is in it.
+
+        Raises:
+            StorageError: A record in it cannot be read.
+        """
+        shard = self._shards.get(partition)
+        if shard is None:
+            shard = self._shards[partition] = self._new_shard(partition)
+        # Every partition has its own share of the interval: looking through all of them at once would take long.
+        share = (partition + 1) / max(self._log.partitions_count, 1)
+        self._timers.set(Timer(EXPIRY, partition), now_ms + int(self._expiry_interval_ms * share))
+        shard.runtime.load(now_ms)
+
+    def unload(self, partition: int) -> None:
+        """Stop coordinating a partition: whoever waits is told NOT_COORDINATOR, the state is dropped."""
+        shard = self._shards.get(partition)
+        if shard is not None:
+            shard.runtime.unload()
+
+    def high_watermark_advanced(self, partition: int, high_watermark: int) -> None:
+        """Let the responses go that waited for the high watermark. May be called during an append."""
+        shard = self._shards.get(partition)
+        if shard is not None:
+            shard.runtime.high_watermark_advanced(high_watermark)
+
+    def partition_for(self, key: str) -> int | None:
+        """Return the partition that holds a group or a transactional id, None while the topic does not exist."""
+        count = self._log.partitions_count
+        return partition_for_key(key, count) if count else None
+
+    def _shard_of(self, key: str) -> S | None:
+        partition = self.partition_for(key)
+        return None if partition is None else self._shards.get(partition)
+
+    # Time
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When `expire` has something to do next, or None."""
+        return self._timers.next_ms
+
+    def expire(self, now_ms: int) -> None:
+        """Run what is due. Each timer is an operation of its own, like a request."""
+        for timer in self._timers.expire(now_ms):
+            shard = self._shards.get(timer.partition)
+            if shard is None or timer in self._timers:
+                continue  # what an earlier one of them did has set this one anew
+            if timer.kind == PARKED:
+                shard.runtime.expire_parked(now_ms)
+            elif timer.kind == EXPIRY:
+                self._timers.set(timer, now_ms + self._expiry_interval_ms)
+                self._remove_expired(shard, now_ms)
+            else:
+                self._run_timer(shard, timer, now_ms)
+
+    def _remove_expired(self, shard: S, now_ms: int) -> None:
+        if shard.runtime.state is ShardState.ACTIVE:
+            for records in list(self._expired(shard, now_ms)):
+                self._write(shard, records, now_ms)
+
+    def _write(self, shard: S, records: Sequence[object], now_ms: int) -> None:
+        """Write records that nobody waits for."""
+        for start in range(0, len(records), TOMBSTONES_PER_BATCH):
+            batch = records[start : start + TOMBSTONES_PER_BATCH]
+            shard.runtime.execute(partial(Result, None, batch), no_response, now_ms)
+
+    # Operations
+
+    def _run(
+        self,
+        key: str,
+        operation: Callable[[S], Result[T]],
+        failed: Callable[[ErrorCode], T],
+        now_ms: int,
+    ) -> Reply[T]:
+        """Run an operation where its key is held."""
+        partition = self.partition_for(key)
+        if partition is None:
+            return failed(ErrorCode.NOT_COORDINATOR)
+        shard = self._shards.get(partition)
+        if shard is None:
+            # The partition exists, and on a single node it is ours: its turn to be loaded has not come yet.
+            return failed(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return shard.runtime.execute(lambda: operation(shard), failed, now_ms)
+
+    def _collect(
+        self,
+        operation: Callable[[S], Result[Sequence[T]]],
+        sort_key: Callable[[T], str],
+        now_ms: int,
+        *,
+        ignored: ErrorCode | None = None,
+    ) -> Reply[tuple[ErrorCode, list[T]]]:
+        """Run an operation on all shards; return what they found, sorted, or the first error that hides a part of it.
+
+        Args:
+            operation: On one shard.
+            sort_key: The order of what is found.
+            now_ms: The time.
+            ignored: An error that hides nothing.
+        """
+        failures: list[ErrorCode] = []
+
+        def failed(error: ErrorCode) -> Sequence[T]:
+            if error is not ignored:
+                failures.append(error)
+            return ()
+
+        def collected(lists: list[Sequence[T]]) -> tuple[ErrorCode, list[T]]:
+            if failures:
+                return failures[0], []
+            found = [each for listed in lists for each in listed]
+            return ErrorCode.NONE, sorted(found, key=sort_key)
+
+        gathered = gather(
+            [
+                shard.runtime.execute(partial(operation, shard), failed, now_ms)
+                for shard in self._shards.values()
+            ]
+        )
+        return gathered.map(collected) if isinstance(gathered, Deferred) else collected(gathered)
+
+
+def no_response(_error: ErrorCode) -> None:
+    """Say nothing: nobody waits."""
+    return
