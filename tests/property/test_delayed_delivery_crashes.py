@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from headrace.broker import replica_manager
+from headrace.broker.configs import log_configs
 from headrace.broker.delay import deliveries
 from headrace.coordination.memory import MemoryMetadataStore
 from headrace.core.delay import schedule
@@ -237,7 +237,7 @@ class World:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let everything that happens seldom happen often."""
     monkeypatch.setattr(deliveries, "DueQueue", functools.partial(DueQueue, limit=6))
-    monkeypatch.setattr(replica_manager, "SCHEDULE_SEGMENT_BYTES", 1500)
+    monkeypatch.setattr(log_configs, "SCHEDULE_SEGMENT_BYTES", 1500)
     monkeypatch.setattr(schedule, "RELEASE_RECORDS", 3)
     monkeypatch.setattr(schedule, "_LOAD_BYTES", 600)
     monkeypatch.setattr(schedule, "_CHUNK_BITS", 2)

@@ -22,8 +22,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final
 
+from headrace.broker.configs.log_configs import log_config, schedule_config
 from headrace.broker.log_dirs.background_sync import OS_INTERVAL_MS
 from headrace.broker.log_dirs.compactions import Compactions
 from headrace.broker.log_dirs.group_commit import CommitPart, FailedSync, GroupCommit
@@ -33,7 +33,6 @@ from headrace.broker.partition import Partition
 from headrace.broker.topic_names import schedule_of
 from headrace.config.broker import BrokerConfig
 from headrace.config.topic import TopicConfig, parse_topic_config
-from headrace.core.log.config import LogConfig
 from headrace.core.log.control_batch import MARKER_SIZE, Marker
 from headrace.core.log.disk_errors import NO_SPACE, is_passing
 from headrace.core.log.log_manager import PartitionSpec
@@ -41,51 +40,7 @@ from headrace.core.log.partition_log import AppendInfo, PartitionLog
 from headrace.core.log.rewriting import Rewriting
 from headrace.errors import ApiError, ErrorCode, StorageError, StorageUnavailableError
 from headrace.ports import Journal
-from headrace.records.batch import TimestampType
 from headrace.types import Buffer, TopicPartition
-
-SCHEDULE_SEGMENT_BYTES: Final = 64 << 20
-
-
-def log_config(config: TopicConfig, broker_config: BrokerConfig) -> LogConfig:
-    """Translate a topic's configuration for its logs."""
-    policy = config.cleanup_policy.split(",")
-    deletes, compacts = "delete" in policy, config.compacts
-    segment_ms = config.segment_ms
-    if compacts:  # only what lies in a sealed segment is ever compacted
-        segment_ms = min(segment_ms, config.max_compaction_lag_ms)
-    return LogConfig(
-        segment_bytes=config.segment_bytes,
-        segment_ms=segment_ms,
-        retention_ms=config.retention_ms if deletes else -1,
-        retention_bytes=config.retention_bytes if deletes else -1,
-        max_message_bytes=config.max_message_bytes,
-        message_timestamp_type=TimestampType.LOG_APPEND_TIME
-        if config.message_timestamp_type == "LogAppendTime"
-        else TimestampType.CREATE_TIME,
-        message_timestamp_before_max_ms=config.message_timestamp_before_max_ms,
-        message_timestamp_after_max_ms=config.message_timestamp_after_max_ms,
-        index_interval_bytes=config.index_interval_bytes,
-        producer_id_expiration_ms=broker_config.producer_id_expiration_ms,
-        compacts=compacts,
-        min_cleanable_dirty_ratio=config.min_cleanable_dirty_ratio,
-        min_compaction_lag_ms=config.min_compaction_lag_ms,
-        max_compaction_lag_ms=config.max_compaction_lag_ms,
-        delete_retention_ms=config.delete_retention_ms,
-        expires=config.headrace_ttl_enable and not compacts,
-        filters=config.headrace_filter_enable,
-    )
-
-
-def schedule_config(broker_config: BrokerConfig) -> LogConfig:
-    """Return what the log of a schedule works with: nothing in it goes by age or size."""
-    return LogConfig(
-        segment_bytes=SCHEDULE_SEGMENT_BYTES,
-        segment_ms=2**63 - 1,
-        retention_ms=-1,
-        # A retry is recognised here as long as in the partition, where its producer may have written since.
-        producer_id_expiration_ms=2 * broker_config.producer_id_expiration_ms,
-    )
 
 
 class ReplicaManager:
