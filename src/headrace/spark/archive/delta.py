@@ -131,11 +131,13 @@ class DeltaArchive:
         for attempt in range(_ATTEMPTS):
             table = self._load()
             # The library does not refuse to remove what is not there; this very state is what the commit builds on.
-            snapshot = _snapshot(table)
-            gone = {file.path for file in removed} - {file.path for file in snapshot.files}
+            there = {file.path for file in _snapshot(table).files}
+            if added and {each.file.path for each in added} <= there:
+                return  # an attempt whose answer was lost
+            gone = {file.path for file in removed} - there
             if gone:
                 raise ConflictError(f"{len(gone)} files were replaced by somebody else meanwhile")
-            app = f"{snapshot.name}/{_COMPACTION}"
+            app = f"{table.metadata().configuration[PROPERTY]}/{_COMPACTION}"
             version = (table.transaction_version(app) or 0) + 1
             if _commit(self.root, table, actions, {app: version}, {"compacted": len(removed)}):
                 return

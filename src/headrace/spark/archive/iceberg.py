@@ -163,9 +163,13 @@ class IcebergArchive:
     def replace(self, removed: Sequence[ArchivedFile], added: Sequence[WrittenFile]) -> None:
         """See `ArchiveTable`."""
         names = {self._uri(file.path) for file in removed}
+        own = {self._uri(each.file.path) for each in added}
         for attempt in range(_ATTEMPTS):
             table = self._load()
-            files = [each for each in _data_files(table) if each.file_path in names]
+            there = _data_files(table)
+            if added and own <= {each.file_path for each in there}:
+                return  # an attempt whose answer was lost
+            files = [each for each in there if each.file_path in names]
             if len(files) != len(names):
                 raise ConflictError(
                     f"{len(names) - len(files)} files were replaced by somebody else meanwhile"

@@ -14,7 +14,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy.exc import OperationalError
 
 from headrace.errors import HeadraceError
-from headrace.spark.archive import iceberg
+from headrace.spark.archive import delta, iceberg
 from headrace.spark.archive.compaction import compact, file_batches, plan_compaction
 from headrace.spark.archive.files import ArchivedFile, Source, WrittenFile, file_path
 from headrace.spark.archive.table import ArchiveTable, ConflictError, open_table
@@ -128,6 +128,30 @@ def test_of_two_compactions_at_once_one_is_refused_and_leaves_no_file(
     assert world.archived() == world.expected()
     on_disk = {path.relative_to(world.root).as_posix() for path in world.root.rglob("*.parquet")}
     assert len(on_disk) == 6  # two and two from batches, one for each partition from `other`
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_commit_whose_answer_is_lost_is_found_in_the_table(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = archived(tmp_path, kind)
+    commit, commit_table = delta._commit, SqlCatalog.commit_table
+
+    def unheard(*arguments: Any) -> bool:
+        commit(*arguments)
+        return False
+
+    def unheard_by_catalog(*arguments: Any) -> None:
+        commit_table(*arguments)
+        raise locked()
+
+    monkeypatch.setattr(delta, "_commit", unheard)
+    monkeypatch.setattr(SqlCatalog, "commit_table", unheard_by_catalog)
+    table = open_table(kind, world.root)
+    assert [done.removed for done in compact(table, 1 << 20)] == [2, 2]
+    world.cluster.grow("flights", 0, 2)
+    assert world.archiver().run_batch() is not None
+    assert world.archived() == world.expected()
 
 
 @pytest.mark.parametrize("kind", KINDS)
