@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Collection
 from typing import TYPE_CHECKING, Any
 
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.clients.producer.delivery import RecordMetadata
 from headrace.kinesis.records import StreamRecord
 from headrace.records.directives import directives
-from headrace.types import TopicPartition
 from headrace.workers.letters import Headers, Place, place_of
 
 if TYPE_CHECKING:
     from headrace.workers.outbox import Publisher
+    from headrace.workers.scheduler import Job, Scheduler
     from headrace.workers.source import Source
 
 
@@ -22,23 +22,24 @@ class Hold:
     """What a member has of the partition whose records are handled.
 
     Attributes:
-        wanted: Whether what comes of these records still matters.
-        epoch: The fencing token.
+        epoch: The fencing token; -1 where nobody asks for it.
     """
 
-    __slots__ = ("_source", "_topic_partition", "epoch", "wanted")
+    __slots__ = ("_job", "_scheduler", "_source", "epoch")
 
-    def __init__(
-        self, source: Source, name: TopicPartition, epoch: int, wanted: Callable[[], bool]
-    ) -> None:
+    def __init__(self, source: Source, scheduler: Scheduler, job: Job, epoch: int) -> None:
         self._source = source
-        self._topic_partition = name
+        self._scheduler = scheduler
+        self._job = job
         self.epoch = epoch
-        self.wanted = wanted
+
+    def wanted(self) -> bool:
+        """Whether what comes of these records still matters."""
+        return not self._job.let_go and self._scheduler.is_current(self._job)
 
     def valid(self) -> bool:
         """Whether it is still this one's."""
-        return self.wanted() and self._source.valid(self._topic_partition)
+        return self.wanted() and self._source.valid(self._job.topic_partition)
 
 
 class Context:

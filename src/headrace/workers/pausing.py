@@ -25,6 +25,8 @@ class Pauses:
     ) -> None:
         self._settings = settings
         self._waiting_topics = settings.retry_topics()
+        self.may_hold = bool(self._waiting_topics)
+        """Whether there is anything to ask `hold` about."""
         self._source = source
         self._scheduler = scheduler
         self._transactor = transactor

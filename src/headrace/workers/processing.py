@@ -12,11 +12,11 @@ from headrace.clients.consumer.records import ConsumerRecord
 from headrace.errors import SerializationError
 from headrace.serdes.serde import resolve_serde
 from headrace.serdes.typed import serde_of_type
-from headrace.types import TopicPartition
 from headrace.workers.context import Context, Hold, ThreadContext
 from headrace.workers.dedupe import Deduplication
 from headrace.workers.outbox import Outbox, Publisher
 from headrace.workers.outlet import Outlet
+from headrace.workers.scheduler import Job, Scheduler
 from headrace.workers.settings import WorkerSettings
 from headrace.workers.source import Source
 from headrace.workers.threads import HandlerThreads
@@ -36,42 +36,40 @@ class Processor:
         outlet: Outlet,
         threads: HandlerThreads,
         source: Source,
+        scheduler: Scheduler,
     ) -> None:
         self._settings = settings
         self._handler = settings.handler
         self._outlet = outlet
         self._threads = threads
         self._source = source
+        self._scheduler = scheduler
         self._sources = settings.retry_topics()
         self._decoders: dict[str, Decode] = {}
         self._deduplication = None if settings.dedupe is None else Deduplication(settings.seen)
 
-    async def process(
-        self,
-        records: list[ConsumerRecord],
-        attempt: int,
-        out: Publisher,
-        wanted: Callable[[], bool],
-    ) -> list[ConsumerRecord]:
-        """Handle records; whatever is raised says why they failed.
+    async def process(self, job: Job, out: Publisher) -> list[ConsumerRecord]:
+        """Handle a job's records; whatever is raised says why they failed.
 
         Args:
-            records: One record, or a batch.
-            attempt: Which attempt this is.
+            job: One record, or a batch.
             out: Where results go.
-            wanted: Whether the result still matters when the handler returns.
 
         Returns:
             Those that were handled; others were before, by their keys.
         """
-        name = TopicPartition(records[0].topic, records[0].partition)
+        records, name = job.records, job.topic_partition
         # Asked before anything waits, as the partition is this member's now.
         epoch = -1 if self._handler.context is None else self._source.epoch(name)
-        hold = Hold(self._source, name, epoch, wanted)
-        values = [await self._value(record) for record in records]
+        hold = Hold(self._source, self._scheduler, job, epoch)
+        decode = self._decoders.get(name.topic) or await self._decoder(name.topic)
+        if not self._handler.wants_batches:
+            values = [_value(decode, records[0])]
+        else:
+            values = [_value(decode, record) for record in records]
         if self._deduplication is not None:
-            return await self._handle_new(records, values, attempt, out, hold)
-        await self._handle(records, values, attempt, out, hold)
+            return await self._handle_new(records, values, job.attempt, out, hold)
+        await self._handle(records, values, job.attempt, out, hold)
         return records
 
     async def _handle_new(
@@ -152,35 +150,33 @@ class Processor:
 
     # Values
 
-    async def _value(self, record: ConsumerRecord) -> Any:
-        if record.value is None:
-            return None
-        topic = self._sources.get(record.topic, record.topic)
-        decode = self._decoders.get(topic)
-        if decode is None:
-            decode = self._decoders[topic] = await self._decoder(topic)
-        try:
-            return decode(record.value)
-        except Exception as error:
-            raise SerializationError(
-                f"the value of the record at offset {record.offset} of {record.topic}-{record.partition} does not "
-                f"decode: {error}",
-                topic=record.topic,
-                partition=record.partition,
-                offset=record.offset,
-            ) from error
-
     async def _decoder(self, topic: str) -> Decode:
         """Return what makes values of a topic's bytes: the worker's serde, the annotation's, or the topic's own."""
+        decode: Decode = bytes
         if self._settings.serde is not None:
-            return self._settings.serde.deserialize
-        if self._handler.schema is not None:
-            decode: Decode = serde_of_type(self._handler.schema).deserialize
-            return decode
-        if self._settings.elsewhere is not None:
-            return bytes
-        settings = await self._outlet.settings(topic)
-        return resolve_serde(settings.serde or "bytes").deserialize
+            decode = self._settings.serde.deserialize
+        elif self._handler.schema is not None:
+            decode = serde_of_type(self._handler.schema).deserialize
+        elif self._settings.elsewhere is None:
+            settings = await self._outlet.settings(self._sources.get(topic, topic))
+            decode = resolve_serde(settings.serde or "bytes").deserialize
+        self._decoders[topic] = decode
+        return decode
+
+
+def _value(decode: Decode, record: ConsumerRecord) -> Any:
+    if record.value is None:
+        return None
+    try:
+        return decode(record.value)
+    except Exception as error:
+        raise SerializationError(
+            f"the value of the record at offset {record.offset} of {record.topic}-{record.partition} does not decode: "
+            f"{error}",
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+        ) from error
 
 
 async def _is_ours(hold: Hold) -> bool:

@@ -114,9 +114,12 @@ class Scheduler:
 
     def add(self, records: Iterable[ConsumerRecord]) -> None:
         """Take in records, in the order of their partitions."""
+        name = TopicPartition("", -1)
+        partition = _Partition()
         for record in records:
-            name = TopicPartition(record.topic, record.partition)
-            partition = self._partition(name)
+            if record.partition != name.partition or record.topic != name.topic:
+                name = TopicPartition(record.topic, record.partition)
+                partition = self._partition(name)
             partition.open[record.offset] = None
             partition.next_offset = record.offset + 1
             key = self._lane_key(record)
@@ -162,12 +165,17 @@ class Scheduler:
 
     def take(self, now_ms: int) -> Iterator[Job]:
         """Yield the jobs that are to start now; each is running from then on."""
-        while self.running < self._concurrency:
-            job = self._due(now_ms) or self._next()
-            if job is None:
-                return
-            self.running += 1
+        while (job := self.take_one(now_ms)) is not None:
             yield job
+
+    def take_one(self, now_ms: int) -> Job | None:
+        """Return a job that is to start now, which is running from then on; None if none is."""
+        if self.running >= self._concurrency:
+            return None
+        job = (self._due(now_ms) if self._later else None) or self._next()
+        if job is not None:
+            self.running += 1
+        return job
 
     def _due(self, now_ms: int) -> Job | None:
         while self._later and self._later[0][0] <= now_ms:
@@ -184,7 +192,9 @@ class Scheduler:
             if not queue:
                 continue  # its partition was dropped
             count = 1 if lane.alone else min(self._batch, len(queue))
-            job = Job(lane, [queue.popleft() for _ in range(count)])
+            first = queue.popleft()
+            rest = [queue.popleft() for _ in range(count - 1)] if count > 1 else ()
+            job = Job(lane, [first, *rest])
             if lane.alone:
                 lane.alone -= 1
                 job.attempt = lane.attempt
@@ -239,12 +249,7 @@ class Scheduler:
 
     def is_current(self, job: Job) -> bool:
         """Whether a job's outcome still matters: its partition has not been dropped since it began."""
-        partition = self._partitions.get(job.topic_partition)
-        return (
-            partition is not None
-            and partition.lanes.get(job.lane.key) is job.lane
-            and job in job.lane.jobs
-        )
+        return job in job.lane.jobs
 
     def _free(self, partition: _Partition, job: Job) -> None:
         lane = job.lane
@@ -302,6 +307,7 @@ class Scheduler:
             if partition is not None:
                 for lane in partition.lanes.values():
                     lane.queue.clear()
+                    lane.jobs.clear()
 
     @property
     def idle(self) -> bool:

@@ -121,7 +121,7 @@ class Slots:
         count = 0
         while job is not None and not self._closed:
             self._jobs[task] = job
-            await self._run(job)
+            await self._run(job, task)
             while task.cancelling():
                 task.uncancel()  # that was about the job, and the handler took no notice
             self._ended(job.topic_partition)
@@ -129,38 +129,41 @@ class Slots:
             if count % YIELD_EVERY == 0:
                 self._jobs[task] = None
                 await asyncio.sleep(0)
-            job = next(self._scheduler.take(self._outlet.now_ms()), None)
+            job = self._scheduler.take_one(self._outlet.now_ms())
 
     def _left(self, task: asyncio.Task[None]) -> None:
-        del self._jobs[task]
-        if not task.cancelled() and (error := task.exception()) is not None:
+        job = self._jobs.pop(task)
+        error = None if task.cancelled() else task.exception()
+        if job is not None and (task.cancelled() or error is not None):
+            self._scheduler.abandon(job)  # it may not even have begun
+        if error is not None:
             self._fail(error)
         self._ended(None)
 
     # One job
 
-    async def _run(self, job: Job) -> None:
-        """Run a job to an outcome. A cancelled one has none, and is not finished."""
+    async def _run(self, job: Job, task: asyncio.Task[None]) -> None:
+        """Run a job to an outcome. A cancelled one has none: `_left` abandons it."""
         scheduler = self._scheduler
         out = self._out()
         handled: list[ConsumerRecord] = []
-        try:
-            # It is lost in a moment, or was not told yet that it is not.
-            while not (self._valid(job.topic_partition) or job.let_go):  # noqa: ASYNC110 - nothing tells of time
-                await asyncio.sleep(LOOK_AGAIN_S)
-            if job.error is None and not job.let_go:
-                handled = await self._attempt(job, out)
-            if job.let_go or not scheduler.is_current(job):
-                self._discard(out)
-                scheduler.abandon(job)
-            elif job.error is None:
-                self._count_handled(job, handled)
-                self._finish(job, out)
-            else:
-                await self._failed(job, job.error)
-        except BaseException:
+        if job.error is not None:
+            await self._held(job)  # an attempt looks by itself, right before the handler is called
+        elif not job.let_go:
+            handled = await self._attempt(job, out, task)
+        if job.let_go or not scheduler.is_current(job):
+            self._discard(out)
             scheduler.abandon(job)
-            raise
+        elif job.error is None:
+            self._count_handled(job, handled)
+            self._finish(job, out)
+        else:
+            await self._failed(job, job.error)
+
+    async def _held(self, job: Job) -> None:
+        """Wait while it is not known whose a partition is: it is lost in a moment, or was not told that it is not."""
+        while not (self._valid(job.topic_partition) or job.let_go):  # noqa: ASYNC110 - nothing tells of time
+            await asyncio.sleep(LOOK_AGAIN_S)
 
     def _out(self) -> Publisher:
         return self._outlet if self._transactor is None else Outbox(self._outlet)
@@ -175,20 +178,15 @@ class Slots:
         if isinstance(out, Outbox):
             self._processor.written([out], False)  # noqa: FBT003 - as the parameter
 
-    async def _attempt(self, job: Job, out: Publisher) -> list[ConsumerRecord]:
+    async def _attempt(
+        self, job: Job, out: Publisher, task: asyncio.Task[None]
+    ) -> list[ConsumerRecord]:
         """Call the handler and return the records that it handled; what it raises is the job's error."""
-        task = asyncio.current_task()
-        assert task is not None, "a coroutine runs in a task"
         if job.attempt == 1 and job.topic_partition.topic in self._sources:
             job.attempt = letters.retry_note(job.records[0]).attempt
         self._tally.counters.in_flight += 1
         try:
-            return await self._processor.process(
-                job.records,
-                job.attempt,
-                out,
-                lambda: not job.let_go and self._scheduler.is_current(job),
-            )
+            return await self._processor.process(job, out)
         except asyncio.CancelledError:
             if task.cancelling():
                 raise

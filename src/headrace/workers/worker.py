@@ -81,7 +81,7 @@ class Worker:
             max_buffered=settings.max_buffered,
         )
         self._source: Source = open_source(settings, outlet)
-        processor = Processor(settings, outlet, self._threads, self._source)
+        processor = Processor(settings, outlet, self._threads, self._source, self._scheduler)
         self._transactor: Transactor | None = None
         if settings.delivery == "exactly_once":
             self._transactor = new_transactor(settings, outlet, self._source, processor.written)
@@ -210,7 +210,7 @@ class Worker:
         now_ms = self._outlet.now_ms()
         wanted: list[ConsumerRecord] = []
         for record in records:
-            if self._pauses.hold(record, now_ms):
+            if self._pauses.may_hold and self._pauses.hold(record, now_ms):
                 continue
             if record.headers and not letters.is_for(record, self.settings.group):
                 self._scheduler.add(wanted)
@@ -219,7 +219,7 @@ class Worker:
             else:
                 wanted.append(record)
         self._scheduler.add(wanted)
-        self._pauses.look({TopicPartition(record.topic, record.partition) for record in records})
+        self._pauses.look(TopicPartition(*place) for place in {record[:2] for record in records})
 
     async def _committed_before(
         self, records: Sequence[ConsumerRecord]

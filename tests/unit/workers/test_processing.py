@@ -9,8 +9,13 @@ from typing import Any
 
 import pytest
 
+import headrace
 from headrace.clients.consumer.records import ConsumerRecord
+from headrace.types import TopicPartition
+from headrace.workers.counters import Tally
 from headrace.workers.processing import Processor
+from headrace.workers.scheduler import Scheduler
+from headrace.workers.slots import Slots
 from headrace.workers.threads import HandlerThreads
 
 RECORD = ConsumerRecord("orders", 0, 1, 0, None, b"one", (), 0)
@@ -19,8 +24,10 @@ RECORD = ConsumerRecord("orders", 0, 1, 0, None, b"one", (), 0)
 class Source:
     def __init__(self) -> None:
         self.is_ours = True
+        self.looked = 0
 
     def valid(self, _name: object) -> bool:
+        self.looked += 1
         return self.is_ours
 
 
@@ -45,10 +52,12 @@ def test_a_record_that_waited_for_a_thread_is_handled_only_if_it_is_this_members
             publications=(),
         )
         nobody: Any = None  # is asked
-        processor = Processor(settings, nobody, threads, source)
+        scheduler = Scheduler(ordering="partition", concurrency=1)
+        scheduler.add([RECORD])
+        [job] = scheduler.take(0)
+        processor = Processor(settings, nobody, threads, source, scheduler)
         hung = asyncio.create_task(threads.run(free.wait))
-        wanted = True
-        job = asyncio.create_task(processor.process([RECORD], 1, nobody, lambda: wanted))
+        work = asyncio.create_task(processor.process(job, nobody))
         await asyncio.sleep(0)
         assert threads._busy == 2
         source.is_ours = False
@@ -57,10 +66,76 @@ def test_a_record_that_waited_for_a_thread_is_handled_only_if_it_is_this_members
         if comes_back:
             source.is_ours = True
         else:
-            wanted = False
+            job.let_go = True
         async with asyncio.timeout(5):
-            await job
+            await work
         threads.close()
 
     asyncio.run(run())
     assert handled == ([b"one"] if comes_back else [])
+
+
+class Jobs:
+    """A worker's slots, and what comes of them."""
+
+    def __init__(self, app: headrace.App, source: Any) -> None:
+        [settings] = app._workers
+        outlet: Any = SimpleNamespace(now_ms=lambda: 0)
+        self.scheduler = Scheduler(ordering="none", concurrency=1)
+        self.threads = HandlerThreads(1, "handlers")
+        self.ended = asyncio.Event()
+        self.slots = Slots(
+            settings,
+            self.scheduler,
+            Processor(settings, outlet, self.threads, source, self.scheduler),
+            outlet,
+            transactor=None,
+            valid=source.valid,
+            tally=Tally(settings.name, app.counters[settings.name], ()),
+            ended=lambda name: self.ended.set() if name is None else None,
+            failed=lambda error: pytest.fail(repr(error)),
+        )
+
+    async def finish(self) -> None:
+        self.slots.start()
+        async with asyncio.timeout(5):
+            await self.ended.wait()
+        await self.slots.close()
+
+
+def test_it_is_looked_once_for_each_call_whose_a_record_is() -> None:
+    app, handled = headrace.App(group="g"), []
+
+    @app.worker("orders")
+    async def handle(value: bytes) -> None:
+        handled.append(value)
+
+    async def run() -> int:
+        source: Any = Source()
+        jobs = Jobs(app, source)
+        jobs.scheduler.add(RECORD._replace(offset=offset) for offset in range(10))
+        await jobs.finish()
+        return int(source.looked)
+
+    assert asyncio.run(run()) == len(handled) == 10
+
+
+def test_a_job_that_is_cancelled_before_it_begins_takes_no_place_for_ever() -> None:
+    app, handled = headrace.App(group="g"), []
+
+    @app.worker("orders")
+    async def handle(value: bytes) -> None:
+        handled.append(value)
+
+    async def run() -> None:
+        jobs = Jobs(app, Source())
+        jobs.scheduler.add([RECORD])
+        jobs.slots.start()  # its task has not begun when the partition goes
+        await jobs.slots.let_go({TopicPartition("orders", 0)})
+        jobs.scheduler.drop([TopicPartition("orders", 0)])
+        jobs.ended.clear()
+        jobs.scheduler.add([RECORD._replace(partition=1)])
+        await jobs.finish()
+
+    asyncio.run(run())
+    assert handled == [b"one"]
