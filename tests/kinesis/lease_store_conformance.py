@@ -137,37 +137,55 @@ async def a_repeated_take_finds_its_own_write(make: MakeStore) -> None:
 async def a_renewal_needs_owner_and_epoch(make: MakeStore) -> None:
     async with opened(make) as store:
         row = await taken(store, "a")
-        renewed = await store.renew(row.key, "a", 1, bytes_per_s=10.5)
+        renewed = await store.renew(row.key, "a", 1, 2, bytes_per_s=10.5)
         assert renewed == replace(row, beat=2, bytes_per_s=10.5)
-        assert await store.renew(row.key, "a", 1) == replace(row, beat=3, bytes_per_s=10.5)
-        assert await store.renew(row.key, "a", 0) is None
-        assert await store.renew(row.key, "a", 2) is None
-        assert await store.renew(row.key, "b", 1) is None
-        assert await store.renew(row.key._replace(shard="none"), "a", 1) is None
+        assert await store.renew(row.key, "a", 1, 7) == replace(row, beat=7, bytes_per_s=10.5)
+        assert await store.renew(row.key, "a", 0, 8) is None
+        assert await store.renew(row.key, "a", 2, 8) is None
+        assert await store.renew(row.key, "b", 1, 8) is None
+        assert await store.renew(row.key._replace(shard="none"), "a", 1, 8) is None
         assert len(await store.leases(*row.key[:2])) == 1
-        assert (await read(store, row)).beat == 3
+        assert (await read(store, row)).beat == 7
 
 
-async def renewals_and_checkpoints_do_not_race(make: MakeStore) -> None:
+async def a_renewal_that_comes_late_or_again_does_nothing(make: MakeStore) -> None:
+    async with opened(make) as store:
+        row = await taken(store, "a")
+        now = await store.renew(row.key, "a", 1, 5, checkpoint=Checkpoint("9"), bytes_per_s=2.0)
+        assert now is not None
+        for late in (4, 5):  # and the answer is the row as it is: what was to be known
+            assert now == await store.renew(
+                row.key, "a", 1, late, checkpoint=Checkpoint("8"), bytes_per_s=1.0
+            )
+        late_take = replace(row, owner=None, epoch=0, beat=0)
+        assert await store.take(late_take, "a") is None
+        assert await read(store, row) == now
+
+
+async def of_writes_that_race_the_last_one_counts(make: MakeStore) -> None:
     async with opened(make) as store:
         row = await taken(store, "a")
         results = await asyncio.gather(
-            *(store.renew(row.key, "a", 1) for _ in range(5)),
-            *(store.checkpoint(row.key, "a", 1, Checkpoint("7")) for _ in range(5)),
+            *(
+                store.renew(row.key, "a", 1, beat, checkpoint=Checkpoint(str(beat)))
+                for beat in range(2, 12)
+            )
         )
         assert None not in results
         after = await read(store, row)
-        assert (after.beat, after.checkpoint) == (11, Checkpoint("7"))
+        assert (after.beat, after.checkpoint) == (11, Checkpoint("11"))
 
 
 async def a_checkpoint_is_a_renewal(make: MakeStore) -> None:
     async with opened(make) as store:
         row = await taken(store, "a")
-        after = await store.checkpoint(row.key, "a", 1, Checkpoint(LONG, 3), bytes_per_s=5.0)
+        after = await store.renew(
+            row.key, "a", 1, 2, checkpoint=Checkpoint(LONG, 3), bytes_per_s=5.0
+        )
         assert after == replace(
             row, checkpoint=Checkpoint(LONG, 3), beat=2, switches=0, bytes_per_s=5.0
         )
-        after = await store.checkpoint(row.key, "a", 1, Checkpoint(LONG))
+        after = await store.renew(row.key, "a", 1, 3, checkpoint=Checkpoint(LONG))
         assert after is not None
         assert after.checkpoint == Checkpoint(LONG)
         assert await read(store, row) == after
@@ -177,24 +195,24 @@ async def who_was_shut_out_writes_nothing(make: MakeStore) -> None:
     async with opened(make) as store:
         row = await taken(store, "a")
         now = await store.take(row, "b")
-        assert await store.checkpoint(row.key, "a", 1, Checkpoint("9")) is None
-        assert await store.checkpoint(row.key, "a", 2, Checkpoint("9")) is None
+        assert await store.renew(row.key, "a", 1, 9, checkpoint=Checkpoint("9")) is None
+        assert await store.renew(row.key, "a", 2, 9, checkpoint=Checkpoint("9")) is None
         assert not await store.give(row.key, "a", 1, to="c", checkpoint=Checkpoint("9"))
-        assert await store.renew(row.key, "a", 1) is None
+        assert await store.renew(row.key, "a", 1, 9) is None
         assert await read(store, row) == now
 
 
 async def one_asks_at_a_time(make: MakeStore) -> None:
     async with opened(make) as store:
         row = await taken(store, "a")
-        renewed = await store.renew(row.key, "a", 1)
+        renewed = await store.renew(row.key, "a", 1, 2)
         assert renewed is not None
         assert await store.ask(row, "b")
         assert await store.ask(row, "b")
         assert not await store.ask(row, "c")
         assert not await store.ask(replace(row, epoch=0), "b")
         assert not await store.ask(replace(row, key=row.key._replace(shard="none")), "b")
-        told = await store.renew(row.key, "a", 1)
+        told = await store.renew(row.key, "a", 1, 3)
         assert told == replace(renewed, beat=3, next_owner="b")
 
 
@@ -235,7 +253,7 @@ async def an_administrator_moves_a_lease(make: MakeStore) -> None:
             assert repeated == replace(
                 row, owner=None, epoch=2, switches=0, checkpoint=TRIM_HORIZON
             )
-        assert await store.checkpoint(row.key, "a", 1, Checkpoint("9")) is None
+        assert await store.renew(row.key, "a", 1, 9, checkpoint=Checkpoint("9")) is None
         assert await read(store, row) == after
 
 
@@ -247,7 +265,7 @@ async def a_lease_is_deleted_as_seen(make: MakeStore) -> None:
         assert await store.delete(row)
         assert await store.delete(row)
         assert await store.leases(*row.key[:2]) == []
-        assert await store.renew(row.key, "a", 1) is None
+        assert await store.renew(row.key, "a", 1, 9) is None
         assert await store.leases(*row.key[:2]) == []
 
 
@@ -348,7 +366,8 @@ CHECKS: Final[tuple[Check, ...]] = (
     a_take_needs_epoch_and_beat_as_seen,
     a_repeated_take_finds_its_own_write,
     a_renewal_needs_owner_and_epoch,
-    renewals_and_checkpoints_do_not_race,
+    a_renewal_that_comes_late_or_again_does_nothing,
+    of_writes_that_race_the_last_one_counts,
     a_checkpoint_is_a_renewal,
     who_was_shut_out_writes_nothing,
     one_asks_at_a_time,

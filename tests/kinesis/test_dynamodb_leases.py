@@ -161,12 +161,11 @@ def test_writes_whose_answers_are_lost_are_repeated(with_faults: Callable[..., N
         assert row is not None
         assert (row.owner, row.epoch, row.switches) == ("a", 1, 1)
         faults.lose_answers(2)
-        row = await store.renew(lease.key, "a", 1)
-        assert row is not None
+        assert await store.renew(lease.key, "a", 1, 9) == replace(row, beat=9)
         faults.lose_answers(1)
-        row = await store.checkpoint(lease.key, "a", 1, Checkpoint(LONG))
+        row = await store.renew(lease.key, "a", 1, 10, checkpoint=Checkpoint(LONG))
         assert row is not None
-        assert row.checkpoint == Checkpoint(LONG)
+        assert (row.checkpoint, row.beat) == (Checkpoint(LONG), 10)
         faults.lose_answers(1)
         assert await store.ask(row, "b")
         faults.lose_answers(1)
@@ -212,10 +211,10 @@ def test_a_server_that_hangs_is_asked_again(with_faults: Callable[..., None]) ->
     async def scenario(faults: Faulty) -> None:
         row = await taken(faults.store)
         faults.hang(1)
-        assert await faults.store.renew(row.key, "a", 1) == replace(row, beat=2)
+        assert await faults.store.renew(row.key, "a", 1, 2) == replace(row, beat=2)
         faults.hang(1000)
         with pytest.raises(LeaseStoreError, match=r"update_item .*: no answer within 1.5 s"):
-            await faults.store.renew(row.key, "a", 1)
+            await faults.store.renew(row.key, "a", 1, 2)
         assert faults.attempts >= 4
 
     with_faults(scenario, timeout_ms=1_500)
@@ -235,7 +234,7 @@ def test_what_passes_is_repeated(code: str, status: int, with_faults: Callable[.
     async def scenario(faults: Faulty) -> None:
         row = await taken(faults.store)
         faults.refuse(3, code, status)
-        assert await faults.store.renew(row.key, "a", 1) == replace(row, beat=2)
+        assert await faults.store.renew(row.key, "a", 1, 2) == replace(row, beat=2)
         assert faults.attempts == 4
 
     with_faults(scenario)
@@ -248,7 +247,7 @@ def test_throttling_ends_in_an_unknown_outcome(with_faults: Callable[..., None])
         with pytest.raises(
             LeaseStoreError, match="ProvisionedThroughputExceededException: so it is"
         ):
-            await faults.store.renew(row.key, "a", 1)
+            await faults.store.renew(row.key, "a", 1, 2)
 
     with_faults(scenario, timeout_ms=1_500)
 
@@ -258,7 +257,7 @@ def test_what_does_not_pass_is_said_at_once(with_faults: Callable[..., None]) ->
         row = await taken(faults.store)
         faults.refuse(10_000, "AccessDeniedException")
         with pytest.raises(LeaseStoreError, match=r"the credentials do not allow it: .*so it is"):
-            await faults.store.renew(row.key, "a", 1)
+            await faults.store.renew(row.key, "a", 1, 2)
         assert faults.attempts == 1
 
     with_faults(scenario)
@@ -411,7 +410,7 @@ def test_attributes_that_are_not_known_are_kept(with_client: Callable[..., Any])
             await client.put_item(TableName=TABLE, Item={**item_of(lease), **extra})
             row = await store.take(lease, "a")
             assert row is not None
-            await store.checkpoint(row.key, "a", 1, Checkpoint("5", 1))
+            await store.renew(row.key, "a", 1, 2, checkpoint=Checkpoint("5", 1))
             await store.give(row.key, "a", 1, to=None, checkpoint=Checkpoint("6"))
             key = {name: item_of(lease)[name] for name in ("pk", "sk")}
             item = (await client.get_item(TableName=TABLE, Key=key))["Item"]

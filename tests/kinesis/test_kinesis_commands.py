@@ -226,7 +226,8 @@ def a_member(cloud: Cloud, reading: Reading) -> Iterator[None]:
         lease = await store.take(first, "worker-1")
         assert lease is not None
         while not stopping.is_set():
-            await store.renew(lease.key, "worker-1", lease.epoch)
+            lease = await store.renew(lease.key, "worker-1", lease.epoch, lease.beat + 1)
+            assert lease is not None
             started.set()
             await asyncio.sleep(0.05)
 

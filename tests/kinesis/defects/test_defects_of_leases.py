@@ -47,7 +47,9 @@ def test_a_row_is_created_once_and_never_reset(aws: FakeAws, kind: str) -> None:
         assert [await store.create(fresh) for _ in range(3)] == [True, False, False]
         taken = await store.take(fresh, "alice")
         assert taken is not None
-        await store.checkpoint(key, "alice", taken.epoch, Checkpoint("49590338271490256608"))
+        await store.renew(
+            key, "alice", taken.epoch, 2, checkpoint=Checkpoint("49590338271490256608")
+        )
         await store.create(fresh)
         [row] = await store.leases("billing", "orders@1")
         assert (row.owner, row.checkpoint.position) == ("alice", "49590338271490256608")
@@ -278,7 +280,7 @@ def test_a_checkpoint_resets_how_often_the_shard_changed_hands(aws: FakeAws) -> 
             assert taken is not None
             seen = taken
         assert seen.switches == 2
-        written = await store.checkpoint(key, "b", seen.epoch, Checkpoint("7"))
+        written = await store.renew(key, "b", seen.epoch, seen.beat + 1, checkpoint=Checkpoint("7"))
         assert written is not None
         assert written.switches == 0
 

@@ -73,15 +73,12 @@ class Judge:
         if lease.checkpoint.is_end and not is_ghost and not books.is_finished:
             self._accuse(f"{lease.key} was created as finished, and is not")
 
-    def written(self, before: Lease, after: Lease, *, is_ghost: bool) -> None:
+    def written(self, before: Lease, after: Lease) -> None:
         """Watch a row that is changed."""
         key = after.key
         books = self.books(key.stream, key.shard)
         if after.checkpoint.is_before(before.checkpoint):
-            if not is_ghost:
-                self._accuse(f"the checkpoint of {key} goes back: {before.checkpoint} -> {after}")
-            self._counts["checkpoints taken back by a late request"] += 1
-            books.checkpoint = self._index(books, after)
+            self._accuse(f"the checkpoint of {key} goes back: {before.checkpoint} -> {after}")
         if before.checkpoint != after.checkpoint:
             self._check_checkpoint(books, after)
         if after.epoch != before.epoch and after.owner is not None:

@@ -19,6 +19,7 @@ from tests.simulation.leases.store import Rows
 _on_reply = LeaseCore.on_reply
 _apply = Rows.apply
 _write = Held.write
+_renewed = writes.renewed
 
 
 def _from_the_reply(self: Any, request: Any, sent_ms: int, now_ms: int, *answer: Any) -> Any:
@@ -34,9 +35,12 @@ def _silence_is_consent(self: Any, request: Any, sent_ms: int, now_ms: int, *ans
     return _on_reply(self, request, sent_ms, now_ms, outcome, wall_ms)
 
 
-def _whoever_asks(row: Any, _owner: str, _epoch: int, *, bytes_per_s: Any, checkpoint: Any) -> Any:
-    row = replace(row, beat=row.beat + 1)
-    return row if checkpoint is None else replace(row, checkpoint=checkpoint)
+def _whoever_asks(row: Any, _owner: str, _epoch: int, beat: int, **write: Any) -> Any:
+    return _renewed(row, row.owner, row.epoch, max(beat, row.beat + 1), **write)
+
+
+def _whenever_it_comes(row: Any, owner: str, epoch: int, beat: int, **write: Any) -> Any:
+    return _renewed(row, owner, epoch, max(beat, row.beat + 1), **write)
 
 
 def _epoch_alone(row: Any, seen: Any, owner: str) -> Any:
@@ -109,6 +113,9 @@ MUTANTS: dict[str, list[Any]] = {
     ],
     "a checkpoint is conditional on owner and epoch": [
         patch.object(writes, "renewed", _whoever_asks)
+    ],
+    "a checkpoint that comes late is told by its number": [
+        patch.object(writes, "renewed", _whenever_it_comes)
     ],
     "a lease is taken only if its beat is as it was seen": [
         patch.object(writes, "taken", _epoch_alone)

@@ -39,7 +39,7 @@ class Rows:
         if before is not None and after is not None:
             self.leases[request.key] = after
             if after is not before:
-                self._judge.written(before, after, is_ghost=is_ghost)
+                self._judge.written(before, after)
         return after if isinstance(request, actions.Take | actions.Renew) else after is not None
 
     def _create(self, lease: Lease, *, is_ghost: bool) -> bool:
@@ -65,7 +65,7 @@ def _changed(
             return writes.taken(row, seen, owner)
         case actions.Ask(seen):
             return writes.asked(row, seen, owner)
-        case actions.Renew(_, epoch, checkpoint, rate):
-            return writes.renewed(row, owner, epoch, bytes_per_s=rate, checkpoint=checkpoint)
+        case actions.Renew(_, epoch, beat, checkpoint, rate):
+            return writes.renewed(row, owner, epoch, beat, checkpoint=checkpoint, bytes_per_s=rate)
         case actions.Give(_, epoch, to, checkpoint):
             return writes.given(row, owner, epoch, to=to, checkpoint=checkpoint)

@@ -98,6 +98,8 @@ class Renew:
 
     key: LeaseKey
     epoch: int
+    beat: int
+    """The number of this request: of two, the one with the higher was sent later, and the other does nothing then."""
     checkpoint: Checkpoint | None
     bytes_per_s: float | None
 

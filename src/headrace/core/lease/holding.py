@@ -43,6 +43,8 @@ class Held:
     """When a fetch was completed last."""
     rated_ms: int
     """Up to when bytes are in the average."""
+    beat: int
+    """The number of the last write that was sent."""
     phase: Phase = Phase.READING
     why: Why = Why.LOST
     """Why it goes, from `DRAINING` on."""
@@ -74,6 +76,8 @@ class Held:
             checkpoint_ms=now_ms,
             progressed_ms=now_ms,
             rated_ms=now_ms,
+            # An earlier attempt to take the lease may come late, and raise the beat by one.
+            beat=lease.beat + 1,
         )
 
     def is_valid(self, now_ms: int) -> bool:
@@ -87,9 +91,8 @@ class Held:
 
     @property
     def has_news(self) -> bool:
-        """Whether more is finished than is stored; also where an old write came late and took it back."""
-        stored = self.lease.checkpoint
-        return stored != self.finished and stored.is_before(self.finished)
+        """Whether more is finished than is known to be stored."""
+        return self.lease.checkpoint.is_before(self.finished)
 
     def due_ms(self, settings: LeaseSettings) -> int:
         """Return when something is due."""
@@ -141,7 +144,8 @@ class Held:
             return Give(self.lease.key, self.lease.epoch, to, self.finished)
         self._average(now_ms, settings)
         checkpoint = self.finished if self.has_news else None
-        return Renew(self.lease.key, self.lease.epoch, checkpoint, self.bytes_per_s)
+        self.beat += 1
+        return Renew(self.lease.key, self.lease.epoch, self.beat, checkpoint, self.bytes_per_s)
 
     def renewed(self, lease: Lease, sent_ms: int, settings: LeaseSettings) -> None:
         """Take that a renewal was answered."""

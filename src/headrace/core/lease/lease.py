@@ -32,14 +32,15 @@ class Lease:
     """What the group knows of a shard.
 
     `epoch` and `beat` are two counters instead of the Kinesis Client Library's one: renewals and checkpoints are
-    conditional on (owner, epoch) alone, so they never race each other, and one may be repeated after a lost answer.
+    conditional on (owner, epoch), and on a beat that is lower than the number that the owner gave them. So one may be
+    repeated after a lost answer, and one that comes late takes nothing back.
 
     Attributes:
         key: Whose it is.
         checkpoint: How far the group has come.
         owner: Who reads it, a name that nobody else ever has; None when it is free.
         epoch: Fencing token: one more at every change of the owner.
-        beat: One more at every renewal; who watches it needs no clock but its own.
+        beat: The number of the last renewal, which grows; who watches it needs no clock but its own.
         parents: The shards that this one came from: none, one (a split) or two (a merge).
         next_owner: Who asks for it.
         hash_range: Which records are the shard's; None where it is not known.

@@ -311,10 +311,8 @@ class Member:
                 call = store.create(lease)
             case Take(seen):
                 call = store.take(seen, me)
-            case Renew(key, epoch, checkpoint, rate) if checkpoint is not None:
-                call = store.checkpoint(key, me, epoch, checkpoint, bytes_per_s=rate)
-            case Renew(key, epoch, _, rate):
-                call = store.renew(key, me, epoch, bytes_per_s=rate)
+            case Renew(key, epoch, beat, checkpoint, rate):
+                call = store.renew(key, me, epoch, beat, checkpoint=checkpoint, bytes_per_s=rate)
             case Ask(seen):
                 call = store.ask(seen, me)
             case Give(key, epoch, to, checkpoint):

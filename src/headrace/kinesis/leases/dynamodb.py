@@ -128,29 +128,40 @@ class DynamoLeaseStore:
         if row is not None:
             return row
         now = await self._read(seen.key)
-        if now is None or (now.owner, now.epoch) != (owner, seen.epoch + 1):
+        if now is None or (now.owner, now.epoch, now.beat) != (
+            owner,
+            seen.epoch + 1,
+            seen.beat + 1,
+        ):
             return None
         # Written before, by an attempt whose answer was lost: a new beat, since others count from the first one.
-        return await self.renew(seen.key, owner, seen.epoch + 1)
+        row = await self.renew(seen.key, owner, seen.epoch + 1, seen.beat + 2)
+        return row if row is not None and row.beat == seen.beat + 2 else None
 
     async def renew(
-        self, key: LeaseKey, owner: str, epoch: int, *, bytes_per_s: float | None = None
-    ) -> Lease | None:
-        """Write beat + 1 if (owner, epoch) holds."""
-        return await self._write(key, _renewal(owner, epoch, bytes_per_s))
-
-    async def checkpoint(
         self,
         key: LeaseKey,
         owner: str,
         epoch: int,
-        checkpoint: Checkpoint,
+        beat: int,
         *,
+        checkpoint: Checkpoint | None = None,
         bytes_per_s: float | None = None,
     ) -> Lease | None:
-        """As `renew`, and write the checkpoint."""
-        update = _renewal(owner, epoch, bytes_per_s).checkpoint(checkpoint)
-        return await self._write(key, update)
+        """Write a higher beat, and a checkpoint if there is one, if (owner, epoch) holds."""
+        update = (
+            Update().set("beat", number(beat)).when_owned(owner, epoch).when_below("beat", beat)
+        )
+        if bytes_per_s is not None:
+            update.set("rate", number(bytes_per_s))
+        if checkpoint is not None:
+            update.checkpoint(checkpoint)
+        row = await self._write(key, update)
+        if row is not None:
+            return row
+        # Another's by now; or this one was written before, by an attempt whose answer was lost; or it is late.
+        now = await self._read(key)
+        return now if now is not None and (now.owner, now.epoch) == (owner, epoch) else None
 
     async def ask(self, seen: Lease, asker: str) -> bool:
         """Write who asks, if the epoch is as seen and nobody else asks."""
@@ -281,8 +292,3 @@ class DynamoLeaseStore:
                 *key,
                 error,
             )
-
-
-def _renewal(owner: str, epoch: int, bytes_per_s: float | None) -> Update:
-    update = Update().add("beat", 1).when_owned(owner, epoch)
-    return update if bytes_per_s is None else update.set("rate", number(bytes_per_s))

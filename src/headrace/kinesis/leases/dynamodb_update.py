@@ -49,6 +49,13 @@ class Update:
         self._conditions.append(f"{self._name(name)} = {self._value('is_' + name, value)}")
         return self
 
+    def when_below(self, name: str, count: int) -> Self:
+        """Demand that a number is lower."""
+        self._conditions.append(
+            f"{self._name(name)} < {self._value('below_' + name, number(count))}"
+        )
+        return self
+
     def when_absent_or(self, name: str, value: Value) -> Self:
         """Demand that an attribute is missing, or is this."""
         placeholder = self._name(name)

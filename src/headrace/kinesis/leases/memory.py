@@ -63,27 +63,20 @@ class MemoryLeaseStore:
         return self._write(seen.key, lambda row: writes.taken(row, seen, owner))
 
     async def renew(
-        self, key: LeaseKey, owner: str, epoch: int, *, bytes_per_s: float | None = None
-    ) -> Lease | None:
-        """Write beat + 1 if (owner, epoch) holds."""
-        return self._write(
-            key, lambda row: writes.renewed(row, owner, epoch, bytes_per_s=bytes_per_s)
-        )
-
-    async def checkpoint(
         self,
         key: LeaseKey,
         owner: str,
         epoch: int,
-        checkpoint: Checkpoint,
+        beat: int,
         *,
+        checkpoint: Checkpoint | None = None,
         bytes_per_s: float | None = None,
     ) -> Lease | None:
-        """As `renew`, and write the checkpoint."""
+        """Write a higher beat, and a checkpoint if there is one, if (owner, epoch) holds."""
         return self._write(
             key,
             lambda row: writes.renewed(
-                row, owner, epoch, bytes_per_s=bytes_per_s, checkpoint=checkpoint
+                row, owner, epoch, beat, checkpoint=checkpoint, bytes_per_s=bytes_per_s
             ),
         )
 

@@ -95,25 +95,23 @@ class SqliteLeaseStore:
         return await self._change(seen.key, lambda row: writes.taken(row, seen, owner))
 
     async def renew(
-        self, key: LeaseKey, owner: str, epoch: int, *, bytes_per_s: float | None = None
-    ) -> Lease | None:
-        """Write beat + 1 if (owner, epoch) holds."""
-        return await self._change(
-            key, partial(writes.renewed, owner=owner, epoch=epoch, bytes_per_s=bytes_per_s)
-        )
-
-    async def checkpoint(
         self,
         key: LeaseKey,
         owner: str,
         epoch: int,
-        checkpoint: Checkpoint,
+        beat: int,
         *,
+        checkpoint: Checkpoint | None = None,
         bytes_per_s: float | None = None,
     ) -> Lease | None:
-        """As `renew`, and write the checkpoint."""
+        """Write a higher beat, and a checkpoint if there is one, if (owner, epoch) holds."""
         change = partial(
-            writes.renewed, owner=owner, epoch=epoch, bytes_per_s=bytes_per_s, checkpoint=checkpoint
+            writes.renewed,
+            owner=owner,
+            epoch=epoch,
+            beat=beat,
+            checkpoint=checkpoint,
+            bytes_per_s=bytes_per_s,
         )
         return await self._change(key, change)
 

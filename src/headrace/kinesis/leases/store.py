@@ -45,25 +45,26 @@ class LeaseStore(Protocol):
         """Make somebody the owner, if epoch and beat are as they were seen.
 
         Writes owner, epoch + 1, beat + 1, switches + 1 and removes `next_owner`. A repetition after a lost answer
-        finds the row already written by itself (owner, epoch seen + 1), renews it (others count from the first
-        attempt, the owner from this one) and returns it.
+        finds the row already written by itself (owner, epoch and beat one more than seen), raises the beat once more
+        (others count from the first attempt, the owner from this one) and returns it.
         """
 
     async def renew(
-        self, key: LeaseKey, owner: str, epoch: int, *, bytes_per_s: float | None = None
-    ) -> Lease | None:
-        """Write beat + 1 if (owner, epoch) holds; return the row as it is then, or None if it does not."""
-
-    async def checkpoint(
         self,
         key: LeaseKey,
         owner: str,
         epoch: int,
-        checkpoint: Checkpoint,
+        beat: int,
         *,
+        checkpoint: Checkpoint | None = None,
         bytes_per_s: float | None = None,
     ) -> Lease | None:
-        """As `renew`, and write the checkpoint and switches = 0. That checkpoints only grow is the owner's care."""
+        """Write the beat, which numbers the owner's writes, if (owner, epoch) holds and the row's is lower.
+
+        With a checkpoint write that, too, and switches = 0. Return the row as it is then; also where its beat was not
+        lower, as this renewal was written before, or is late: which of the two the beat says. None if (owner, epoch)
+        does not hold.
+        """
 
     async def ask(self, seen: Lease, asker: str) -> bool:
         """Write `next_owner` if the epoch is as seen and nobody asks yet (or this asker does already)."""

@@ -62,7 +62,7 @@ def taken(row: Lease, seen: Lease, owner: str) -> Lease | None:
             switches=row.switches + 1,
             next_owner=None,
         )
-    if (row.owner, row.epoch) == (owner, seen.epoch + 1):
+    if (row.owner, row.epoch, row.beat) == (owner, seen.epoch + 1, seen.beat + 1):
         # Written before, by an attempt whose answer was lost: a new beat, since others count from the first one.
         return replace(row, beat=row.beat + 1)
     return None
@@ -72,14 +72,17 @@ def renewed(
     row: Lease,
     owner: str,
     epoch: int,
+    beat: int,
     *,
-    bytes_per_s: float | None,
     checkpoint: Checkpoint | None = None,
+    bytes_per_s: float | None = None,
 ) -> Lease | None:
-    """Return the row after a renewal, or after a checkpoint, which is one too."""
+    """Return the row after a renewal; as it is where a later one was written before."""
     if (row.owner, row.epoch) != (owner, epoch):
         return None
-    row = replace(row, beat=row.beat + 1)
+    if row.beat >= beat:
+        return row
+    row = replace(row, beat=beat)
     if bytes_per_s is not None:
         row = replace(row, bytes_per_s=bytes_per_s)
     return row if checkpoint is None else replace(row, checkpoint=checkpoint, switches=0)

@@ -96,7 +96,7 @@ def holder(*, took_ms: int = 0, **settings: Any) -> tuple[Bench, Lease]:
 
 
 def renewed(lease: Lease, request: Any) -> Lease:
-    return replace(lease, checkpoint=request.checkpoint or lease.checkpoint, beat=lease.beat + 1)
+    return replace(lease, checkpoint=request.checkpoint or lease.checkpoint, beat=request.beat)
 
 
 def of(actions: list[Action], *kinds: type[Any]) -> list[Any]:
@@ -164,19 +164,34 @@ def test_a_checkpoint_is_written_once_a_second_and_renews() -> None:
     assert of(bench.wait(1), Renew)
 
 
-def test_a_checkpoint_that_a_late_request_took_back_is_written_again() -> None:
+def test_every_write_of_a_holder_has_a_higher_number_than_those_before() -> None:
     bench, lease = holder()
-    (write,) = bench.core.advance(A, Checkpoint("10"), bench.now_ms)
-    bench.reply(write, renewed(lease, write))
+    (write,) = bench.core.advance(A, Checkpoint("9"), bench.now_ms)
+    bench.core.advance(A, Checkpoint("10"), bench.now_ms)
+    bench.reply(write, UNKNOWN)
+    (again,) = of(bench.wait(1000), Renew)
+    bench.reply(again, renewed(lease, again))
+    (later,) = of(bench.wait(10_000), Renew)
+    # An earlier attempt to take the lease may have written beat 2.
+    assert lease.beat + 1 < write.beat < again.beat < later.beat
+    assert (write.checkpoint, again.checkpoint) == (Checkpoint("9"), Checkpoint("10"))
+
+
+def test_a_renewal_that_was_not_written_for_its_number_is_no_renewal() -> None:
+    bench, lease = holder()
     renewal = of(bench.wait(10_000), Renew)[-1]
-    bench.reply(renewal, replace(lease, checkpoint=Checkpoint("9"), beat=5))
-    assert of(bench.wait(1000), Renew) == [Renew(A, 1, Checkpoint("10"), None)]
+    bench.reply(renewal, replace(lease, beat=50))
+    (again,) = of(bench.wait(1000), Renew)
+    assert again.beat > 50
+    assert not bench.core.valid(A, BEGAN_MS + 27_000)
+    bench.reply(again, renewed(lease, again))
+    assert bench.core.valid(A, BEGAN_MS + 27_000)
 
 
 def test_whoever_asks_gets_the_lease_with_the_last_checkpoint_in_one_write() -> None:
     bench, lease = holder()
     renewal = of(bench.wait(10_000), Renew)[-1]
-    asked = replace(lease, beat=2, next_owner="other")
+    asked = replace(lease, beat=renewal.beat, next_owner="other")
     drained_by_ms = bench.now_ms + 30_000
     assert bench.reply(renewal, asked) == [Drain(A, Why.HANDOVER, drained_by_ms)]
     assert bench.core.valid(A, bench.now_ms)  # what was begun is finished
@@ -305,7 +320,7 @@ def test_a_shard_that_cannot_be_fetched_is_restarted_then_given_up_and_left_to_o
     assert of(bench.wait(20_000), Restart, Drain) == [Restart(A)]
     drains = of(bench.wait(20_000), Drain)
     assert [drain.why for drain in drains] == [Why.STALLED]
-    bench.reply(bench.last(Renew), replace(lease, beat=2))
+    bench.reply(bench.last(Renew), renewed(lease, bench.last(Renew)))
     (give,) = bench.core.on_drained(A, bench.now_ms)
     bench.reply(give, YES)
     free = row(epoch=2, beat=2)

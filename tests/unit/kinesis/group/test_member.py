@@ -81,10 +81,6 @@ class Store(MemoryLeaseStore):
         await self._fail()
         return await super().renew(*arguments, **named)
 
-    async def checkpoint(self, *arguments: Any, **named: Any) -> Lease | None:
-        await self._fail()
-        return await super().checkpoint(*arguments, **named)
-
     async def _fail(self) -> None:
         if self.is_hanging:
             await asyncio.sleep(10**6)
