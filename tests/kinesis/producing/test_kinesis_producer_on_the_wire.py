@@ -181,6 +181,25 @@ def test_a_failure_that_nobody_has_asked_for_is_raised_by_flush() -> None:
     asyncio.run(story())
 
 
+def test_a_record_that_is_refused_by_itself_fails_at_once_and_its_successor_is_written() -> None:
+    async def story() -> None:
+        async with fake() as aws:
+            aws.kinesis.create_stream("orders", 1)
+            refused = fail_records(0, kind="InvalidArgumentException")
+            aws.kinesis.faults.on("PutRecords", once=refused)
+            async with Producer(settings_of(aws), linger_ms=20) as producer:
+                first, other, next_ = [
+                    await producer.send("orders", data, partition_key=key)
+                    for data, key in [(b"1", "a"), (b"2", "b"), (b"3", "a")]
+                ]
+                with pytest.raises(KinesisError, match="writing to orders: InvalidArgument"):
+                    await first
+                assert {(await each).shard for each in (other, next_)} == {"shardId-000000000000"}
+            assert [record.data for record in await everything(aws, "orders")] == [b"2", b"3"]
+
+    asyncio.run(story())
+
+
 def test_failures_are_not_kept_for_a_program_that_asks_for_them_or_never_does() -> None:
     async def story() -> None:
         async with fake() as aws:

@@ -23,6 +23,9 @@ from headrace.kinesis.producing.settings import ProducerSettings
 from headrace.kinesis.producing.shards import ShardMap
 
 THROTTLED: Final = "ProvisionedThroughputExceededException"
+ABOUT_ONE_RECORD: Final = frozenset({"ValidationException", "InvalidArgumentException"})
+"""What a record is called that the stream does not take, as one that is too large; some servers refuse only that one,
+others the whole request."""
 _SHARD: Final = re.compile(r"shardId-[0-9]{12,}", re.ASCII)
 _NOWHERE: Final = "?"
 """The lane of records whose shard is not known yet."""
@@ -285,7 +288,10 @@ class StreamCore:
         self._in_flight.discard(request)
         self._pause.attempts = 0
         for parcel, result in zip(request.parcels, results, strict=True):
-            if result.error:
+            if result.error in ABOUT_ONE_RECORD:
+                said = f"writing to {self.stream}: {result.error}: {result.message}"
+                outcomes += self._refused(parcel, KinesisError(said))
+            elif result.error:
                 outcomes += self._again(parcel, result, now_ms)
             else:
                 outcomes += self._written(parcel, result, now_ms)
@@ -330,11 +336,16 @@ class StreamCore:
             if because_of_one and len(request.parcels) > 1:
                 parcel.lane.alone = True
                 outcomes += self._put_back(parcel, str(error), now_ms)
+                self._continue(parcel.lane, self._rise)
             else:
-                parcel.lane.alone = False
-                outcomes += [self._failed(record, error) for record in parcel.records]
-            self._continue(parcel.lane, self._rise)
+                outcomes += self._refused(parcel, error)
         self._adopt_map()
+        return outcomes
+
+    def _refused(self, parcel: Parcel, error: HeadraceError) -> list[Outcome]:
+        parcel.lane.alone = False
+        outcomes = [self._failed(record, error) for record in parcel.records]
+        self._continue(parcel.lane, self._rise)
         return outcomes
 
     def _written(self, parcel: Parcel, result: Result, now_ms: int) -> list[Outcome]:

@@ -13,7 +13,7 @@ from headrace.errors import ClosedError, HeadraceError
 from headrace.kinesis.client.backoff import REPEATABLE, region_of
 from headrace.kinesis.client.errors import Verdict, error_code, explained, verdict
 from headrace.kinesis.client.settings import AwsClient, AwsSettings, open_client
-from headrace.kinesis.producing.core import Outcome, Request, StreamCore
+from headrace.kinesis.producing.core import ABOUT_ONE_RECORD, Outcome, Request, StreamCore
 from headrace.kinesis.producing.delivery import Delivery
 from headrace.kinesis.producing.lanes import Result
 from headrace.kinesis.producing.records import outgoing
@@ -23,8 +23,6 @@ from headrace.kinesis.reading.shards import StreamShards
 
 _PAUSE_FOR_SHARDS_MS: Final = 1_000
 _KEPT_FAILURES: Final = 1_000
-_ABOUT_ONE_RECORD: Final = frozenset({"ValidationException", "InvalidArgumentException"})
-"""A request is refused as a whole, as for a record larger than the stream takes."""
 
 
 class Producer:
@@ -282,7 +280,7 @@ class _Stream:
         if what in REPEATABLE:
             in_doubt = what is Verdict.REPEAT
             return self.core.on_lost(request, str(told), _now_ms(), in_doubt=in_doubt)
-        because_of_one = error_code(error) in _ABOUT_ONE_RECORD
+        because_of_one = error_code(error) in ABOUT_ONE_RECORD
         return self.core.on_refused(request, told, _now_ms(), because_of_one=because_of_one)
 
     async def _learn_shards(self) -> None:
