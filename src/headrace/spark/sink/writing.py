@@ -23,6 +23,7 @@ from headrace.spark.sink.exactly_once import (
     commit_batch,
     write_partition,
 )
+from headrace.spark.worker import freeze_imports
 
 BATCH_ID: Final = "streaming.sql.batchId"
 QUERY_ID: Final = "sql.streaming.queryId"
@@ -46,6 +47,7 @@ class RowWriter:
         Raises:
             ConfigError: They cannot be written.
         """
+        freeze_imports()
         check_columns({each.name: each.dataType.simpleString() for each in schema}, options)
         check_cluster(options)
         self._options = options
@@ -53,6 +55,7 @@ class RowWriter:
 
     def write(self, batches: Iterator[Any]) -> WriterCommitMessage:
         """Write one task's rows; they are acknowledged when this returns, and if exactly once, not committed yet."""
+        freeze_imports()
         rows = self._rows(batches)
         cluster = open_cluster(self._options)
         if self._options.exactly_once:
