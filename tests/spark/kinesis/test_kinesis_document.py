@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.spark.kinesis.columns import arrow_schema
-from headrace.spark.kinesis.offsets import StreamOffset
+from headrace.spark.kinesis.offsets import StreamOffset, StreamPart
 from headrace.spark.kinesis.options import COLUMNS, READ_OPTIONS, read_options
 from headrace.spark.kinesis.sink import COLUMNS as WRITTEN
 from headrace.spark.kinesis.sink import WRITE_OPTIONS
@@ -57,6 +57,7 @@ def test_every_option_and_column_is_documented() -> None:
 
 def test_the_checkpoint_in_the_document_is_one() -> None:
     (shown,) = re.findall(r"```json\n(.*?)```", DOCUMENT.read_text(), flags=re.DOTALL)
-    planned = StreamOffset(query="q", round=1).to_json()
+    part = StreamPart("flights@1")
+    planned = StreamOffset(query="q", round=1, parts={part.name: part}).to_json()
     keys = set(re.findall(r'"([a-zA-Z]+)":', shown))
-    assert keys == set(planned) | set(planned["planned"])
+    assert keys == set(planned) | set(planned["planned"]) | set(part.to_json())

@@ -39,19 +39,21 @@ class KinesisBatchReader(DataSourceReader):
 
 async def _plan(here: Access, options: ReadOptions) -> list[InputPartition]:
     now_ms = time.time_ns() // 1_000_000
-    shards = StreamShards(await here.client(options.aws), options.stream)
-    stream = await shards.describe()
-    infos = await shards.list_shards()
-    begin = initial(infos, options.starting, now_ms)
-    wanted = [
-        ShardRead(info.shard, _start(begin, info.shard), info.hash_range)
-        for info in infos
-        if info.shard not in begin.done
-    ]
+    reads: list[ShardRead] = []
+    for stream, starting in options.streams.items():
+        shards = StreamShards(await here.client(options.aws), stream)
+        await shards.describe()
+        infos = await shards.list_shards()
+        begin = initial(infos, starting, now_ms)
+        reads += [
+            ShardRead(stream, info.shard, _start(begin, info.shard), info.hash_range)
+            for info in infos
+            if info.shard not in begin.done
+        ]
     until_ms = now_ms if options.ending_ms is None else options.ending_ms
     return [
-        ShardTask(each, stream=stream.name, until_ms=until_ms)
-        for each in packed(wanted, options.max_tasks or max(len(wanted), 1))
+        ShardTask(each, until_ms=until_ms)
+        for each in packed(reads, options.max_tasks or max(len(reads), 1))
     ]
 
 

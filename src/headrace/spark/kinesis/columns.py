@@ -1,4 +1,4 @@
-"""The columns of a stream, and Arrow batches of its records."""
+"""The columns of streams, and Arrow batches of their records."""
 
 from __future__ import annotations
 
@@ -83,11 +83,11 @@ def row_batch(raw: Any, stream: str, shard: str, options: ReadOptions) -> Any:
         for name in options.columns
     }
     if options.decode is not None:
-        arrays |= _decoded(raw, shard, options.decode)
+        arrays |= _decoded(raw, f"{shard} of {stream}", options.decode)
     return pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
 
 
-def _decoded(raw: Any, shard: str, decode: DecodeOptions) -> dict[str, Any]:
+def _decoded(raw: Any, place: str, decode: DecodeOptions) -> dict[str, Any]:
     values, errors = codec_of(decode).decode(raw.column("data").to_pylist())
     if decode.on_error == "null":
         reasons = pa.array([errors.get(row) for row in range(raw.num_rows)], pa.string())
@@ -95,7 +95,7 @@ def _decoded(raw: Any, shard: str, decode: DecodeOptions) -> dict[str, Any]:
     if errors:
         row = min(errors)
         raise DecodeError(
-            f"the data of record {raw.column('sequenceNumber')[row]} of {shard} does not decode as {decode.format}: "
+            f"the data of record {raw.column('sequenceNumber')[row]} of {place} does not decode as {decode.format}: "
             f"{errors[row]}. With the option onError=null such rows have no data and say why in the column _error"
         )
     return {"data": values}

@@ -19,7 +19,6 @@ from headrace.spark.kinesis.offsets import Place
 from headrace.spark.kinesis.options import ReadOptions
 from headrace.spark.kinesis.reading import is_caught_up
 
-AT_ONCE: Final = 64
 EMPTY_READS: Final = 5
 """Kinesis answers without records where a shard has long gaps; a task then reads on through them."""
 
@@ -41,7 +40,10 @@ class Found:
 class Looks:
     """Looks into shards. A reader of a shard without records stays, so that the next look is one call."""
 
-    def __init__(self, options: ReadOptions, access: Access, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, stream: str, options: ReadOptions, access: Access, clock: Callable[[], int]
+    ) -> None:
+        self._stream = stream
         self._options = options
         self._access = access
         self._clock = clock
@@ -58,7 +60,12 @@ class Looks:
             await reader.aclose()
 
     async def look(
-        self, places: Mapping[str, Place], infos: Iterable[ShardInfo], until_ms: int | None
+        self,
+        places: Mapping[str, Place],
+        infos: Iterable[ShardInfo],
+        *,
+        until_ms: int | None,
+        limit: asyncio.Semaphore,
     ) -> Found:
         """Look into shards.
 
@@ -66,18 +73,18 @@ class Looks:
             places: The shards, and from where.
             infos: All shards that are listed.
             until_ms: Records that arrived later do not count.
+            limit: Of looks at the same time.
         """
         client = await self._access.client(self._options.aws)
         ranges = {info.shard: info.hash_range for info in infos}
         found = Found()
-        limit = asyncio.Semaphore(AT_ONCE)
 
         async def one(shard: str, place: Place) -> None:
             async with limit:
                 if shard not in self._readers:
                     self._readers[shard] = ShardReader(
                         client,
-                        self._options.stream,
+                        self._stream,
                         shard,
                         place.checkpoint,
                         settings=self._settings,

@@ -1,4 +1,4 @@
-"""What Spark's checkpoints hold of a stream, and what the store holds of a round. All here is pure.
+"""What Spark's checkpoints hold of streams, and what the store holds of a round. All here is pure.
 
 Kinesis has no numbers without gaps and tells nobody where a shard ends at the moment, so that the end of a batch is
 known only when it has been read. An offset is therefore the number of a *round*: rounds below it are planned. It has
@@ -17,8 +17,10 @@ import msgspec
 from headrace.core.lease.checkpoint import Checkpoint, parse_checkpoint
 from headrace.errors import ConfigError
 
-VERSION: Final = 1
-"""Of the form of offsets, and of ends in the store."""
+VERSION: Final = 2
+"""Of the form of offsets. Form 1 has a single stream, whose name the store's names leave out; it stays readable."""
+END_VERSION: Final = 1
+"""Of the form of ends in the store."""
 
 
 class Place(NamedTuple):
@@ -32,7 +34,7 @@ class Place(NamedTuple):
 class End(msgspec.Struct, frozen=True, kw_only=True):
     """Where a shard's part of a round ends, as the store has it."""
 
-    v: int = VERSION
+    v: int = END_VERSION
     position: str
     """From where the next round goes on."""
     rows: int = 0
@@ -64,16 +66,12 @@ def parse_end(text: str) -> End:
         raise ConfigError(
             f"the store has {text[:80]!r} where the end of a round should be: something else writes to it"
         ) from None
-    if end.v > VERSION:
+    if end.v > END_VERSION:
         raise ConfigError(
-            f"the store has the end of a round in form {end.v}, and this version of Headrace knows {VERSION}: update it"
+            f"the store has the end of a round in form {end.v}, and this version of Headrace knows {END_VERSION}: "
+            "update it"
         )
     return end
-
-
-def end_name(round_number: int, shard: str) -> str:
-    """Return the name of an end in the store."""
-    return f"{round_number}/{shard}"
 
 
 def round_name(round_number: int) -> str:
@@ -99,36 +97,34 @@ class Shards:
 
 
 @dataclass(frozen=True)
-class StreamOffset:
-    """An offset of Spark's: `round` is the next one, and the rest says how the one before it was planned."""
+class StreamPart:
+    """What the last round has of one stream."""
 
-    query: str
-    """A random id: what is written to the store under it is of this checkpoint only."""
-    round: int = 0
-    stream: str = ""
+    stream: str
     """`<name>@<creation time>`, as the stream is known."""
-    token: str = ""
-    tasks: int = 1
-    """How many tasks it has; if it is repeated it has as many, whatever the options are by then."""
-    until_ms: int | None = None
-    """Records that arrived later are left for a later run."""
     reads: tuple[str, ...] = ()
     """The shards that it reads."""
     shards: Shards = field(default_factory=Shards)
     """As they were at its beginning."""
 
     @property
-    def planned(self) -> int:
-        """The number of the last round that is planned."""
-        return self.round - 1
+    def name(self) -> str:
+        """The stream's name."""
+        return self.stream.rpartition("@")[0]
+
+    def nothing_read(self, shard: str) -> End:
+        """Return the end of a shard that no task of the round has read."""
+        place = self.shards.active[shard]
+        return End(position=place.checkpoint.position, read_ms=place.read_ms)
+
+    def after(self, ends: Mapping[str, End]) -> Shards:
+        """Return the shards as they are when the round has ended so; those that have ended are still in it."""
+        moved = {shard: end.place for shard, end in ends.items()}
+        return replace(self.shards, active={**self.shards.active, **moved})
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form that checkpoints hold."""
-        plan = {
-            "stream": self.stream,
-            "token": self.token,
-            "tasks": self.tasks,
-            "untilMs": self.until_ms,
+        """Return its part of what checkpoints hold."""
+        return {
             "reads": list(self.reads),
             "shards": {
                 shard: [place.checkpoint.position, place.read_ms]
@@ -137,12 +133,67 @@ class StreamOffset:
             "waiting": {shard: each.position for shard, each in self.shards.waiting.items()},
             "done": sorted(self.shards.done),
         }
+
+    @classmethod
+    def from_json(cls, stream: str, encoded: Mapping[str, Any]) -> StreamPart:
+        """Read what `to_json` returned."""
+        return cls(
+            stream,
+            reads=tuple(encoded["reads"]),
+            shards=Shards(
+                active={
+                    shard: Place(parse_checkpoint(position), read_ms)
+                    for shard, (position, read_ms) in encoded["shards"].items()
+                },
+                waiting={
+                    shard: parse_checkpoint(each) for shard, each in encoded["waiting"].items()
+                },
+                done=frozenset(encoded["done"]),
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class StreamOffset:
+    """An offset of Spark's: `round` is the next one, and the rest says how the one before it was planned."""
+
+    query: str
+    """A random id: what is written to the store under it is of this checkpoint only."""
+    round: int = 0
+    token: str = ""
+    tasks: int = 1
+    """How many tasks it has; if it is repeated it has as many, whatever the options are by then."""
+    until_ms: int | None = None
+    """Records that arrived later are left for a later run."""
+    parts: Mapping[str, StreamPart] = field(default_factory=dict)
+    """By the names of streams."""
+    form: int = VERSION
+
+    @property
+    def planned(self) -> int:
+        """The number of the last round that is planned."""
+        return self.round - 1
+
+    def end_name(self, part: StreamPart, shard: str) -> str:
+        """Return the name that the end of a shard's part of the last round has in the store."""
+        return (
+            f"{self.planned}/{shard}" if self.form == 1 else f"{self.planned}/{part.name}/{shard}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form that checkpoints hold."""
+        plan = {
+            "token": self.token,
+            "tasks": self.tasks,
+            "untilMs": self.until_ms,
+            "streams": {part.stream: part.to_json() for part in self.parts.values()},
+        }
         head = {"version": VERSION, "query": self.query, "round": self.round}
         return head | ({"planned": plan} if self.round else {})
 
     @classmethod
     def from_json(cls, encoded: Mapping[str, Any]) -> StreamOffset:
-        """Read what `to_json` returned.
+        """Read what `to_json` returned, now or in an earlier version.
 
         Raises:
             ConfigError: It is of a later version, or of another source.
@@ -160,30 +211,14 @@ class StreamOffset:
         if not number:
             return cls(query)
         plan = encoded["planned"]
+        streams = {plan["stream"]: plan} if version == 1 else plan["streams"]
+        parts = [StreamPart.from_json(stream, each) for stream, each in streams.items()]
         return cls(
             query=query,
             round=number,
-            stream=plan["stream"],
             token=plan["token"],
             tasks=plan["tasks"],
             until_ms=plan["untilMs"],
-            reads=tuple(plan["reads"]),
-            shards=Shards(
-                active={
-                    shard: Place(parse_checkpoint(position), read_ms)
-                    for shard, (position, read_ms) in plan["shards"].items()
-                },
-                waiting={shard: parse_checkpoint(each) for shard, each in plan["waiting"].items()},
-                done=frozenset(plan["done"]),
-            ),
+            parts={part.name: part for part in parts},
+            form=version,
         )
-
-    def nothing_read(self, shard: str) -> End:
-        """Return the end of a shard that no task of the last round has read."""
-        place = self.shards.active[shard]
-        return End(position=place.checkpoint.position, read_ms=place.read_ms)
-
-    def after(self, ends: Mapping[str, End]) -> Shards:
-        """Return the shards as they are when the last round has ended so; those that have ended are still in it."""
-        moved = {shard: end.place for shard, end in ends.items()}
-        return replace(self.shards, active={**self.shards.active, **moved})

@@ -1,4 +1,4 @@
-"""The options of a read of a stream, checked before anything runs."""
+"""The options of a read of streams, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any, Final
 from headrace.core.lease.checkpoint import Checkpoint, at_timestamp, parse_checkpoint
 from headrace.errors import ConfigError
 from headrace.kinesis.client.settings import AwsSettings
+from headrace.kinesis.client.streams import stream_name
 from headrace.kinesis.reading.settings import ReadSettings
 from headrace.spark.options.decode import DECODE_OPTIONS, DecodeOptions, decode_options
 from headrace.spark.options.reader import OptionReader
@@ -62,6 +63,7 @@ COLUMNS: Final = (
 )
 DEFAULT_COLUMNS: Final = COLUMNS[:-1]
 SHARD_BYTES: Final = 64 << 20
+_NO_SHARDS: Final = 'option startingPosition must be JSON as {{"shardId-000000000000": "AFTER:4956..."}}, and is not: {}'
 STORES: Final = "dynamodb://TABLE, or sqlite:///PATH for Spark on one machine"
 
 
@@ -80,8 +82,8 @@ class ReadOptions:
     """What a read was asked for."""
 
     aws: AwsSettings
-    stream: str
-    starting: Starting
+    streams: Mapping[str, Starting]
+    """By name or ARN, as they were given."""
     store: str | None = None
     ending_ms: int | None = None
     max_records_per_shard: int | None = None
@@ -111,12 +113,20 @@ class KinesisOptionReader(OptionReader):
                 raise ConfigError(_unknown(name, canonical))
             self._values[canonical[name.lower()]] = value
 
-    def stream(self) -> str:
-        """Return the stream's name or ARN."""
-        name = self.text("stream")
-        if not name:
-            raise ConfigError("option stream is missing: give the stream's name, or its ARN")
-        return name
+    def streams(self) -> dict[str, str]:
+        """Return names or ARNs of streams, by their names."""
+        given = self.names("stream")
+        if not given:
+            raise ConfigError(
+                "option stream is missing: give the stream's name, or its ARN, or several with commas between"
+            )
+        streams = {stream_name(each): each for each in given}
+        if len(streams) < len(given):
+            raise ConfigError(
+                f"option stream={self.text('stream')} has two streams of the same name: read one of them by a "
+                "query of its own"
+            )
+        return streams
 
     def aws(self) -> AwsSettings:
         """Return where AWS is, and who asks."""
@@ -162,8 +172,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadO
     max_bytes = reader.size("maxBytesPerShard") or SHARD_BYTES
     return ReadOptions(
         aws=reader.aws(),
-        stream=reader.stream(),
-        starting=_starting(reader.text("startingPosition"), streaming=streaming),
+        streams=_starting(reader, streaming=streaming),
         store=_store(reader.text("store"), streaming=streaming),
         ending_ms=_ending(reader.text("endingTimestamp"), streaming=streaming),
         max_records_per_shard=reader.number("maxRecordsPerShard", None),
@@ -198,10 +207,28 @@ def _store(text: str | None, *, streaming: bool | None) -> str | None:
     return text
 
 
-def _starting(text: str | None, *, streaming: bool | None) -> Starting:
-    given = text or ("latest" if streaming else "earliest")
-    if given.startswith("{"):
-        return Starting(shards=_shards(given))
+def _starting(reader: KinesisOptionReader, *, streaming: bool | None) -> dict[str, Starting]:
+    streams = reader.streams()
+    given = reader.text("startingPosition") or ("latest" if streaming else "earliest")
+    if not given.startswith("{"):
+        return dict.fromkeys(streams.values(), _position(given, streaming=streaming))
+    positions = _parsed(given)
+    if positions.keys() == streams.keys():
+        return {
+            streams[name]: _position(each, streaming=streaming)
+            if isinstance(each, str)
+            else _shards(each)
+            for name, each in positions.items()
+        }
+    if len(streams) > 1:
+        raise ConfigError(
+            f"option startingPosition must say of {', '.join(streams)} where each begins, as "
+            f'{{"{next(iter(streams))}": "earliest", ...}}, and names {", ".join(positions) or "none"}'
+        )
+    return dict.fromkeys(streams.values(), _shards(positions))
+
+
+def _position(given: str, *, streaming: bool | None) -> Starting:
     match given.lower():
         case "latest" if streaming is not False:
             return Starting(latest=True)
@@ -213,17 +240,23 @@ def _starting(text: str | None, *, streaming: bool | None) -> Starting:
             return Starting(everywhere=at_timestamp(_timestamp_ms("startingPosition", given)))
 
 
-def _shards(text: str) -> tuple[tuple[str, Checkpoint], ...]:
+def _parsed(text: str) -> dict[str, Any]:
     try:
-        given: Any = json.loads(text)
-        return tuple(
-            (shard, parse_checkpoint(position.removeprefix("AFTER:")))
-            for shard, position in sorted(given.items())
+        return dict(json.loads(text))
+    except ValueError as error:
+        raise ConfigError(_NO_SHARDS.format(error)) from None
+
+
+def _shards(given: Any) -> Starting:
+    try:
+        return Starting(
+            shards=tuple(
+                (shard, parse_checkpoint(position.removeprefix("AFTER:")))
+                for shard, position in sorted(given.items())
+            )
         )
-    except (ValueError, AttributeError, ConfigError) as error:
-        raise ConfigError(
-            f'option startingPosition must be JSON as {{"shardId-000000000000": "AFTER:4956..."}}, and is not: {error}'
-        ) from None
+    except (AttributeError, ConfigError) as error:
+        raise ConfigError(_NO_SHARDS.format(error)) from None
 
 
 def _timestamp_ms(option: str, text: str) -> int:

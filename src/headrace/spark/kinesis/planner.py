@@ -6,39 +6,33 @@ those alone; so batches are not empty, and a run with `availableNow` ends when e
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
-from headrace.core.lease.checkpoint import SHARD_END
 from headrace.errors import LeaseStoreError
 from headrace.kinesis.leases.store import LeaseStore
-from headrace.kinesis.reading.shards import ShardInfo, StreamDescription, StreamShards
 from headrace.spark.kinesis.access import Access, patiently
-from headrace.spark.kinesis.lineage import advanced, initial
-from headrace.spark.kinesis.looking import Looks, still_there
+from headrace.spark.kinesis.following import Following
 from headrace.spark.kinesis.offsets import (
     End,
-    Place,
-    Shards,
     StreamOffset,
-    end_name,
+    StreamPart,
     parse_end,
     round_name,
     round_of,
 )
 from headrace.spark.kinesis.options import ReadOptions, Starting
-from headrace.spark.kinesis.reading import Bounds
+from headrace.spark.kinesis.reading import Bounds, lost
 from headrace.spark.kinesis.tasks import SHARDS_OF_A_TASK, TASK_BYTES, RoundTask, ShardRead, packed
-from headrace.spark.source.offsets import DataLossError
 
 log = logging.getLogger(__name__)
 
-_HOUR_MS: Final = 3_600_000
+LOOKS_AT_ONCE: Final = 64
 
 
 def _now_ms() -> int:
@@ -57,11 +51,9 @@ class Planner:
         self._clock = clock
         self._until_ms: int | None = None
         self._initial = StreamOffset(uuid.uuid4().hex)
-        self._stream: StreamDescription | None = None
-        self._infos: list[ShardInfo] = []
+        followed = [Following(each, options, access, clock) for each in options.streams]
+        self._followed = {each.name: each for each in followed}
         self._settled: StreamOffset | None = None
-        self._shards = Shards()
-        self._looks = Looks(options, access, clock)
         self._looked_ms: int | None = None
         self._planned = 0  # the last round that this driver has planned or taken over
         self._unread = False
@@ -76,9 +68,9 @@ class Planner:
         self._until_ms = self._clock()
 
     @property
-    def behind_ms(self) -> dict[str, int]:
-        """How far each shard was behind its newest records when it was read or looked into."""
-        return dict(self._looks.behind_ms)
+    def behind_ms(self) -> dict[str, dict[str, int]]:
+        """How far each stream's shards were behind their newest records when they were read or looked into."""
+        return {name: each.behind_ms for name, each in self._followed.items()}
 
     async def latest(self, start: StreamOffset) -> StreamOffset:
         """Return the offset behind the next round; `start` if there is nothing to read.
@@ -102,26 +94,27 @@ class Planner:
             return start
         ready = await self._look()
         self._looked_ms = self._clock()
-        if not ready and start.round and not self._ages(start):
-            return start
-        return await self._plan(start, ready)
+        if any(ready.values()) or await self._is_to_be_pinned(start):
+            return await self._plan(start, ready)
+        return start
 
     async def tasks(self, end: StreamOffset) -> list[RoundTask]:
         """Return the tasks of the round that ends with an offset: the same ones whenever they are asked for."""
-        if not end.reads:
-            return []
-        stream = await self._describe(end)
-        if end.stream != stream.stream:  # and failOnDataLoss is false
+        reads = [
+            ShardRead(
+                each.stream,
+                shard,
+                part.shards.active[shard].checkpoint,
+                (await each.hash_ranges()).get(shard),
+                end.end_name(part, shard),
+            )
+            for each, part in await self._known(end)
+            for shard in part.reads
+        ]
+        if not reads:
             return []
         if end.round != self._planned:
             await self._take_over(end)
-        if not self._infos:
-            await self._list()
-        ranges = {info.shard: info.hash_range for info in self._infos}
-        reads = [
-            ShardRead(shard, end.shards.active[shard].checkpoint, ranges.get(shard))
-            for shard in end.reads
-        ]
         options = self._options
         dealt = packed(reads, end.tasks)
         max_bytes = min(options.max_bytes_per_shard, TASK_BYTES // len(dealt[0]))
@@ -129,14 +122,7 @@ class Planner:
             max_bytes = min(max_bytes, max(options.max_bytes_per_trigger // len(reads), 1))
         bounds = Bounds(max_bytes, options.max_records_per_shard, end.until_ms)
         return [
-            RoundTask(
-                each,
-                stream=stream.name,
-                query=end.query,
-                number=end.planned,
-                token=end.token,
-                bounds=bounds,
-            )
+            RoundTask(each, query=end.query, number=end.planned, token=end.token, bounds=bounds)
             for each in dealt
         ]
 
@@ -156,46 +142,37 @@ class Planner:
         assert self._options.store is not None
         return await self._access.store(self._options.store, self._options.aws)
 
-    async def _shards_api(self) -> StreamShards:
-        return StreamShards(await self._access.client(self._options.aws), self._options.stream)
+    async def _known(self, offset: StreamOffset) -> list[tuple[Following, StreamPart]]:
+        """Return the streams of an offset that are still there and to be read.
 
-    async def _list(self) -> None:
-        self._infos = await (await self._shards_api()).list_shards()
-
-    async def _describe(self, start: StreamOffset) -> StreamDescription:
-        """Return what the stream is, and make sure that it is the one of the checkpoint."""
-        if self._stream is None:
-            self._stream = await (await self._shards_api()).describe()
-        if start.round and start.stream != self._stream.stream:
-            self._lost(
-                f"the checkpoint is of the stream {start.stream} (name and creation time), and {self._options.stream} "
-                f"is {self._stream.stream} now: it was deleted and created again, or option stream names another one"
-            )
-        return self._stream
+        Raises:
+            DataLossError: Some are not, and `failOnDataLoss` is true.
+        """
+        known = []
+        for name, part in offset.parts.items():
+            each = self._followed.get(name)
+            if each is None:
+                lost(
+                    f"option stream names {name} no more, of which the checkpoint has a position",
+                    fail=self._options.fail_on_data_loss,
+                )
+            elif await each.is_that_of(part):
+                known.append((each, part))
+        return known
 
     async def _settle(self, start: StreamOffset) -> None:
         """Find out where the round before an offset has ended."""
-        await self._looks.clear()
-        self._looks.barren.clear()
-        stream = await self._describe(start)
+        known = await self._known(start)
         store = await self._store()
         self._unread = False
-        if not start.round:
-            await self._list()
-            self._shards = initial(self._infos, self._options.starting, self._clock())
-        elif start.stream != stream.stream:  # and failOnDataLoss is false
-            await self._list()
-            self._shards = initial(self._infos, Starting(), 0)
-        else:
-            ends = await self._ends(store, start)
-            self._shards = start.after(ends)
-            self._looks.barren |= {
-                shard for shard, end in ends.items() if not end.rows and end.read_ms
-            }
-            self._looks.behind_ms |= {
-                shard: end.behind_ms for shard, end in ends.items() if end.behind_ms is not None
-            }
-        await self._check_ages(stream)
+        ends = await self._ends(store, start, known) if known else {}
+        for each, part in known:
+            await each.go_on(part, ends[each.name])
+        for name, each in self._followed.items():
+            if name not in start.parts:
+                await each.begin(self._options.streams[each.stream])
+            elif name not in ends:  # it was created again, and failOnDataLoss is false
+                await each.begin(Starting())
         self._settled = start
 
     async def _take_over(self, end: StreamOffset) -> None:
@@ -209,23 +186,26 @@ class Planner:
             await patiently(lambda: store.record_once(end.query, name, end.token))
         self._planned = end.round
 
-    async def _ends(self, store: LeaseStore, start: StreamOffset) -> dict[str, End]:
+    async def _ends(
+        self, store: LeaseStore, start: StreamOffset, known: list[tuple[Following, StreamPart]]
+    ) -> dict[str, dict[str, End]]:
         """Return where shards have ended in the last round; those that nobody has read end where they began."""
         recorded = await patiently(lambda: store.recorded(start.query))
         self._names = list(recorded)
         if recorded.get(round_name(start.planned)) != start.token:
             self._lost_store(start)
-        ends = {}
+        ends: dict[str, dict[str, End]] = {each.name: {} for each, _ in known}
+        reads = [(part, shard) for _, part in known for shard in part.reads]
         unread = 0
-        for shard in start.reads:
-            name = end_name(start.planned, shard)
+        for part, shard in reads:
+            name = start.end_name(part, shard)
             text = recorded.get(name)
             if text is None:
-                own = start.nothing_read(shard).to_text()
+                own = part.nothing_read(shard).to_text()
                 text = await patiently(lambda: store.record_once(start.query, name, own))  # noqa: B023 - awaited here
                 unread += text == own
-            ends[shard] = parse_end(text)
-        self._unread = bool(unread) and unread == len(start.reads) and start.round == self._planned
+            ends[part.name][shard] = parse_end(text)
+        self._unread = bool(unread) and unread == len(reads) and start.round == self._planned
         return ends
 
     def _lost_store(self, start: StreamOffset) -> None:
@@ -240,60 +220,23 @@ class Planner:
             )
         log.warning("%s: the records of the last batch come again", what)
 
-    async def _check_ages(self, stream: StreamDescription) -> None:
-        """Find shards that were left alone for longer than records live."""
-        oldest_ms = self._clock() - stream.retention_hours * _HOUR_MS
-        for shard, (checkpoint, read_ms) in self._shards.active.items():
-            if checkpoint.is_end or read_ms is None or read_ms >= oldest_ms:
-                continue
-            if checkpoint.is_sequence_number:
-                client = await self._access.client(self._options.aws)
-                if await still_there(client, self._options.stream, shard, checkpoint.position):
-                    continue  # Kinesis is in no hurry to remove what may expire
-            when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(read_ms / 1000))
-            self._lost(
-                f"{shard} was read up to {when}, and the stream keeps records for {stream.retention_hours} hours: "
-                "some may have expired before they were read"
-            )
+    async def _look(self) -> dict[str, list[str]]:
+        """Return the shards of each stream that have something."""
+        limit = asyncio.Semaphore(LOOKS_AT_ONCE)
+        async with asyncio.TaskGroup() as group:
+            looks = {
+                name: group.create_task(each.look(self._until_ms, limit))
+                for name, each in self._followed.items()
+            }
+        return {name: look.result() for name, look in looks.items()}
 
-    async def _look(self) -> list[str]:
-        """Return the shards that have something; put away those that have nothing more to come."""
-        while True:
-            if not self._infos or any(
-                place.checkpoint.is_end for place in self._shards.active.values()
-            ):
-                await self._list()
-                self._drop_vanished()
-                self._shards = advanced(self._shards, self._infos)
-            found = await self._looks.look(self._shards.active, self._infos, self._until_ms)
-            for shard in found.expired:
-                self._lost(f"{shard} is gone before it was read")
-            ended = dict.fromkeys(found.ended, Place(SHARD_END))
-            self._shards = replace(
-                self._shards, active={**self._shards.active, **found.quiet, **ended}
-            )
-            if not found.ended:
-                return found.ready
+    async def _is_to_be_pinned(self, start: StreamOffset) -> bool:
+        """Whether the checkpoint should know where streams are although nothing came."""
+        if start.parts.keys() != self._followed.keys():
+            return True
+        return any([await each.ages(start.parts[name]) for name, each in self._followed.items()])
 
-    def _drop_vanished(self) -> None:
-        """Give up shards that Kinesis does not list any more."""
-        listed = {info.shard for info in self._infos}
-        for shard, place in list(self._shards.active.items()):
-            if shard not in listed and not place.checkpoint.is_end:
-                self._lost(f"{shard} is gone before it was read to its end")
-                gone = {**self._shards.active, shard: Place(SHARD_END)}
-                self._shards = replace(self._shards, active=gone)
-
-    def _ages(self, start: StreamOffset) -> bool:
-        """Whether the checkpoint should be told anew that nothing came: it would take that for lost some day."""
-        assert self._stream is not None
-        known = [place.read_ms for place in start.shards.active.values() if place.read_ms]
-        fresh = [place.read_ms for place in self._shards.active.values() if place.read_ms]
-        limit_ms = self._stream.retention_hours * _HOUR_MS // 8
-        return bool(known and fresh) and min(fresh) - min(known) > limit_ms
-
-    async def _plan(self, start: StreamOffset, ready: list[str]) -> StreamOffset:
-        assert self._stream is not None
+    async def _plan(self, start: StreamOffset, ready: dict[str, list[str]]) -> StreamOffset:
         store = await self._store()
         token = uuid.uuid4().hex
         # One that was planned before a driver ended, and that nobody has read, keeps its token.
@@ -301,19 +244,13 @@ class Planner:
             lambda: store.record_once(start.query, round_name(start.round), token)
         )
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        count = sum(map(len, ready.values()))
         self._planned = start.round + 1
         return StreamOffset(
             query=start.query,
             round=start.round + 1,
-            stream=self._stream.stream,
             token=token,
-            tasks=self._options.max_tasks or max(cores or 1, -(-len(ready) // SHARDS_OF_A_TASK)),
+            tasks=self._options.max_tasks or max(cores or 1, -(-count // SHARDS_OF_A_TASK)),
             until_ms=self._until_ms,
-            reads=tuple(sorted(ready)),
-            shards=self._shards,
+            parts={name: await each.part(ready[name]) for name, each in self._followed.items()},
         )
-
-    def _lost(self, what: str) -> None:
-        if self._options.fail_on_data_loss:
-            raise DataLossError(what)
-        log.warning("%s", what)

@@ -47,6 +47,7 @@ class Part:
     """A shard's part of a round, while it is read."""
 
     shard: str
+    """As errors are to name it."""
     start: Checkpoint
     bounds: Bounds
     clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000
@@ -75,7 +76,7 @@ class Part:
         while own is None:
             fetched = await self._fetch(reader, lambda: self.bounds.max_bytes - self.size_bytes)
             if fetched.data_expired:
-                self._lost(f"{self.shard} is gone before it was read", fail=fail_on_data_loss)
+                lost(f"{self.shard} is gone before it was read", fail=fail_on_data_loss)
             kept = wanted(fetched.records, self.bounds, self.rows, self.size_bytes)
             self._add(kept)
             self.rest = fetched.records[len(kept) :]
@@ -151,16 +152,22 @@ class Part:
     def _check(self, end: End, *, fail: bool) -> None:
         first = self.first if self.batches else None
         if (self.rows, first, self.last) != (end.rows, end.first, end.last):
-            self._lost(
+            lost(
                 f"this round of {self.shard} had {end.rows} records, {end.first} to {end.last}, when first read, "
                 f"and has {self.rows} now: some were removed since",
                 fail=fail,
             )
 
-    def _lost(self, what: str, *, fail: bool) -> None:
-        if fail:
-            raise DataLossError(what)
-        log.warning("%s", what)
+
+def lost(what: str, *, fail: bool) -> None:
+    """Say that records are gone.
+
+    Raises:
+        DataLossError: It is a failure.
+    """
+    if fail:
+        raise DataLossError(what)
+    log.warning("%s", what)
 
 
 def is_caught_up(fetched: Fetched) -> bool:

@@ -13,14 +13,14 @@ from pyspark.sql.datasource import InputPartition
 from headrace.core.lease.checkpoint import Checkpoint
 from headrace.core.lease.lease import HashRange
 from headrace.errors import LeaseStoreError
+from headrace.kinesis.client.streams import stream_name
 from headrace.kinesis.leases.store import LeaseStore
 from headrace.kinesis.reading.reader import ShardReader
 from headrace.spark.kinesis.access import Access, access, patiently
 from headrace.spark.kinesis.columns import raw_batch, row_batch
-from headrace.spark.kinesis.offsets import End, end_name, round_name
+from headrace.spark.kinesis.offsets import End, round_name
 from headrace.spark.kinesis.options import ReadOptions
-from headrace.spark.kinesis.reading import Bounds, Part, is_caught_up, wanted
-from headrace.spark.source.offsets import DataLossError
+from headrace.spark.kinesis.reading import Bounds, Part, is_caught_up, lost, wanted
 
 TASK_BYTES: Final = 256 << 20
 """What all shards of a task may hold in memory together."""
@@ -32,9 +32,21 @@ SHARDS_OF_A_TASK: Final = 8
 class ShardRead:
     """A shard that a task reads, and from where."""
 
+    stream: str
+    """Its name or ARN."""
     shard: str
     start: Checkpoint
     hash_range: HashRange | None = None
+    end_name: str = ""
+    """What the end of its part of a round is called in the store."""
+
+    @property
+    def name(self) -> str:
+        """The stream's name."""
+        return stream_name(self.stream)
+
+    def __str__(self) -> str:
+        return f"{self.shard} of {self.name}"
 
 
 class RoundTask(InputPartition):
@@ -44,7 +56,6 @@ class RoundTask(InputPartition):
         self,
         shards: Sequence[ShardRead],
         *,
-        stream: str,
         query: str,
         number: int,
         token: str,
@@ -52,7 +63,6 @@ class RoundTask(InputPartition):
     ) -> None:
         super().__init__(None)
         self.shards = tuple(shards)
-        self.stream = stream
         self.query = query
         self.number = number
         self.token = token
@@ -62,10 +72,9 @@ class RoundTask(InputPartition):
 class ShardTask(InputPartition):
     """Shards that a task of a batch read reads, one after the other, up to a time."""
 
-    def __init__(self, shards: Sequence[ShardRead], *, stream: str, until_ms: int) -> None:
+    def __init__(self, shards: Sequence[ShardRead], *, until_ms: int) -> None:
         super().__init__(None)
         self.shards = tuple(shards)
-        self.stream = stream
         self.until_ms = until_ms
 
 
@@ -85,7 +94,7 @@ def read_round(task: RoundTask, options: ReadOptions) -> Iterator[Any]:
     here = access()
     for each, batches in zip(task.shards, here.run(_read_parts(here, task, options)), strict=True):
         for raw in batches:
-            yield row_batch(raw, task.stream, each.shard, options)
+            yield row_batch(raw, each.name, each.shard, options)
 
 
 async def _read_parts(here: Access, task: RoundTask, options: ReadOptions) -> list[list[Any]]:
@@ -115,12 +124,11 @@ async def _read_part(
     here: Access, store: LeaseStore, task: RoundTask, each: ShardRead, options: ReadOptions
 ) -> list[Any]:
     async def agree(end: End) -> str:
-        name = end_name(task.number, each.shard)
-        return await patiently(lambda: store.record_once(task.query, name, end.to_text()))
+        return await patiently(lambda: store.record_once(task.query, each.end_name, end.to_text()))
 
     reader = await _reader(here, each, options)
     try:
-        part = Part(each.shard, each.start, task.bounds)
+        part = Part(str(each), each.start, task.bounds)
         return await part.read(reader, agree, fail_on_data_loss=options.fail_on_data_loss)
     finally:
         await reader.aclose()
@@ -129,7 +137,7 @@ async def _read_part(
 async def _reader(here: Access, each: ShardRead, options: ReadOptions) -> ShardReader:
     return ShardReader(
         await here.client(options.aws),
-        options.stream,
+        each.stream,
         each.shard,
         each.start,
         settings=options.reading,
@@ -146,11 +154,11 @@ def read_shards(task: ShardTask, options: ReadOptions) -> Iterator[Any]:
         try:
             while True:
                 fetched = here.run(reader.fetch())
-                if fetched.data_expired and options.fail_on_data_loss:
-                    raise DataLossError(f"{each.shard} is gone before it was read")
+                if fetched.data_expired:
+                    lost(f"{each} is gone before it was read", fail=options.fail_on_data_loss)
                 kept = wanted(fetched.records, bounds, 0, 0)
                 if kept:
-                    yield row_batch(raw_batch(kept), task.stream, each.shard, options)
+                    yield row_batch(raw_batch(kept), each.name, each.shard, options)
                 if fetched.ended or is_caught_up(fetched) or len(kept) < len(fetched.records):
                     break
         finally:

@@ -23,8 +23,8 @@ def refused(options: dict[str, str | None], *, streaming: bool = True) -> str:
 
 
 def test_a_stream_begins_at_its_newest_records_and_a_batch_at_the_oldest() -> None:
-    assert read_options(GIVEN, streaming=True).starting == Starting(latest=True)
-    assert read_options({"stream": "flights"}, streaming=False).starting == Starting()
+    assert read_options(GIVEN, streaming=True).streams == {"flights": Starting(latest=True)}
+    assert read_options({"stream": "flights"}, streaming=False).streams == {"flights": Starting()}
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,7 @@ def test_a_stream_begins_at_its_newest_records_and_a_batch_at_the_oldest() -> No
         ("earliest", Starting()),
         ("LATEST", Starting(latest=True)),
         ("1700000000000", Starting(everywhere=at_timestamp(1_700_000_000_000))),
+        ('{"flights": "earliest"}', Starting()),
         ("AT_TIMESTAMP:17", Starting(everywhere=at_timestamp(17))),
         ("2023-11-14T23:13:20+01:00", Starting(everywhere=at_timestamp(1_700_000_000_000))),
         (
@@ -44,13 +45,36 @@ def test_a_stream_begins_at_its_newest_records_and_a_batch_at_the_oldest() -> No
 )
 def test_starting_positions(text: str, starting: Starting) -> None:
     options = read_options({**GIVEN, "startingPosition": text}, streaming=True)
-    assert options.starting == starting
+    assert options.streams == {"flights": starting}
+
+
+def test_each_of_several_streams_may_begin_elsewhere() -> None:
+    arn = "arn:aws:kinesis:eu-central-1:1:stream/weather"
+    several = {**GIVEN, "stream": f"flights, {arn}"}
+    options = read_options({**several, "startingPosition": "17"}, streaming=True)
+    assert options.streams == dict.fromkeys(("flights", arn), Starting(everywhere=at_timestamp(17)))
+    given = '{"weather": {"a": "AFTER:12"}, "flights": "latest"}'
+    options = read_options({**several, "startingPosition": given}, streaming=True)
+    assert options.streams == {
+        arn: Starting(shards=(("a", Checkpoint("12")),)),
+        "flights": Starting(latest=True),
+    }
 
 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
         ({"stream": None}, "option stream is missing: give the stream's name, or its ARN"),
+        (
+            {"stream": "a,arn:aws:kinesis:x:1:stream/a"},
+            "has two streams of the same name: read one",
+        ),
+        ({"stream": "a,arn:aws:sqs:x:1:b"}, "is no ARN of a stream"),
+        (
+            {"stream": "a,b", "startingPosition": '{"a": "latest"}'},
+            'must say of a, b where each begins, as {"a": "earliest", ...}, and names a',
+        ),
+        ({"stream": "a,b", "startingPosition": '{"a": "12:00", "b": "latest"}'}, "not '12:00'"),
         ({"store": None}, "option store is missing: a stream keeps there"),
         (
             {"store": "memory://x"},
