@@ -35,6 +35,10 @@ class Source(Protocol):
     def commit_timeout_s(self) -> float:
         """For how long a last commit is tried again."""
 
+    @property
+    def commits_at_rest(self) -> bool:
+        """Whether a commit costs no request of its own: then it is made whenever all of a partition is finished."""
+
     async def begin(self, listener: Listener) -> None:
         """Join the group; partitions come from the next poll on."""
 

@@ -46,6 +46,11 @@ class TopicSource(Consumer):
         return self.config.auto_offset_reset != "earliest"
 
     @property
+    def commits_at_rest(self) -> bool:
+        """Say no: each commit is a request."""
+        return False
+
+    @property
     def commit_timeout_s(self) -> float:
         """For how long a last commit is tried again."""
         return self.config.request_timeout_ms / 1000

@@ -46,6 +46,8 @@ POLL_MS: Final = 1_000
 CLOSE_TIMEOUT_S: Final = 10.0
 COMMIT_AGAIN_S: Final = 0.2
 """The pause before a transaction is made again while a partition waits to go."""
+AT_REST_S: Final = 0.02
+"""How long it is waited for other partitions to be at rest, too, so that many are committed at once."""
 NOT_OURS: Final = frozenset(
     {
         ErrorCode.UNKNOWN_MEMBER_ID,
@@ -100,6 +102,8 @@ class Worker:
         self._committed: dict[TopicPartition, int] = {}
         self._ended = asyncio.Event()
         """Something came to an end: a handler, or the wait for one."""
+        self._at_rest_now = asyncio.Event()
+        """All of a partition is finished."""
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._committing = asyncio.Lock()
         self._handovers = Handovers()
@@ -279,6 +283,8 @@ class Worker:
             self._start()
         else:
             self._pauses.make_room(name)
+            if self._source.commits_at_rest and not self._scheduler.unfinished([name]):
+                self._at_rest_now.set()
 
     # Positions
 
@@ -290,10 +296,17 @@ class Worker:
             if self._transactor is not None and soon:
                 await self._transactor.wait(self.settings.transaction_ms / 1000)
             else:
-                await asyncio.sleep(self.settings.commit_interval_s)
+                await self._time_to_commit()
             error = await self._commit(None)
             if isinstance(error, FatalTransactionError):
                 raise error
+
+    async def _time_to_commit(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.settings.commit_interval_s):
+                await self._at_rest_now.wait()
+                await asyncio.sleep(AT_REST_S)
+        self._at_rest_now.clear()
 
     async def _commit(self, partitions: Collection[TopicPartition] | None) -> HeadraceError | None:
         """Commit how far partitions (None: all) are finished; return why they could not be, if so."""

@@ -90,6 +90,35 @@ def test_a_worker_that_stops_gives_its_shards_to_others_at_once(aws: FakeAws) ->
     asyncio.run(story())
 
 
+def test_what_is_finished_in_a_quiet_moment_would_not_come_again_after_a_kill(aws: FakeAws) -> None:
+    async def story() -> None:
+        store = MemoryLeaseStore()
+        streams = quick(aws, "orders", leases=store, lease_duration_ms=30_000)
+        app = headrace.App(group="billing", commit_interval_s=100)
+        handled: list[str] = []
+
+        @app.worker(streams)
+        async def bill(order: str) -> None:
+            handled.append(order)
+
+        service = app.service()
+        running = asyncio.create_task(service.run())
+        for number in range(7):
+            aws.kinesis.put("orders", b"%d" % number)
+        async with asyncio.timeout(WAIT_S):
+            while len(handled) < 7 or not await is_written(store):  # noqa: ASYNC110 - it tells nobody
+                await asyncio.sleep(0.02)
+        service.stop()
+        await running
+
+    async def is_written(store: MemoryLeaseStore) -> bool:
+        last = aws.kinesis.records("orders")[-1].sequence_number
+        leases = [lease for key in await store.streams() for lease in await store.leases(*key)]
+        return [lease.checkpoint.position for lease in leases] == [last]
+
+    asyncio.run(story())
+
+
 def test_a_process_that_was_halted_for_longer_than_a_lease_stops_itself(aws: FakeAws) -> None:
     """The loop is blocked; what would be handled next belongs to somebody else by then."""
 

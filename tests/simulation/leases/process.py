@@ -206,7 +206,12 @@ class Reader:
         process = self.process
         if index:
             checkpoint = Checkpoint(self.shard.sequence_number(index - 1))
-            process.perform(process.core.advance(self.lease.key, checkpoint, process.now_ms))
+            in_flight = process.story.chance.random() < 0.5
+            process.perform(
+                process.core.advance(
+                    self.lease.key, checkpoint, process.now_ms, in_flight=in_flight
+                )
+            )
         if self.is_draining:
             self._drained()
         else:

@@ -38,7 +38,9 @@ class Held:
     write_ms: int
     """Before that nothing is written: the store did not answer."""
     checkpoint_ms: int
-    """Before that no checkpoint is written: there was a write just now."""
+    """Before that no checkpoint is written, as there was one just now; at a quiet moment half of its time earlier."""
+    patient_ms: int
+    """Until then it is waited for what was begun with the first that is finished: it may be soon, too."""
     progressed_ms: int
     """When a fetch was completed last."""
     rated_ms: int
@@ -50,6 +52,8 @@ class Held:
     """Why it goes, from `DRAINING` on."""
     drained_by_ms: int | None = None
     """When draining is over in any case."""
+    is_quiet: bool = False
+    """Whether all is finished that was begun, so that a checkpoint just now leaves nothing to be handled again."""
     is_busy: bool = False
     """Whether a write is under way; there is never a second one."""
     is_told: bool = False
@@ -76,6 +80,7 @@ class Held:
             checkpoint_ms=now_ms,
             progressed_ms=now_ms,
             rated_ms=now_ms,
+            patient_ms=now_ms,
             # An earlier attempt to take the lease may come late, and raise the beat by one.
             beat=lease.beat + 1,
         )
@@ -84,10 +89,15 @@ class Held:
         """Whether records may be handled."""
         return now_ms < self.deadline_ms and self.phase in {Phase.READING, Phase.DRAINING}
 
-    def advance(self, checkpoint: Checkpoint) -> None:
+    def advance(
+        self, checkpoint: Checkpoint, now_ms: int, settings: LeaseSettings, *, in_flight: bool
+    ) -> None:
         """Take how far the shard is finished; it never goes back."""
         if self.finished.is_before(checkpoint):
+            if not self.has_news:
+                self.patient_ms = now_ms + settings.checkpoint_ms // 2
             self.finished = checkpoint
+        self.is_quiet = not in_flight
 
     @property
     def has_news(self) -> bool:
@@ -98,7 +108,7 @@ class Held:
         """Return when something is due."""
         due = self.deadline_ms
         if not self.is_busy:
-            due = min(due, self._write_due_ms())
+            due = min(due, self._write_due_ms(settings))
         if self.phase is Phase.DRAINING and self.drained_by_ms is not None:
             due = min(due, self.drained_by_ms)
         if self.phase is Phase.ENDING and self.retry_ms is not None:
@@ -128,15 +138,19 @@ class Held:
             self.bytes_per_s, self.rated_ms = self.lease.bytes_per_s, now_ms
         self.bytes += size_bytes
 
-    def _write_due_ms(self) -> int:
+    def _write_due_ms(self, settings: LeaseSettings) -> int:
         if self.phase is Phase.GIVING:
             return self.write_ms
-        due_ms = min(self.renew_ms, self.checkpoint_ms) if self.has_news else self.renew_ms
+        due_ms = self.renew_ms
+        if self.has_news:
+            early_ms = self.checkpoint_ms - settings.checkpoint_ms // 2
+            late_ms = max(self.checkpoint_ms, self.patient_ms)
+            due_ms = min(due_ms, early_ms if self.is_quiet else late_ms)
         return max(due_ms, self.write_ms)
 
     def write(self, now_ms: int, settings: LeaseSettings) -> Renew | Give | None:
         """Return the write that is due."""
-        if self.is_busy or now_ms < self._write_due_ms():
+        if self.is_busy or now_ms < self._write_due_ms(settings):
             return None
         self.is_busy = True
         if self.phase is Phase.GIVING:
@@ -144,6 +158,8 @@ class Held:
             return Give(self.lease.key, self.lease.epoch, to, self.finished)
         self._average(now_ms, settings)
         checkpoint = self.finished if self.has_news else None
+        if checkpoint is not None:  # one that came early has the next one wait longer
+            self.checkpoint_ms = max(self.checkpoint_ms, now_ms) + settings.checkpoint_ms
         self.beat += 1
         return Renew(self.lease.key, self.lease.epoch, self.beat, checkpoint, self.bytes_per_s)
 
@@ -155,12 +171,13 @@ class Held:
             self.deadline_ms, sent_ms + settings.duration_ms - settings.margin_ms
         )
         self.renew_ms = sent_ms + settings.renew_ms
-        self.checkpoint_ms = sent_ms + settings.checkpoint_ms
 
     def is_unanswered(self, retry_ms: int) -> None:
         """Take that the store did not answer: whether it is still held is not known before `deadline_ms`."""
         self.is_busy = False
         self.write_ms = retry_ms
+        self.checkpoint_ms = min(self.checkpoint_ms, retry_ms)
+        self.patient_ms = min(self.patient_ms, retry_ms)
 
     def _average(self, now_ms: int, settings: LeaseSettings) -> None:
         took_ms = now_ms - self.rated_ms

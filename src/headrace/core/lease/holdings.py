@@ -118,12 +118,14 @@ class Holdings:
 
     # What readers say
 
-    def advance(self, key: LeaseKey, checkpoint: Checkpoint, now_ms: int) -> list[Action]:
+    def advance(
+        self, key: LeaseKey, checkpoint: Checkpoint, now_ms: int, *, in_flight: bool
+    ) -> list[Action]:
         """Take how far a shard is finished."""
         held = self._held.get(key)
         if held is None or held.phase not in {Phase.READING, Phase.DRAINING}:
             return []
-        held.advance(checkpoint)
+        held.advance(checkpoint, now_ms, self._settings, in_flight=in_flight)
         return self.step(held, now_ms)
 
     def progressed(self, key: LeaseKey, now_ms: int, size_bytes: int) -> None:
@@ -138,7 +140,7 @@ class Holdings:
         if held is None or held.phase is not Phase.DRAINING:
             return []
         if checkpoint is not None:
-            held.advance(checkpoint)
+            held.advance(checkpoint, now_ms, self._settings, in_flight=False)
         held.phase = Phase.GIVING
         return self.step(held, now_ms)
 

@@ -151,13 +151,22 @@ class LeaseCore:
 
     # What readers say
 
-    def advance(self, key: LeaseKey, checkpoint: Checkpoint, now_ms: int) -> list[Action]:
-        """Take how far a shard is finished: all before it is, too. What is behind an earlier call does nothing."""
+    def advance(
+        self, key: LeaseKey, checkpoint: Checkpoint, now_ms: int, *, in_flight: bool = False
+    ) -> list[Action]:
+        """Take how far a shard is finished: all before it is, too. What is behind an earlier call does nothing.
+
+        Args:
+            key: The shard.
+            checkpoint: How far.
+            now_ms: The time.
+            in_flight: Whether something behind it has been begun; if not, it is a good moment to write it.
+        """
         if checkpoint.is_end:
             raise ValueError(
                 "a shard comes to its end by on_ended: its children are to be known first"
             )
-        return self._holdings.advance(key, checkpoint, now_ms)
+        return self._holdings.advance(key, checkpoint, now_ms, in_flight=in_flight)
 
     def progressed(self, key: LeaseKey, now_ms: int, size_bytes: int = 0) -> None:
         """Take note of a completed fetch; also to be called while fetching waits on purpose."""

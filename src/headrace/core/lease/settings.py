@@ -26,7 +26,8 @@ class LeaseSettings:
         asking_ms: The same while another member is asked for a lease: nobody reads the shard between hand-over and
             the next scan.
         list_ms: How often the shards of a stream are listed; besides, whenever a shard ends.
-        checkpoint_ms: How often a checkpoint of a shard is written at most.
+        checkpoint_ms: How often a checkpoint of a shard is written at most, on average; one that leaves nothing to be
+            handled again, as all is finished that was begun, may be written half of it earlier.
         retry_ms: How long to wait, on average, after a store did not answer.
         call_timeout_ms: How long a store has to answer; after that the outcome is not known.
         handover_timeout_ms: How long a shard that another member asks for may take to finish what it has begun.
@@ -64,6 +65,11 @@ class LeaseSettings:
         for name, value in times.items():
             if value < 1:
                 raise ConfigError(f"{name} is {value}: it has to be 1 or more")
+        if 2 * self.checkpoint_ms > self.duration_ms:
+            raise ConfigError(
+                f"checkpoint_ms={self.checkpoint_ms} is too much for leases of duration_ms={self.duration_ms}, which "
+                "are renewed with every checkpoint: it has to be half of it at most"
+            )
         if self.renew_ms + self.call_timeout_ms + self.margin_ms >= self.duration_ms:
             raise ConfigError(
                 f"a lease of duration_ms={self.duration_ms} ends before a renewal can be repeated: "

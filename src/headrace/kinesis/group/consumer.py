@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from headrace.core.lease.actions import Why
 from headrace.core.lease.lease import Lease, LeaseKey
 from headrace.errors import ConfigError, HeadraceError, LeaseLostError
+from headrace.kinesis.client.backoff import FIRST_CONTACT_MS
 from headrace.kinesis.client.settings import open_client
 from headrace.kinesis.group.beginnings import lease_settings, opened_store
 from headrace.kinesis.group.member import Member
@@ -93,6 +94,7 @@ class StreamConsumer:
 
     begins_late = False
     commit_timeout_s = 0.0
+    commits_at_rest = True
 
     async def begin(self, listener: Listener) -> None:
         """Connect, and become a member.
@@ -106,9 +108,8 @@ class StreamConsumer:
         streams = self._streams
         client = await self._stack.enter_async_context(open_client(streams.aws, "kinesis"))
         listers = [StreamShards(client, name) for name in streams.names]
-        found = [
-            await lister.describe() for lister in listers
-        ]  # one that fails leaves none under way
+        # One that fails leaves none under way.
+        found = [await each.describe(connect_within_ms=FIRST_CONTACT_MS) for each in listers]
         self._names = {each.stream: each.name for each in found}
         if len(set(self._names.values())) < len(found):
             raise ConfigError(
@@ -230,8 +231,8 @@ class StreamConsumer:
                 await self._member.checkpoint(shard.key, checkpoint)
                 shard.finish(position)
             else:
-                self._member.advance(shard.key, checkpoint)
                 shard.finish(position)
+                self._member.advance(shard.key, checkpoint, in_flight=shard.in_flight)
                 self._look_for_end(shard)
             self._balance(shard)
             self._news.set()

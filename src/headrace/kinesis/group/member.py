@@ -171,9 +171,15 @@ class Member:
         """Begin to share the shards."""
         self._wake()
 
-    def advance(self, key: LeaseKey, checkpoint: Checkpoint) -> None:
-        """Take how far a shard is finished, with all before it; it is written within a second or so."""
-        self._perform(self._core.advance(key, checkpoint, self._clock()))
+    def advance(self, key: LeaseKey, checkpoint: Checkpoint, *, in_flight: bool = False) -> None:
+        """Take how far a shard is finished, with all before it; it is written within a second or so.
+
+        Args:
+            key: The shard.
+            checkpoint: How far.
+            in_flight: Whether something behind it has been begun; if not, it is written soon.
+        """
+        self._perform(self._core.advance(key, checkpoint, self._clock(), in_flight=in_flight))
 
     async def checkpoint(self, key: LeaseKey, checkpoint: Checkpoint) -> None:
         """As `advance`, and wait until it is written.

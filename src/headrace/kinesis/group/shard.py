@@ -95,6 +95,11 @@ class Shard:
         return not (self._waiting or self.paused or self.is_full)
 
     @property
+    def in_flight(self) -> bool:
+        """Whether something was handed out that is not finished."""
+        return bool(self._handed)
+
+    @property
     def is_over(self) -> bool:
         """Whether the shard has ended and all of it was handed out."""
         return self.end is not None and not self._waiting

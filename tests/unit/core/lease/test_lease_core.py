@@ -30,6 +30,7 @@ from headrace.core.lease.lease import HashRange, Lease, LeaseKey
 from headrace.core.lease.machine import LeaseCore
 from headrace.core.lease.settings import LeaseSettings
 from headrace.core.lease.view import StreamView
+from headrace.errors import ConfigError
 
 STREAM = "s@1"
 BEGAN_MS = -1_000_000  # a monotonic clock may begin anywhere
@@ -151,17 +152,53 @@ def test_a_checkpoint_is_written_once_a_second_and_renews() -> None:
     (first,) = bench.core.advance(A, Checkpoint("9"), bench.now_ms)
     assert isinstance(first, Renew)
     bench.reply(first, renewed(lease, first))
-    assert (
-        bench.core.advance(A, Checkpoint("9"), bench.now_ms) == []
-    )  # as before: no write, no error
-    assert bench.core.advance(A, Checkpoint("10"), bench.now_ms) == []  # too soon
-    assert bench.core.advance(A, Checkpoint("8"), bench.now_ms) == []  # nothing goes back
-    (second,) = of(bench.wait(1000), Renew)
-    assert isinstance(second, Renew)
+    for position in ("9", "10", "8"):  # as before: no write, no error; too soon; nothing goes back
+        actions = bench.core.advance(A, Checkpoint(position), bench.now_ms, in_flight=True)
+        assert actions == []
+    assert not of(bench.wait(999), Renew)
+    (second,) = of(bench.wait(1), Renew)
     assert second.checkpoint == Checkpoint("10")
     bench.reply(second, renewed(lease, second))
     assert not of(bench.wait(9999), Renew)
     assert of(bench.wait(1), Renew)
+
+
+def test_a_checkpoint_waits_for_what_is_in_flight_and_is_written_when_nothing_is() -> None:
+    bench, _ = holder()
+    assert bench.core.advance(A, Checkpoint("1"), bench.now_ms, in_flight=True) == []
+    bench.now_ms += 100
+    assert bench.core.advance(A, Checkpoint("2"), bench.now_ms, in_flight=True) == []
+    (write,) = bench.core.advance(A, Checkpoint("3"), bench.now_ms)
+    assert write.checkpoint == Checkpoint("3")
+
+
+def test_what_is_in_flight_is_not_waited_for_longer_than_half_of_a_checkpoints_time() -> None:
+    bench, _ = holder()
+    assert bench.core.advance(A, Checkpoint("1"), bench.now_ms, in_flight=True) == []
+    assert not of(bench.wait(499), Renew)
+    (write,) = of(bench.wait(1), Renew)
+    assert write.checkpoint == Checkpoint("1")
+
+
+def test_checkpoints_at_quiet_moments_are_not_more_than_others() -> None:
+    bench, lease = holder()
+    writes, began_ms = 0, bench.now_ms
+    for number in range(1, 101):
+        actions = [
+            *bench.core.advance(A, Checkpoint(str(number)), bench.now_ms),
+            *bench.wait(200),  # five quiet moments a second
+        ]
+        for write in of(actions, Renew):
+            writes += 1
+            lease = renewed(lease, write)
+            bench.reply(write, lease)
+    assert bench.now_ms - began_ms == 20_000
+    assert 19 <= writes <= 21
+
+
+def test_checkpoints_cannot_be_as_rare_as_renewals_have_to_be() -> None:
+    with pytest.raises(ConfigError, match=r"checkpoint_ms=15001 is too much .*half of it"):
+        LeaseSettings(checkpoint_ms=15_001)
 
 
 def test_every_write_of_a_holder_has_a_higher_number_than_those_before() -> None:
