@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headrace.kinesis.client.settings import AwsClient, AwsSettings
     from headrace.kinesis.leases.administration import Watched
     from headrace.kinesis.leases.store import LeaseStore
-    from headrace.kinesis.reading.shards import StreamShards
+    from headrace.kinesis.reading.shards import StreamDescription, StreamShards
 
 T = TypeVar("T")
 
@@ -171,7 +171,14 @@ def name_of(stream: str) -> str:
 
 async def is_stream_of_leases(shards: StreamShards, stream: str) -> bool:
     """Whether a stream is still the one that leases are of: not one that was created anew under the name."""
-    return (await shards.describe(within_ms=0)).stream == stream
+    return (await described(shards)).stream == stream
+
+
+async def described(shards: StreamShards) -> StreamDescription:
+    """Return what a stream is; a command waits neither for one that is being created nor long for a server."""
+    from headrace.kinesis.client.backoff import FIRST_CONTACT_MS  # noqa: PLC0415 - not for `--help`
+
+    return await shards.describe(within_ms=0, connect_within_ms=FIRST_CONTACT_MS)
 
 
 def check_nobody_lives(group: str, watch: Watched, doing: str) -> None:

@@ -12,6 +12,7 @@ from headrace.cli._kinesis import (
     check_answerable,
     check_nobody_lives,
     confirmed,
+    described,
     finished,
     kinesis_options,
     now_ms,
@@ -100,7 +101,7 @@ async def _stream(place: Place, stream: str) -> tuple[StreamDescription, list[Sh
 
     async with place.client() as client:
         shards = StreamShards(client, stream)
-        return await shards.describe(within_ms=0), await shards.list_shards()
+        return await described(shards), await shards.list_shards()
 
 
 async def _stopped(

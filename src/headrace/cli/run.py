@@ -9,18 +9,22 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from headrace.cli._output import INTERRUPTED, fail, say
+from headrace.cli._output import fail, guarded, say
 
 if TYPE_CHECKING:
     from headrace.workers.app import App
 
 LOOK_EVERY_S: Final = 0.5
 FAILED: Final = 1
+MISCONFIGURED: Final = 2
+TALKATIVE: Final = ("aiobotocore", "botocore")
+"""Libraries whose news are for those who look for faults in them."""
 
 
 @click.command()
@@ -42,29 +46,26 @@ FAILED: Final = 1
     show_default=True,
     help="Least level of a line of the log.",
 )
+@guarded
 def run(target: str, directory: Path, log_level: str, *, reload: bool) -> None:
     """Run the workers of an app: APP is a `headrace.App` in MODULE.
 
     SIGTERM and Ctrl-C let handlers finish, within the app's bound, and commit; a second signal does not wait. Exit
-    codes: 0 stopped as asked, 1 a worker failed, 2 there is no such app.
+    codes: 0 stopped as asked, 1 a worker failed, 2 there is no such app, or its settings cannot be used.
     """
     if reload:
         sys.exit(_Reloader(target, directory, log_level).run())
-    logging.basicConfig(
-        level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    _log_to_terminal(log_level.upper())
     app = _load(target, directory)
-    from headrace.errors import ConfigError, HeadraceError  # noqa: PLC0415 - not for `--help`
-
     say(f"running {target}, pid {os.getpid()}; Ctrl-C stops it in order")
-    try:
-        app.run()
-    except ConfigError as error:
-        raise click.UsageError(str(error)) from None
-    except HeadraceError as error:
-        fail(str(error))
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+    app.run()
+
+
+def _log_to_terminal(level: str) -> None:
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if level != "DEBUG":
+        for name in TALKATIVE:
+            logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLevelName(level)))
 
 
 def _load(target: str, directory: Path) -> App:
@@ -73,7 +74,8 @@ def _load(target: str, directory: Path) -> App:
     Raises:
         UsageError: There is none of that name.
     """
-    from headrace.workers.app import App  # noqa: PLC0415 - not for `--help`
+    from headrace.errors import ConfigError  # noqa: PLC0415 - not for `--help`
+    from headrace.workers.app import App  # noqa: PLC0415 - as above
 
     module_name, separator, attribute = target.partition(":")
     if not separator or not module_name or not attribute:
@@ -85,11 +87,26 @@ def _load(target: str, directory: Path) -> App:
         if error.name is None or not module_name.startswith(error.name):
             raise  # the module is there, and what it imports is not
         raise click.UsageError(f"no module {module_name!r} below {directory.absolute()}") from None
+    except ConfigError as error:
+        fail(f"{_where(error, directory)}: {error}", MISCONFIGURED)
     app = getattr(module, attribute, None)
     if not isinstance(app, App):
         what = "nothing" if app is None else type(app).__name__
         raise click.UsageError(f"{target} is {what}, and a headrace.App is wanted")
     return app
+
+
+def _where(error: Exception, directory: Path) -> str:
+    """Return the innermost line of the program's own that an error came by."""
+    frames = traceback.extract_tb(error.__traceback__)
+    inside, ours = directory.absolute(), Path(__file__).parents[1]
+    paths = [(Path(each.filename), each) for each in frames]
+    own = [
+        each
+        for path, each in paths
+        if path.is_relative_to(inside) and not path.is_relative_to(ours)
+    ]
+    return f"{own[-1].filename}, line {own[-1].lineno}" if own else "the app"
 
 
 class _Reloader:

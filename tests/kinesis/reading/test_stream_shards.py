@@ -155,9 +155,11 @@ def test_where_nobody_answers_the_endpoint_is_to_be_checked() -> None:
         async with lab() as it:
             nobody = it.settings(endpoint_url="http://127.0.0.1:1")
             async with open_client(nobody, "kinesis") as client:
-                with pytest.raises(
-                    KinesisError, match="no answer: check region, endpoint_url and the network"
-                ):
+                said = (
+                    r"describing stream orders: no answer from http://127\.0\.0\.1:1 in region \S+: "
+                    "check region, endpoint_url and the network"
+                )
+                with pytest.raises(KinesisError, match=said):
                     await StreamShards(client, "orders", timing=it.timing).describe()
 
     asyncio.run(story())

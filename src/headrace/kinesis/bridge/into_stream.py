@@ -23,6 +23,7 @@ from headrace.errors import (
 )
 from headrace.kinesis.bridge.names import StreamPlace, check_topic
 from headrace.kinesis.bridge.shard_copy import Progress
+from headrace.kinesis.client.backoff import FIRST_CONTACT_MS
 from headrace.kinesis.client.settings import open_client
 from headrace.kinesis.producing.delivery import Delivery
 from headrace.kinesis.producing.producer import Producer
@@ -98,7 +99,9 @@ class IntoStreamBridge:
             **plan.properties,
         )
         async with open_client(plan.destination.aws, "kinesis") as client:
-            await StreamShards(client, plan.destination.stream).describe()
+            await StreamShards(client, plan.destination.stream).describe(
+                connect_within_ms=FIRST_CONTACT_MS
+            )
             shared = replace(plan.destination.aws, clients={"kinesis": client})
             async with Producer(shared, settings=plan.producing) as producer, consumer:
                 await self._copy_all(consumer, producer, stopping)

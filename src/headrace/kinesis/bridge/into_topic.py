@@ -19,6 +19,7 @@ from headrace.errors import ConfigError, ProducerFencedError
 from headrace.kinesis.bridge.names import StreamPlace, check_topic
 from headrace.kinesis.bridge.positions import Positions
 from headrace.kinesis.bridge.shard_copy import Destination, Progress, ShardCopy
+from headrace.kinesis.client.backoff import FIRST_CONTACT_MS
 from headrace.kinesis.client.settings import AwsClient, open_client
 from headrace.kinesis.group.member import Member
 from headrace.kinesis.leases.opening import open_store
@@ -107,7 +108,7 @@ class IntoTopicBridge:
         async with AsyncExitStack() as stack:
             self._client = await stack.enter_async_context(open_client(plan.source.aws, "kinesis"))
             shards = StreamShards(self._client, plan.source.stream)
-            stream = await shards.describe()
+            stream = await shards.describe(connect_within_ms=FIRST_CONTACT_MS)
             positions = await self._open_positions(stack)
             store = open_store(plan.leases or f"memory://{uuid.uuid4().hex}", plan.source.aws)
             await store.open()

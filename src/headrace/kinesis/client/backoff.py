@@ -8,11 +8,13 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, TypeVar
 
-from headrace.kinesis.client.errors import Verdict, explained, of_aws, verdict
+from headrace.kinesis.client.errors import Verdict, explained, is_unreachable, of_aws, verdict
 from headrace.kinesis.client.settings import AwsClient
 
 _Answer = TypeVar("_Answer")
 
+FIRST_CONTACT_MS: Final = 3_000
+"""For how long it is tried to reach a server that has never answered: more likely than an outage is a wrong address."""
 REPEATABLE: Final = frozenset({Verdict.THROTTLED, Verdict.REPEAT, Verdict.IN_USE})
 
 
@@ -76,6 +78,7 @@ async def repeated(
     timing: Timing,
     *,
     within_ms: int = 30_000,
+    connect_within_ms: int | None = None,
     stream: str = "",
 ) -> _Answer:
     """Call AWS until it answers, as long as repeating helps.
@@ -86,6 +89,7 @@ async def repeated(
         client: Whose region is told in messages.
         timing: In which pauses pass.
         within_ms: After this the last failure is raised.
+        connect_within_ms: After this it is raised where there is no connection; None is as long as for all else.
         stream: Which stream it is about, if a missing resource can only be that.
 
     Raises:
@@ -94,7 +98,7 @@ async def repeated(
         KinesisError: It was refused, or there was no answer in time.
     """
     backoff = Backoff(timing.random)
-    give_up_ms = timing.now_ms() + within_ms
+    begun_ms = timing.now_ms()
     while True:
         try:
             return await call()
@@ -102,12 +106,31 @@ async def repeated(
             if not of_aws(error):
                 raise
             delay_ms = backoff.next_ms()
-            if verdict(error) not in REPEATABLE or timing.now_ms() + delay_ms > give_up_ms:
-                raise explained(error, doing, stream=stream, region=region_of(client)) from error
+            limit_ms = within_ms
+            if connect_within_ms is not None and is_unreachable(error):
+                limit_ms = connect_within_ms
+            late = timing.now_ms() + delay_ms > begun_ms + limit_ms
+            if late or verdict(error) not in REPEATABLE:
+                raise explained(
+                    error,
+                    doing,
+                    stream=stream,
+                    region=region_of(client),
+                    endpoint=endpoint_of(client),
+                ) from error
         await timing.sleep_ms(delay_ms)
 
 
 def region_of(client: AwsClient) -> str:
     """Return the region of a client; empty where a fake has none."""
-    region = getattr(getattr(client, "meta", None), "region_name", None)
-    return region if isinstance(region, str) else ""
+    return _said_by(client, "region_name")
+
+
+def endpoint_of(client: AwsClient) -> str:
+    """Return the address of a client's server; empty where a fake has none."""
+    return _said_by(client, "endpoint_url")
+
+
+def _said_by(client: AwsClient, name: str) -> str:
+    said = getattr(getattr(client, "meta", None), name, None)
+    return said if isinstance(said, str) else ""

@@ -53,6 +53,11 @@ _NO_ANSWER: Final = frozenset(
     {"HTTPClientError", "ConnectionError", "ClientError", "ParserError", "OSError", "TimeoutError"}
 )
 
+# What they raise when there was not even a connection.
+_NO_CONNECTION: Final = frozenset(
+    {"EndpointConnectionError", "ConnectTimeoutError", "ProxyConnectionError", "SSLError"}
+)
+
 # Temporary credentials could not be renewed just now; where they never could be had, it is said how after a while.
 _TRANSIENT: Final = frozenset({"CredentialRetrievalError", "MetadataRetrievalError"})
 
@@ -100,6 +105,11 @@ def of_aws(error: BaseException) -> bool:
     )
 
 
+def is_unreachable(error: BaseException) -> bool:
+    """Whether there was no connection to the server."""
+    return any(base.__name__ in _NO_CONNECTION for base in type(error).__mro__)
+
+
 def error_code(error: BaseException) -> str:
     """Return what AWS calls the failure, as `ResourceNotFoundException`; empty if AWS did not answer."""
     response = getattr(error, "response", None)
@@ -134,7 +144,7 @@ def verdict(error: BaseException) -> Verdict:
 
 
 def explained(
-    error: BaseException, doing: str, *, stream: str = "", region: str = ""
+    error: BaseException, doing: str, *, stream: str = "", region: str = "", endpoint: str = ""
 ) -> HeadraceError:
     """Return a failure as an error of ours: what was being done, what went wrong, what to do.
 
@@ -143,6 +153,7 @@ def explained(
         doing: As `reading shard shardId-000000000001 of orders`.
         stream: Which stream it is about, if a missing resource can only be that.
         region: Where it was looked for.
+        endpoint: The server that was asked.
     """
     if isinstance(error, HeadraceError):
         return error
@@ -156,7 +167,13 @@ def explained(
     setting = _wrong_setting(error, code, said)
     if setting:
         return ConfigError(f"{doing}: {setting}")
-    return KinesisError(f"{doing}: {_refusal(error, code, said)}")
+    if verdict(error) is Verdict.REPEAT and not code:
+        asked = f" from {endpoint}" if endpoint else ""
+        where = f" in region {region}" if region else ""
+        return KinesisError(
+            f"{doing}: no answer{asked}{where}: check region, endpoint_url and the network ({said})"
+        )
+    return KinesisError(f"{doing}: {_refusal(code, said)}")
 
 
 def _wrong_setting(error: BaseException, code: str, said: str) -> str:
@@ -170,13 +187,11 @@ def _wrong_setting(error: BaseException, code: str, said: str) -> str:
     return ""
 
 
-def _refusal(error: BaseException, code: str, said: str) -> str:
+def _refusal(code: str, said: str) -> str:
     if code.startswith("AccessDenied"):
         return f"the credentials do not allow it: give their user or role the permission ({said})"
     if code.startswith("KMS"):
         return f"the key that encrypts the stream cannot be used: check its policy and state ({code}: {said})"
-    if verdict(error) is Verdict.REPEAT and not code:
-        return f"no answer: check region, endpoint_url and the network ({said})"
     return f"{code}: {said}" if code else said
 
 

@@ -94,7 +94,6 @@ class StreamConsumer:
 
     begins_late = False
     commit_timeout_s = 0.0
-    commits_at_rest = True
 
     async def begin(self, listener: Listener) -> None:
         """Connect, and become a member.
@@ -231,8 +230,8 @@ class StreamConsumer:
                 await self._member.checkpoint(shard.key, checkpoint)
                 shard.finish(position)
             else:
+                self._member.advance(shard.key, checkpoint)
                 shard.finish(position)
-                self._member.advance(shard.key, checkpoint, in_flight=shard.in_flight)
                 self._look_for_end(shard)
             self._balance(shard)
             self._news.set()

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 from headrace.errors import ConfigError, HeadraceError, LeaseStoreError
+from headrace.kinesis.client.backoff import endpoint_of, region_of
 from headrace.kinesis.client.errors import Verdict, error_code, explained, of_aws, verdict
 from headrace.kinesis.client.settings import AwsClient
 
@@ -95,7 +96,8 @@ class DynamoCalls:
         doing = f"{operation} on the table {self.table} of leases"
         if isinstance(error, TimeoutError):
             return LeaseStoreError(f"{doing}: no answer within {self._timeout_s:g} s")
-        return explained(error, doing)
+        region, endpoint = region_of(self._client), endpoint_of(self._client)
+        return explained(error, doing, region=region, endpoint=endpoint)
 
 
 def as_configuration(error: LeaseStoreError) -> HeadraceError:

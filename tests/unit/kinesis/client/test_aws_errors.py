@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -180,3 +181,30 @@ def test_pauses_grow_and_are_spread() -> None:
     assert [backoff.next_ms() for _ in range(3)] == [100, 0, 150]
     backoff.reset()
     assert backoff.next_ms() == 100
+
+
+@pytest.mark.parametrize(
+    ("error", "most_ms"),
+    [
+        (boto.EndpointConnectionError(endpoint_url="http://x"), 3_000),
+        (boto.ConnectTimeoutError(endpoint_url="http://x"), 3_000),
+        (boto.ReadTimeoutError(endpoint_url="http://x"), 30_000),
+        (refusal("InternalFailure", status=500), 30_000),
+    ],
+    ids=repr,
+)
+def test_a_server_that_was_never_reached_is_soon_given_up(error: Exception, most_ms: int) -> None:
+    timing = Instant()
+
+    async def call() -> None:
+        raise error
+
+    client: Any = SimpleNamespace(
+        meta=SimpleNamespace(region_name="eu-central-1", endpoint_url="http://x")
+    )
+    with pytest.raises(KinesisError) as raised:
+        asyncio.run(repeated(call, "describing it", client, timing, connect_within_ms=3_000))
+    assert most_ms / 4 < timing.time_ms <= most_ms
+    if not error_code(error):
+        said = "describing it: no answer from http://x in region eu-central-1: check region,"
+        assert str(raised.value).startswith(said)
