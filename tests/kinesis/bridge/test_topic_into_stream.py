@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from headrace import Admin
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.clients.producer.blocking import Producer
 from headrace.errors import ConfigError, KinesisError, StreamNotFoundError
@@ -21,7 +22,7 @@ from headrace.kinesis.bridge.into_stream import (
 from headrace.kinesis.bridge.names import StreamPlace
 from headrace.kinesis.client.settings import AwsSettings
 from headrace.testing import Broker
-from headrace.testing.kinesis import Exchange, FakeAws, Limits, drop_connection
+from headrace.testing.kinesis import Exchange, FakeAws, Limits, drop_connection, fail_records
 
 
 def place(aws: FakeAws, stream: str = "orders") -> StreamPlace:
@@ -91,6 +92,102 @@ def test_latest_is_the_end_of_the_first_start() -> None:
         assert (await copy(plan(broker, aws, latest=True))).progress.records == 0
         fill(broker, range(10, 30))
         assert (await copy(plan(broker, aws, latest=True))).progress.records == 20
+
+    story(tell)
+
+
+def test_partitions_that_are_added_are_copied_from_their_beginning_also_with_latest() -> None:
+    async def tell(broker: Broker, aws: FakeAws) -> None:
+        fill(broker, range(10))
+        assert (await copy(plan(broker, aws, latest=True))).progress.records == 0
+        with Admin(broker) as admin:
+            admin.add_partitions("orders", 4)
+        with Producer(broker) as producer:
+            for partition in range(4):
+                producer.send("orders", b"%d" % partition, key=b"k", partition=partition)
+        assert (await copy(plan(broker, aws, latest=True))).progress.records == 4
+
+    story(tell)
+
+
+def test_latest_of_a_topic_that_has_forgotten_what_comes_next_is_what_it_still_has() -> None:
+    async def tell(broker: Broker, aws: FakeAws) -> None:
+        broker.create_topic("orders")
+        await copy(plan(broker, aws, latest=True))
+        fill(broker, range(10))
+        with Admin(broker) as admin:
+            admin.truncate("orders", {0: 4})
+        assert (await copy(plan(broker, aws, latest=True))).progress.records == 6
+
+    story(tell)
+
+
+@pytest.mark.parametrize("too_large_for", ["the bridge", "the stream"])
+def test_a_record_that_cannot_be_copied_is_named_and_those_before_it_come_once(
+    too_large_for: str,
+) -> None:
+    async def tell(broker: Broker, aws: FakeAws) -> None:
+        broker.create_topic("orders")
+        with Producer(broker) as producer:
+            for number in range(20):
+                producer.send("orders", b"%d" % number, key=b"key-%d" % number)
+            producer.send("orders", bytes(2_000), key=b"large")
+        if too_large_for == "the stream":
+            refused = fail_records(20, kind="InvalidArgumentException")
+            aws.kinesis.faults.on(
+                "PutRecords", refused, when=lambda call: len(call.request["Records"]) > 20
+            )
+            limits = producing(aggregate=False, record_bytes=None)
+        else:
+            limits = producing(aggregate=False, record_bytes=1_000)
+        with pytest.raises(KinesisError, match=r"orders\[0\]@20 cannot be copied"):
+            await copy(plan(broker, aws, producing=limits))
+        aws.kinesis.faults.on("PutRecords", fail_records(0, kind="InvalidArgumentException"))
+        with pytest.raises(KinesisError, match=r"orders\[0\]@20 cannot be copied"):
+            await copy(plan(broker, aws, producing=limits))
+        written = sorted(int(record.data) for record in aws.kinesis.records("orders"))
+        assert written == list(range(20)), "not once more at each start"
+
+    story(tell)
+
+
+def test_a_topic_with_transactions_and_deletions_is_copied_to_its_end() -> None:
+    async def tell(broker: Broker, aws: FakeAws) -> None:
+        broker.create_topic("orders", configs={"cleanup.policy": "compact"})
+        with Producer(broker, transactional_id="t") as producer:
+            with producer.transaction():
+                producer.send("orders", b"kept", key=b"a")
+                producer.send("orders", None, key=b"gone")
+            producer.begin_transaction()
+            producer.send("orders", b"aborted", key=b"a")
+            producer.abort_transaction()
+            assert (await copy(plan(broker, aws))).progress.records == 2
+            producer.begin_transaction()
+            producer.send("orders", b"later", key=b"a")
+            producer.flush()
+            assert (await copy(plan(broker, aws))).progress.records == 0, "it is not committed"
+            producer.commit_transaction()
+            assert (await copy(plan(broker, aws))).progress.records == 1
+        found = {(record.partition_key, record.data) for record in aws.kinesis.records("orders")}
+        assert found == {("a", b"kept"), ("gone", b""), ("a", b"later")}
+
+    story(tell)
+
+
+def test_a_topic_that_is_deleted_ends_a_bridge(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.kinesis.bridge.into_stream._LOOK_S", 0)
+
+    async def tell(broker: Broker, aws: FakeAws) -> None:
+        fill(broker, range(10))
+        bridge = IntoStreamBridge(plan(broker, aws, once=False))
+        running = asyncio.ensure_future(bridge.run(asyncio.Event()))
+        await asyncio.to_thread(
+            aws.kinesis.wait_until, lambda: len(aws.kinesis.records("orders")) == 10
+        )
+        broker.delete_topic("orders")
+        with pytest.raises(ConfigError, match=r"no topic 'orders'.*headrace topic create orders"):
+            async with asyncio.timeout(20):
+                await running
 
     story(tell)
 

@@ -5,21 +5,26 @@ from __future__ import annotations
 import asyncio
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, Final
 
 import msgspec
 
+from headrace.clients.admin.aio import Admin
 from headrace.clients.consumer.aio import Consumer
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.clients.drivers import Target
 from headrace.errors import (
     ConfigError,
+    HeadraceError,
     IllegalGenerationError,
     KinesisError,
     RebalanceInProgressError,
+    TransportError,
     UnknownMemberIdError,
+    UnknownTopicOrPartitionError,
 )
 from headrace.kinesis.bridge.names import StreamPlace, check_topic
 from headrace.kinesis.bridge.shard_copy import Progress
@@ -32,6 +37,7 @@ from headrace.kinesis.reading.shards import StreamShards
 from headrace.types import TopicPartition
 
 _POLL_S: Final = 0.5
+_LOOK_S: Final = 10
 _SHUT_OUT: Final = (IllegalGenerationError, UnknownMemberIdError, RebalanceInProgressError)
 
 
@@ -90,12 +96,14 @@ class IntoStreamBridge:
         """
         plan = self._plan
         await check_topic(plan.target, plan.topic, plan.client_properties)
+        if plan.latest:
+            await self._begin_at_end()
         consumer = Consumer(
             plan.target,
             group=plan.group,
             enable_auto_commit=False,
             isolation_level="read_committed",
-            auto_offset_reset="latest" if plan.latest else "earliest",
+            auto_offset_reset="earliest",
             **plan.properties,
         )
         async with open_client(plan.destination.aws, "kinesis") as client:
@@ -106,35 +114,78 @@ class IntoStreamBridge:
             async with Producer(shared, settings=plan.producing) as producer, consumer:
                 await self._copy_all(consumer, producer, stopping)
 
+    async def _begin_at_end(self) -> None:
+        """Commit the end of each partition for a bridge that has never run.
+
+        So partitions that are added later are copied from their beginning, and so is what is left where retention has
+        removed what comes next.
+        """
+        plan = self._plan
+        async with Admin(plan.target, **plan.client_properties) as admin:
+            if any(place.topic == plan.topic for place in await admin.offsets(plan.group)):
+                return
+            with suppress(*_SHUT_OUT):  # another process of this name was faster
+                await admin.reset_offsets(plan.group, topics=[plan.topic], to="latest")
+
     async def _copy_all(
         self, consumer: Consumer, producer: Producer, stopping: asyncio.Event
     ) -> None:
-        plan = self._plan
+        plan, time_s = self._plan, asyncio.get_running_loop().time
         await consumer.subscribe([plan.topic])
-        begun: set[TopicPartition] = set()
+        seen_s = time_s()
         while not stopping.is_set():
             records = await consumer.poll(_POLL_S)
-            if plan.latest:
-                await _begin(consumer, begun, records)
             if records:
                 await self._copy(consumer, producer, records)
             elif plan.once and await _is_at_end(consumer):
                 return
+            elif (
+                time_s() - seen_s >= _LOOK_S
+            ):  # of a topic that is gone nothing comes, not even an error
+                with suppress(TransportError):
+                    await check_topic(plan.target, plan.topic, plan.client_properties)
+                seen_s = time_s()
 
     async def _copy(
         self, consumer: Consumer, producer: Producer, records: Sequence[ConsumerRecord]
     ) -> None:
-        sent = [(record, await self._send(producer, record)) for record in records]
+        """Write records and commit them; where one fails, those before it, or each start would write them again."""
+        sent: list[tuple[ConsumerRecord, Delivery]] = []
+        failure: HeadraceError | None = None
+        for record in records:
+            try:
+                sent.append((record, await self._send(producer, record)))
+            except KinesisError as error:
+                failure = error
+                break
         offsets: dict[TopicPartition, int] = {}
+        failed: set[TopicPartition] = set()
         for record, delivery in sent:
-            await delivery
-            offsets[TopicPartition(record.topic, record.partition)] = record.offset + 1
-            self.progress.records += 1
-            self.progress.bytes += len(record.value or b"")
+            place = TopicPartition(record.topic, record.partition)
+            try:
+                await delivery
+            except HeadraceError as error:
+                failed.add(place)
+                failure = failure or _named(record, error)
+            if place not in failed:
+                offsets[place] = record.offset + 1
+                self.progress.records += 1
+                self.progress.bytes += len(record.value or b"")
         try:
-            await consumer.commit(offsets)
-        except _SHUT_OUT:
-            return  # it was too slow for its group: another process copies these once more
+            await self._commit(consumer, offsets)
+        finally:
+            if failure is not None:
+                raise failure
+
+    async def _commit(self, consumer: Consumer, offsets: dict[TopicPartition, int]) -> None:
+        plan = self._plan
+        try:
+            with suppress(
+                *_SHUT_OUT
+            ):  # it was too slow for its group: another process copies these once more
+                await consumer.commit(offsets)
+        except UnknownTopicOrPartitionError:
+            await check_topic(plan.target, plan.topic, plan.client_properties)
 
     async def _send(self, producer: Producer, record: ConsumerRecord) -> Delivery:
         data = enveloped(record) if self._plan.envelope else record.value or b""
@@ -143,29 +194,21 @@ class IntoStreamBridge:
                 self._plan.destination.stream, data, partition_key=partition_key_of(record)
             )
         except KinesisError as error:
-            place = f"{record.topic}[{record.partition}]@{record.offset}"
             raise KinesisError(
-                f"{place} cannot be copied: {error}. To go on without it, set the offset of the group "
-                f"{self._plan.group} behind it"
+                f"{_named(record, error)}. To go on without it, set the offset of the group {self._plan.group} "
+                "behind it"
             ) from error
 
 
-async def _begin(
-    consumer: Consumer, begun: set[TopicPartition], records: Sequence[ConsumerRecord]
-) -> None:
-    """Commit where partitions begin that nobody has read: later, the end would be another one."""
-    known = {place: at for place, at in consumer.positions().items() if at is not None}
-    new = {place: at for place, at in known.items() if place not in begun}
-    for record in reversed(records):
-        place = TopicPartition(record.topic, record.partition)
-        if place in new:
-            new[place] = record.offset
-    if new:
-        committed = await consumer.committed(new)
-        begun |= new.keys()
-        missing = {place: at for place, at in new.items() if committed.get(place) is None}
-        if missing:
-            await consumer.commit(missing)
+def _named(record: ConsumerRecord, error: HeadraceError) -> HeadraceError:
+    """Say which record it is that was refused."""
+    if (
+        type(error) is not KinesisError
+    ):  # a missing stream, wrong credentials: it is not about this record
+        return error
+    return KinesisError(
+        f"{record.topic}[{record.partition}]@{record.offset} cannot be copied: {error}"
+    )
 
 
 async def _is_at_end(consumer: Consumer) -> bool:
