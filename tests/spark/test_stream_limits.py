@@ -80,7 +80,7 @@ def test_small_partitions_share_tasks_and_a_batch_keeps_them(
     for partition in range(12):
         produce_values(client, topic, partition, range(partition + 1))
 
-    shared = read.batch(topic, maxTasks=3)
+    shared = read.batch(topic, maxTasks=3, minPartitions=3)
 
     assert shared.rdd.getNumPartitions() == 3
     assert sorted((row["partition"], row["offset"]) for row in shared.collect()) == [

@@ -10,6 +10,7 @@ from headrace.spark.options.source import SourceOptions
 from headrace.spark.source.offsets import DataLossError, OffsetRange
 from headrace.spark.source.reading import read_task
 from headrace.spark.source.tasks import ReadTask
+from headrace.spark.worker import freeze_imports
 
 
 def source_client(options: SourceOptions) -> SourceClient:
@@ -51,7 +52,9 @@ def read(task: ReadTask, options: SourceOptions) -> Iterator[Any]:
     """Yield a task's records as Arrow batches."""
     client = shared_client(options.client)
     if options.history is None:
-        return read_task(client, task, options)
-    from headrace.spark.archive.history import read_history, shared_history  # noqa: PLC0415 - as above
+        yield from read_task(client, task, options)
+    else:
+        from headrace.spark.archive.history import read_history, shared_history  # noqa: PLC0415 - as above
 
-    return read_history(client, shared_history(options.history), task, options)
+        yield from read_history(client, shared_history(options.history), task, options)
+    freeze_imports()

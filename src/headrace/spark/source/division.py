@@ -11,7 +11,9 @@ from headrace.spark.options.source import SourceOptions
 
 WORTH_A_TASK: Final = 100_000
 """Offsets that take a few times as long to read as a task takes to start, unless records are very small or large."""
-_WORTH_BEFORE: Final = 20_000
+LEAST_OF_A_TASK: Final = 2_000
+"""Offsets that are read in less time than Spark takes to start another task and the Python worker beside it."""
+_BEFORE: Final = {"worth": 20_000}
 """In checkpoints that do not say."""
 
 
@@ -31,6 +33,8 @@ class Division:
     max_records: int | None = None
     worth: int = WORTH_A_TASK
     """There are more tasks than cores if they would have more offsets than this."""
+    least: int = 1
+    """There are fewer tasks than cores if they would have fewer offsets than this."""
 
     def to_json(self) -> dict[str, int]:
         """Return the form that checkpoints hold."""
@@ -39,9 +43,7 @@ class Division:
     @classmethod
     def from_json(cls, encoded: Mapping[str, Any]) -> Division:
         """Read what `to_json` returned."""
-        return cls(
-            **{"worth": _WORTH_BEFORE, **{name: int(value) for name, value in encoded.items()}}
-        )
+        return cls(**{**_BEFORE, **{name: int(value) for name, value in encoded.items()}})
 
     @classmethod
     def of(cls, options: SourceOptions) -> Division:
@@ -51,6 +53,7 @@ class Division:
             options.max_tasks,
             options.min_partitions,
             options.max_records_per_partition,
+            least=LEAST_OF_A_TASK,
         )
 
 

@@ -123,8 +123,7 @@ def fetch_ranges(
         TransportError: No broker answered in time.
     """
     cursors = deque(_Cursor(number, wanted) for number, wanted in enumerate(ranges))
-    _pass_over_others(client, cursors, options)
-    deadline, advanced = 0.0, True
+    deadline, first, advanced = 0.0, True, True
     while cursors:
         head = cursors[0]
         while head.held:
@@ -136,21 +135,8 @@ def fetch_ranges(
         if advanced:  # the time that what came took to be consumed does not count
             deadline = clock() + options.poll_timeout_ms / 1000
         before = head.position
-        asked = _ask(cursors)
-        fetched = client.fetch(
-            {
-                each.wanted.topic_partition: FetchPosition(
-                    each.position, max_bytes=each.fetch_bytes()
-                )
-                for each in asked
-            }
-        )
-        for each in asked[1:]:  # an error is looked at when its turn comes
-            found = fetched[each.wanted.topic_partition]
-            if not found.error:
-                each.add(found)
-        error = _take(client, head, fetched[head.wanted.topic_partition], options)
-        advanced = head.position > before
+        error = _fetch(client, cursors, options, first=first)
+        first, advanced = False, head.position > before
         if advanced:
             continue
         if clock() > deadline:
@@ -158,6 +144,35 @@ def fetch_ranges(
             advanced = True
         elif error:
             pause(_RETRY_PAUSE_S)
+
+
+def _fetch(
+    client: SourceClient, cursors: deque[_Cursor], options: SourceOptions, *, first: bool
+) -> ErrorCode:
+    """Make one round and take what came; return the error of the first range if it has one that may pass.
+
+    Fetches go by a topic's name. What was fetched before metadata names a topic's old id is of that topic, so a task
+    asks for it when it has the answer to its first round and, if there are more, to its last.
+    """
+    asked = _ask(cursors)
+    fetched = client.fetch(
+        {
+            each.wanted.topic_partition: FetchPosition(each.position, max_bytes=each.fetch_bytes())
+            for each in asked
+        }
+    )
+    if first:
+        _pass_over_others(client, cursors, options)
+    error = ErrorCode.NONE
+    for each in asked:
+        found = fetched[each.wanted.topic_partition]
+        if each is cursors[0] and not each.done:
+            error = _take(client, each, found, options)
+        elif not found.error and not each.done:  # an error is looked at when its turn comes
+            each.add(found)
+    if not first and all(each.done for each in cursors):
+        _pass_over_others(client, cursors, options)
+    return error
 
 
 def _ask(cursors: deque[_Cursor]) -> list[_Cursor]:
@@ -228,8 +243,6 @@ def _pass_over_others(
 ) -> None:
     """Pass over the ranges of topics that were created again since they were planned; records of others lie there now.
 
-    Fetches go by a topic's name, so that only its metadata tells.
-
     Raises:
         DataLossError: There are such, and `failOnDataLoss` is true.
     """
@@ -247,6 +260,7 @@ def _pass_over_others(
         if wanted.topic_partition.topic in others:
             why = "are gone (the topic was deleted and created again)"
             each.position = _skip(wanted, wanted.start, wanted.end, why, options)
+            each.held.clear()
 
 
 def _skip(wanted: OffsetRange, position: int, resume: int, why: str, options: SourceOptions) -> int:

@@ -1,7 +1,7 @@
 """How the ranges of a batch become tasks: large ones are split where that is asked for, small ones share a task.
 
-A task costs Spark about a tenth of a second of CPU before it reads anything, so that a hundred nearly empty partitions
-are read by a task for each core rather than by a hundred.
+A task costs Spark about a tenth of a second of CPU before it reads anything, so that a hundred small partitions are
+read by a task for each core rather than by a hundred, and a hundred nearly empty ones by one task.
 """
 
 from __future__ import annotations
@@ -80,11 +80,12 @@ def _cut(whole: OffsetRange, pieces: int) -> list[OffsetRange]:
 def pack(ranges: Sequence[OffsetRange], division: Division) -> list[list[OffsetRange]]:
     """Put small ranges together, by size so that the tasks are about equally long.
 
-    There are as many tasks as cores or, if they would be long then, more; never fewer than `minPartitions` asks for
-    and never one with more offsets than `maxRecordsPerPartition`.
+    There are as many tasks as cores or, if they would be long then, more, or, if they would be over at once, fewer;
+    never fewer than `minPartitions` asks for and never one with more offsets than `maxRecordsPerPartition`.
     """
     total = sum(each.size for each in ranges)
-    count = max(division.cores, division.min_partitions or 1)
+    count = min(division.cores, math.ceil(total / division.least))
+    count = max(count, division.min_partitions or 1)
     if division.max_tasks is None:
         count = max(count, math.ceil(total / division.worth))
     while count < len(ranges):

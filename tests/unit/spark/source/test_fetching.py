@@ -217,3 +217,45 @@ def test_a_log_that_has_become_shorter_than_planned_is_lost_data() -> None:
     parts = cut_off(fail_on_data_loss=False)
 
     assert offsets(parts) == [*((0, offset) for offset in range(5)), (1, 0), (1, 1), (1, 2)]
+
+
+class Recreated(FakeCluster):
+    """Its topic is deleted and created again, with other records in it, while one of the fetches is under way."""
+
+    def __init__(self, during: int) -> None:
+        super().__init__()
+        self.grow("a", 0, 9)
+        self.grow("a", 1, 3)
+        self._during = during
+
+    def fetch(
+        self, positions: Mapping[TopicPartition, FetchPosition]
+    ) -> dict[TopicPartition, FetchedPartition]:
+        if len(self.rounds) == self._during:
+            self.ids["a"] = "id-new"
+        return super().fetch(positions)
+
+
+@pytest.mark.parametrize(("during", "yielded"), [(0, 0), (1, 2), (2, 2)])
+def test_a_topic_that_is_created_again_during_a_task_is_noticed_by_that_task(
+    during: int, yielded: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.spark.cluster.STALE_PAUSES_S", (0.0, 0.0))
+    ranges = [replace(whole(0, 9), topic_id="id-a"), replace(whole(1, 3), topic_id="id-a")]
+
+    with pytest.raises(DataLossError, match="was deleted and created again"):
+        list(fetch_ranges(Recreated(during), ranges, options()))
+
+    parts = list(fetch_ranges(Recreated(during), ranges, options(fail_on_data_loss=False)))
+    assert len(parts) == yielded, "what is known to be another's is left out"
+
+
+@pytest.mark.parametrize(("size", "questions"), [(3, 1), (9, 2)])
+def test_a_task_asks_for_ids_with_its_first_round_and_its_last(size: int, questions: int) -> None:
+    cluster = FakeCluster()
+    cluster.grow("a", 0, size)
+    cluster.stale = [cluster.topology(["a"])] * 9
+
+    list(fetch_ranges(cluster, [replace(whole(0, size), topic_id="id-a")], options()))
+
+    assert len(cluster.stale) == 9 - questions

@@ -39,7 +39,7 @@ def test_the_json_is_sparks_with_one_extra_key() -> None:
     assert json.dumps(offsets.to_json()) == (
         '{"a": {"0": 1, "1": 2}, "b": {"0": 3}, "$headrace": {"version": 2, '
         '"start": {"a": {"0": 0}}, "topicIds": {"a": "id-a"}, "epochs": {"a": {"0": 7}, "b": 4}, '
-        '"tasks": {"cores": 2, "min_partitions": 9, "worth": 100000}}}'
+        '"tasks": {"cores": 2, "min_partitions": 9, "worth": 100000, "least": 1}}}'
     )
 
 

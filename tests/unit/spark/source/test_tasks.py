@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.spark.source.division import WORTH_A_TASK, Division
+from headrace.spark.source.division import LEAST_OF_A_TASK, WORTH_A_TASK, Division
 from headrace.spark.source.offsets import OffsetRange
 from headrace.spark.source.tasks import split, tasks
 from headrace.types import TopicPartition
@@ -29,6 +29,7 @@ divisions = st.builds(
     max_tasks=st.one_of(st.none(), st.integers(1, 9)),
     min_partitions=st.one_of(st.none(), st.integers(1, 40)),
     max_records=st.one_of(st.none(), st.integers(1, 400)),
+    least=st.sampled_from([1, LEAST_OF_A_TASK]),
 )
 
 
@@ -96,6 +97,22 @@ def test_many_small_ranges_share_a_task_for_each_core() -> None:
     assert len(found) == 4
     sizes = [sum(each.size for each in task.ranges) for task in found]
     assert max(sizes) - min(sizes) <= 100
+
+
+@pytest.mark.parametrize(
+    ("size", "division", "expected"),
+    [
+        (50, Division(4, least=LEAST_OF_A_TASK), 1),
+        (LEAST_OF_A_TASK // 4, Division(4, least=LEAST_OF_A_TASK), 2),
+        (LEAST_OF_A_TASK, Division(4, least=LEAST_OF_A_TASK), 4),
+        (50, Division(4, None, 3, least=LEAST_OF_A_TASK), 3),
+        (50, Division.from_json({"cores": 4, "worth": 100_000}), 4),
+    ],
+)
+def test_what_is_read_at_once_is_one_task_unless_more_are_asked_for(
+    size: int, division: Division, expected: int
+) -> None:
+    assert len(tasks(ranges(*[size] * 8), division)) == expected
 
 
 def test_long_ranges_have_a_task_each_unless_that_is_forbidden() -> None:
