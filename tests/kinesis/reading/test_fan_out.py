@@ -14,6 +14,7 @@ from headrace.kinesis.producing.aggregation import Aggregate
 from headrace.kinesis.reading.fan_out import FanOutReader
 from headrace.kinesis.reading.records import KinesisRecord
 from headrace.kinesis.reading.registering import registered_consumer
+from headrace.kinesis.reading.shards import StreamShards
 from headrace.testing.kinesis import drop_connection, error, throttle
 from tests.kinesis.reading.harness import FIRST, Lab, lab, read_to_end, read_until, values
 from tests.kinesis.reading.test_shard_reader import numbered
@@ -277,5 +278,22 @@ def test_a_consumer_is_registered_once_for_all_members() -> None:
             it.aws.kinesis.faults.on("DescribeStreamConsumer", error("UnrecognizedClientException"))
             with pytest.raises(ConfigError, match="does not know these credentials"):
                 await registered_consumer(it.client, arn, "billing", timing=it.timing)
+
+    asyncio.run(story())
+
+
+def test_a_stream_that_was_created_again_is_not_read_for_the_one_before() -> None:
+    async def story() -> None:
+        async with lab() as it:
+            it.put(b"a")
+            stream = (await StreamShards(it.client, "orders", timing=it.timing).describe()).stream
+            reader = await subscriber(it, lease_stream=stream)
+            await read_until(reader, lambda all_: len(all_) == 1)
+            it.aws.kinesis.call("DeleteStream", StreamName="orders", EnforceConsumerDeletion=True)
+            it.aws.advance(2_000)
+            it.aws.kinesis.create_stream("orders", 1)
+            with pytest.raises(StreamNotFoundError, match="orders was deleted and created again"):
+                await reader.fetch()
+            await reader.aclose()
 
     asyncio.run(story())

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from headrace.core.lease.actions import Why
 from headrace.core.lease.lease import Lease, LeaseKey
-from headrace.errors import ConfigError, HeadraceError, LeaseLostError
-from headrace.kinesis.client.backoff import FIRST_CONTACT_MS
+from headrace.errors import ConfigError, HeadraceError, LeaseLostError, StreamNotFoundError
+from headrace.kinesis.client.backoff import FIRST_CONTACT_MS, Backoff, RealTiming
 from headrace.kinesis.client.settings import open_client
 from headrace.kinesis.group.beginnings import lease_settings, opened_store
 from headrace.kinesis.group.member import Member
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 MAX_POLL_RECORDS: Final = 500
 ALIVE_S: Final = 0.5
 """How often it is told that reading waits on purpose."""
+UNREAD_MS: Final = 1_000
+"""The first pause before it is tried again to read a shard, at most; further ones grow."""
+UNREAD_MOST_MS: Final = 30_000
 CANCELLED_MS: Final = 3_000
 """How much longer than the listener's own bound it takes until handlers are cancelled."""
 
@@ -81,6 +84,10 @@ class StreamConsumer:
         self._ahead: ReadAhead[LeaseKey] = ReadAhead(streams.reading)
         self._names: dict[str, str] = {}
         """Of streams, by what leases call them."""
+        self._listers: dict[str, StreamShards] = {}
+        """Likewise."""
+        self._unread: dict[LeaseKey, Exception] = {}
+        """This member's shards that cannot be read, and why."""
         self._news = asyncio.Event()
         self._failure: BaseException | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -94,6 +101,7 @@ class StreamConsumer:
 
     begins_late = False
     commit_timeout_s = 0.0
+    commits_at_rest = True
 
     async def begin(self, listener: Listener) -> None:
         """Connect, and become a member.
@@ -118,11 +126,11 @@ class StreamConsumer:
         self._readers = Readers(client, streams, found, self._fetched)
         await self._readers.register(self._group)
         self._stack.push_async_callback(self._ahead.aclose)
-        by_stream = dict(zip(self._names, listers, strict=True))
-        settings = await lease_settings(streams, client, self._store, self._group, by_stream)
+        self._listers = dict(zip(self._names, listers, strict=True))
+        settings = await lease_settings(streams, client, self._store, self._group, self._listers)
         drain_ms = round(self._drain_timeout_s * 1000) + CANCELLED_MS
         settings = replace(settings, handover_timeout_ms=drain_ms, drain_timeout_ms=drain_ms)
-        self._member = Member(self._store, self._group, by_stream, self, settings)
+        self._member = Member(self._store, self._group, self._listers, self, settings)
         await self._member.start()
         self._telling = self._spawn(self._tell_of_waiting())
 
@@ -230,8 +238,8 @@ class StreamConsumer:
                 await self._member.checkpoint(shard.key, checkpoint)
                 shard.finish(position)
             else:
-                self._member.advance(shard.key, checkpoint)
                 shard.finish(position)
+                self._member.advance(shard.key, checkpoint, in_flight=shard.in_flight)
                 self._look_for_end(shard)
             self._balance(shard)
             self._news.set()
@@ -281,17 +289,51 @@ class StreamConsumer:
     # What the member says
 
     async def assigned(self, lease: Lease) -> None:
-        """Begin to read a shard."""
+        """Begin to read a shard; where that fails, it is tried again until the shard goes."""
+        try:
+            self._begin_reading(lease)
+        except Exception as error:  # noqa: BLE001 - of whatever kind: the others are read meanwhile
+            _log.error(
+                "%s: %s cannot be read, and it is tried again until it can or is another's: %s",
+                self._group,
+                lease.key,
+                error,
+                exc_info=None if isinstance(error, HeadraceError) else error,
+            )
+            self._unread[lease.key] = error
+            _ = self._spawn(self._begin_later(lease, error))
+
+    def _begin_reading(self, lease: Lease) -> None:
         assert self._readers is not None, "it has begun"
         reader = self._readers.open(lease, lease.checkpoint)
         limit_bytes = self._streams.reading.shard_bytes
         shard = Shard(lease, self._names[lease.key.stream], reader, limit_bytes)
+        self._ahead.add(shard.key, reader)
         self._shards[shard.name] = self._by_key[lease.key] = shard
         self._order.append(shard.name)
-        self._ahead.add(shard.key, reader)
+
+    async def _begin_later(self, lease: Lease, error: Exception) -> None:
+        """Begin to read a shard as soon as it can be, unless it goes, or comes anew."""
+        timing = RealTiming()
+        backoff = Backoff(timing.random, first_ms=UNREAD_MS, most_ms=UNREAD_MOST_MS)
+        while self._unread.get(lease.key) is error:
+            await timing.sleep_ms(backoff.next_ms())
+            if self._unread.get(lease.key) is not error:
+                return
+            try:
+                self._begin_reading(lease)
+            except Exception as again:  # noqa: BLE001 - told in the status, as it was in the log
+                error = self._unread[lease.key] = again
+            else:
+                del self._unread[lease.key]
+                _log.info("%s: %s can be read again", self._group, lease.key)
 
     async def drain(self, key: LeaseKey, why: Why, deadline_ms: int | None) -> None:  # noqa: ARG002 - unused: it waits
         """Finish what was begun in a shard; the listener's own bound is shorter."""
+        if self._unread.pop(key, None) is not None:
+            assert self._member is not None, "it has begun"
+            self._member.drained(key)  # nothing was begun
+            return
         shard = self._by_key.get(key)
         if shard is not None and shard.leaving is None:
             shard.leaving = self._spawn(self._give_up(shard))
@@ -307,6 +349,7 @@ class StreamConsumer:
 
     async def revoked(self, key: LeaseKey, why: Why) -> None:
         """Let a shard go that is another's."""
+        self._unread.pop(key, None)
         shard = self._by_key.get(key)
         if shard is None:
             return
@@ -320,6 +363,12 @@ class StreamConsumer:
 
     async def failed(self, error: HeadraceError) -> None:
         """Stop: nothing can be read any more."""
+        if isinstance(error, StreamNotFoundError):
+            try:
+                for stream, lister in self._listers.items():
+                    await lister.check_same(stream)
+            except HeadraceError as said:
+                error = said  # which one, and what became of it
         self._fail(error)
 
     # Within

@@ -111,6 +111,7 @@ class Readers:
                 start,
                 settings=settings,
                 hash_range=hash_range,
+                lease_stream=stream,
             )
         else:
             reader = ShardReader(
@@ -120,5 +121,6 @@ class Readers:
                 start,
                 settings=settings,
                 hash_range=hash_range,
+                lease_stream=stream,
             )
         return WatchedReader(reader, lease.key, self._told)

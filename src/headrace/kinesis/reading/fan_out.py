@@ -23,12 +23,12 @@ from headrace.kinesis.reading.positions import child_info, starting_position
 from headrace.kinesis.reading.reader import (
     Fetched,
     ReadCounts,
+    check_stream,
     is_of_future,
     tell_of_failures,
     tell_of_loss,
 )
 from headrace.kinesis.reading.settings import ReadSettings
-from headrace.kinesis.reading.shards import StreamShards
 from headrace.kinesis.reading.unpacking import Unpacking
 
 _SPACING_MS: Final = 1_010
@@ -54,6 +54,7 @@ class FanOutReader:
         *,
         settings: ReadSettings | None = None,
         hash_range: HashRange | None = None,
+        lease_stream: str | None = None,
         timing: Timing | None = None,
     ) -> None:
         """Take a client of Kinesis, a registered consumer, a shard and where to begin; nothing is sent yet.
@@ -66,12 +67,14 @@ class FanOutReader:
             start: A checkpoint; records behind it are read.
             settings: How to read; only `deaggregate` matters.
             hash_range: The shard's; user records of aggregates that do not belong there are dropped. None: none is.
+            lease_stream: What leases call the stream, to tell another one of its name from it; None tells none.
             timing: Time and chance, of a test.
         """
         self._client = client
         self._stream = stream_arn
         self._consumer = consumer_arn
         self._shard = shard
+        self._lease_stream = lease_stream
         self._position = start
         self._doing = f"reading {shard} of stream {stream_name(stream_arn)} by fan-out"
         self._timing = timing or RealTiming()
@@ -173,7 +176,7 @@ class FanOutReader:
 
     async def _missing(self) -> None:
         """Find out what is not there: stream or consumer, which is fatal, or the shard, whose records have expired."""
-        await StreamShards(self._client, self._stream, timing=self._timing).describe()
+        await check_stream(self._client, self._stream, self._lease_stream, self._timing)
         await repeated(
             lambda: self._client.describe_stream_consumer(ConsumerARN=self._consumer),
             f"{self._doing}: looking for the consumer {self._consumer}",

@@ -100,6 +100,7 @@ class ShardReader:
         *,
         settings: ReadSettings | None = None,
         hash_range: HashRange | None = None,
+        lease_stream: str | None = None,
         timing: Timing | None = None,
     ) -> None:
         """Take a client of Kinesis, a stream (name or ARN), a shard and where to begin; nothing is sent yet.
@@ -111,6 +112,7 @@ class ShardReader:
             start: A checkpoint; records behind it are read.
             settings: How to read.
             hash_range: The shard's; user records of aggregates that do not belong there are dropped. None: none is.
+            lease_stream: What leases call the stream, to tell another one of its name from it; None tells none.
             timing: Time and chance, of a test.
         """
         settings = settings or ReadSettings()
@@ -118,6 +120,7 @@ class ShardReader:
         self._arn = {"StreamARN": stream} if is_arn(stream) else {}
         self._stream = stream
         self._shard = shard
+        self._lease_stream = lease_stream
         self._position = start
         self._doing = f"reading {shard} of stream {stream_name(stream)}"
         self._timing = timing or RealTiming()
@@ -214,6 +217,8 @@ class ShardReader:
                 self._is_renewed = True
                 return
         if kind is not Verdict.EXPIRED and kind not in REPEATABLE and not early:
+            if code == _INVALID:
+                await check_stream(self._client, self._stream, self._lease_stream, self._timing)
             raise explained(
                 error, self._doing, stream=self._stream, region=region_of(self._client)
             ) from error
@@ -223,9 +228,24 @@ class ShardReader:
 
     async def _missing(self) -> None:
         """Find out what is not there: the stream, which is fatal, or the shard, whose records have all expired."""
-        await StreamShards(self._client, self._stream, timing=self._timing).describe()
+        await check_stream(self._client, self._stream, self._lease_stream, self._timing)
         tell_of_loss(self._doing)
         self._end = Fetched(ended=True, data_expired=True)
+
+
+async def check_stream(
+    client: AwsClient, stream: str, lease_stream: str | None, timing: Timing
+) -> None:
+    """See that a stream is there, and the one that leases are of.
+
+    Raises:
+        StreamNotFoundError: It is not.
+    """
+    shards = StreamShards(client, stream, timing=timing)
+    if lease_stream is None:
+        await shards.describe()
+    else:
+        await shards.check_same(lease_stream)
 
 
 def tell_of_loss(doing: str) -> None:

@@ -108,6 +108,30 @@ class StreamShards:
             retention_hours=summary["RetentionPeriodHours"],
         )
 
+    async def check_same(self, stream: str) -> None:
+        """See that the stream is still the one that is read.
+
+        Args:
+            stream: What leases call it.
+
+        Raises:
+            StreamNotFoundError: It was deleted; or it was, and there is another one of its name.
+            KinesisError: It may not be looked at, or does not answer.
+        """
+        lost = "what was not read of it is lost"
+        try:
+            now = await self.describe()
+        except StreamNotFoundError as error:
+            raise StreamNotFoundError(
+                f"stream {self._name} was deleted while it was read, and {lost}: create it and start again, or read it "
+                "no more"
+            ) from error
+        if now.stream != stream:
+            raise StreamNotFoundError(
+                f"stream {self._name} was deleted and created again while it was read, and {lost} (it was {stream}, "
+                f"and is {now.stream}): start again, and the new one is read from where a group begins"
+            )
+
     async def list_shards(self) -> list[ShardInfo]:
         """Return every shard that still has records, closed ones too, oldest first.
 

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from headrace.core.lease.lease import LeaseKey
+from headrace.core.lease.actions import Why
+from headrace.core.lease.checkpoint import TRIM_HORIZON
+from headrace.core.lease.lease import Lease, LeaseKey
 from headrace.kinesis import kinesis
+from headrace.kinesis.group import consumer as group_consumer
 from headrace.kinesis.group.consumer import StreamConsumer
 from headrace.kinesis.reading.reader import Fetched
 
@@ -31,5 +38,76 @@ def test_a_look_at_a_shard_that_finds_nothing_wakes_nobody(
         assert polling.done() is is_news
         polling.cancel()
         await asyncio.gather(polling, return_exceptions=True)
+
+    asyncio.run(run())
+
+
+class Unreadable:
+    """Readers, and what the member is told; nothing can be read until it is said."""
+
+    def __init__(self) -> None:
+        self.is_readable = False
+        self.opened = asyncio.Event()
+        self.drained: list[LeaseKey] = []
+
+    def open(self, _lease: Lease, _start: object) -> Any:
+        if not self.is_readable:
+            raise RuntimeError("no reader today")
+        self.opened.set()
+        return SimpleNamespace(fetch=self.fetch, aclose=self.aclose, is_fetching=True)
+
+    async def fetch(self, _room: object) -> Fetched:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def aclose(self) -> None:
+        pass
+
+
+@asynccontextmanager
+async def unreadable_shard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncIterator[tuple[Unreadable, StreamConsumer]]:
+    monkeypatch.setattr(group_consumer, "UNREAD_MS", 1)
+    world = Unreadable()
+    streams = kinesis("orders", region="eu-central-1", leases="memory://unreadable")
+    consumer = StreamConsumer(streams, "g", durable=False, drain_timeout_s=1)
+    readers: Any = world
+    member: Any = SimpleNamespace(drained=world.drained.append, close=world.aclose)
+    consumer._readers, consumer._member = readers, member
+    consumer._names = {"orders@1": "orders"}
+    await consumer.assigned(Lease(key=KEY, checkpoint=TRIM_HORIZON))
+    try:
+        yield world, consumer
+    finally:
+        await consumer._ahead.aclose()
+        await consumer.leave(1)
+
+
+def test_a_shard_that_cannot_be_read_is_told_of_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        async with unreadable_shard(monkeypatch) as (world, consumer):
+            [line] = caplog.records
+            said = f"g: {KEY} cannot be read, and it is tried again until it can or is another's: no reader today"
+            assert (line.levelname, line.getMessage()) == ("ERROR", said)
+            world.is_readable = True
+            async with asyncio.timeout(5):
+                await world.opened.wait()
+            assert [str(name) for name in consumer.positions()] == ["orders-0"]
+
+    asyncio.run(run())
+
+
+def test_a_shard_that_cannot_be_read_is_given_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with unreadable_shard(monkeypatch) as (world, consumer):
+            await consumer.drain(KEY, Why.STALLED, None)
+            assert world.drained == [KEY]
+            world.is_readable = True
+            async with asyncio.timeout(5):
+                await asyncio.gather(*consumer._tasks)  # it is not tried again
+            assert not consumer.positions()
 
     asyncio.run(run())
