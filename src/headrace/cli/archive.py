@@ -15,7 +15,14 @@ import click
 from headrace.cli import archive_tables
 from headrace.cli._options import assignments, check_reachable, client_options
 from headrace.cli._output import print_json, say
-from headrace.cli.archive_tables import FILE_BYTES, DurationType, SizeType, installed, size_text
+from headrace.cli.archive_tables import (
+    FILE_BYTES,
+    DurationType,
+    SizeType,
+    catalog_option,
+    installed,
+    size_text,
+)
 
 if TYPE_CHECKING:
     from headrace.spark.archive.batches import BatchResult
@@ -37,17 +44,20 @@ _RUN: Final = (
     click.option(
         "--table",
         required=True,
-        metavar="DIR",
-        help="The table's directory; it is made if it is not there.",
+        metavar="TABLE",
+        help="A directory, or s3://BUCKET/NAME; it is made if it is not there.",
     ),
     click.option(
         "--table-format",
         type=click.Choice(["delta", "iceberg"]),
         default="delta",
         show_default=True,
-        help="Iceberg has its catalog in SQLite beside the data.",
+        help="Iceberg has its catalog in SQLite beside the data, unless a --catalog-uri is given.",
     ),
-    click.option("--name", help="Of the archive.  [default: archive-DIR]"),
+    catalog_option,
+    click.option(
+        "--name", help="Of the archive.  [default: archive-, its last name, and six letters]"
+    ),
     click.option("--group", help="Is told how far the table is.  [default: the name]"),
     click.option("--once", is_flag=True, help="End at what is there now."),
     click.option(
@@ -171,6 +181,7 @@ def _settings(
         options=of_read,
         table=options["table"],
         kind=options["table_format"],
+        catalog=options["catalog"],
         name=options["name"],
         group=options["group"],
         limits=BatchLimits(options["batch_records"], options["file_size"]),

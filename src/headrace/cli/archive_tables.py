@@ -63,8 +63,18 @@ def size_text(size: int) -> str:
     return f"{size} B"
 
 
+catalog_option: Final = click.option(
+    "--catalog-uri",
+    "catalog",
+    envvar="HEADRACE_ARCHIVE_CATALOG",
+    show_envvar=True,
+    metavar="URI",
+    help="The catalog of Iceberg tables in a store: sqlite:////PATH/catalog.db, postgresql+psycopg://USER@HOST/NAME.",
+)
+
+
 def _table_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.argument("table", metavar="DIR")(format_option(command))
+    return click.argument("table", metavar="TABLE")(catalog_option(format_option(command)))
 
 
 @click.command("files")
@@ -72,14 +82,22 @@ def _table_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--topic", help="Only of this topic.")
 @click.option("--partition", type=click.IntRange(min=0), help="Only of this partition.")
 @guarded
-def files(table: str, output_format: str, topic: str | None, partition: int | None) -> None:
-    """List the files that the table in DIR consists of now, one path a line.
+def files(
+    table: str,
+    catalog: str | None,
+    output_format: str,
+    *,
+    topic: str | None,
+    partition: int | None,
+) -> None:
+    """List the files that the table consists of now, one path a line.
 
     These, and no others of the directory, are its records without duplicates: for Spark, DuckDB, pandas.
+    TABLE: a directory, or s3://BUCKET/NAME.
     """
     from headrace.spark.archive.table import find_table  # noqa: PLC0415 - not for `--help`
 
-    found = find_table(table)
+    found = find_table(table, catalog)
     snapshot = found.snapshot()
     chosen = [
         file
@@ -108,12 +126,12 @@ def files(table: str, output_format: str, topic: str | None, partition: int | No
 @click.command("describe")
 @_table_options
 @guarded
-def describe(table: str, output_format: str) -> None:
-    """Tell what is in the table in DIR, and how far it is."""
+def describe(table: str, catalog: str | None, output_format: str) -> None:
+    """Tell what is in a table, a directory or s3://BUCKET/NAME, and how far it is."""
     from headrace.spark.archive.files import by_source  # noqa: PLC0415 - not for `--help`
     from headrace.spark.archive.table import find_table  # noqa: PLC0415 - as above
 
-    found = find_table(table)
+    found = find_table(table, catalog)
     snapshot = found.snapshot()
     groups, positions = by_source(snapshot.files), snapshot.positions()
     rows = [
@@ -154,8 +172,8 @@ def describe(table: str, output_format: str) -> None:
     help="Files that follow each other become one up to this size.",
 )
 @guarded
-def compact(table: str, output_format: str, file_size: int) -> None:
-    """Make large files of small ones in the table in DIR, also while it is written to and read.
+def compact(table: str, catalog: str | None, output_format: str, file_size: int) -> None:
+    """Make large files of small ones in a table, also while it is written to and read.
 
     Replaced files stay on disk, for those who read them, until `headrace archive clean`.
     """
@@ -163,7 +181,7 @@ def compact(table: str, output_format: str, file_size: int) -> None:
         from headrace.spark.archive.compaction import compact as run  # noqa: PLC0415 - not for `--help`
     from headrace.spark.archive.table import find_table  # noqa: PLC0415 - as above
 
-    done = list(run(find_table(table), file_size))
+    done = list(run(find_table(table, catalog), file_size))
     result = {
         "removed": sum(each.removed for each in done),
         "added": sum(each.added for each in done),
@@ -190,14 +208,16 @@ def compact(table: str, output_format: str, file_size: int) -> None:
 )
 @click.option("--dry-run", is_flag=True, help="Tell what would be deleted, and delete nothing.")
 @guarded
-def clean(table: str, output_format: str, older_than: int, *, dry_run: bool) -> None:
-    """Delete files that the table in DIR does not have: of tasks that were killed, and replaced by compaction.
+def clean(
+    table: str, catalog: str | None, output_format: str, older_than: int, *, dry_run: bool
+) -> None:
+    """Delete files that a table does not have: of tasks that were killed, and replaced by compaction.
 
     Choose --older-than longer than a batch takes to write, and longer than readers work on a list of files.
     """
     from headrace.spark.archive.table import find_table  # noqa: PLC0415 - not for `--help`
 
-    deleted = find_table(table).delete_orphans(older_than, dry_run=dry_run)
+    deleted = find_table(table, catalog).delete_orphans(older_than, dry_run=dry_run)
     if output_format == "json":
         print_json({"deleted": deleted, "dry_run": dry_run})
         return

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow.parquet as pq
 
 from headrace.spark.archive.files import ArchivedFile, WrittenFile, by_source
+from headrace.spark.archive.places import Place
 from headrace.spark.archive.table import ArchiveTable, ConflictError
 from headrace.spark.archive.writing import FileTarget, write_range
 
@@ -58,6 +58,7 @@ def compact(table: ArchiveTable, file_bytes: int) -> Iterator[Compacted]:
     Raises:
         ConflictError: Somebody else compacts the same files.
     """
+    table.check_commits()
     target = FileTarget(table.root, table.schema())
     for group in plan_compaction(table.snapshot().files, file_bytes):
         # One file for each group, even if it compresses worse than its parts did.
@@ -67,7 +68,7 @@ def compact(table: ArchiveTable, file_bytes: int) -> Iterator[Compacted]:
             table.replace(group, written)
         except ConflictError:
             for each in written:
-                (table.root / each.file.path).unlink()
+                table.root.delete(each.file.path)
             raise
         yield Compacted(
             len(group),
@@ -78,15 +79,19 @@ def compact(table: ArchiveTable, file_bytes: int) -> Iterator[Compacted]:
 
 
 def _rewrite(target: FileTarget, group: Sequence[ArchivedFile]) -> Iterator[WrittenFile]:
-    batches = (batch for file in group for batch in file_batches(target.root / file.path))
+    batches = (batch for file in group for batch in file_batches(target.root, file.path))
     return write_range(target, group[0].source, group[0].start, group[-1].end, batches)
 
 
 def file_batches(
-    path: Path, columns: Sequence[str] | None = None, start: int = 0, end: int | None = None
+    root: Place,
+    path: str,
+    columns: Sequence[str] | None = None,
+    start: int = 0,
+    end: int | None = None,
 ) -> Iterator[Any]:
     """Yield the rows of a file, without the row groups that have none from `start` to below `end`."""
-    with pq.ParquetFile(path) as file:
+    with root.open(path) as source, pq.ParquetFile(source, pre_buffer=not root.local) as file:
         for number in range(file.num_row_groups):
             group = file.metadata.row_group(number)
             if group.num_rows == 0 or _outside(group, start, end):

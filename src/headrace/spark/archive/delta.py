@@ -10,8 +10,11 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Barrier
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,11 +25,16 @@ from deltalake.transaction import AddAction, RemoveAction
 from headrace.errors import ConfigError, HeadraceError
 from headrace.spark.archive.files import ArchivedFile, Source, WrittenFile, parse_path
 from headrace.spark.archive.orphans import LEAST_AGE_MS, delete_partial
+from headrace.spark.archive.places import Place
 from headrace.spark.archive.table import BatchCommit, ConflictError, Snapshot, file_gone
-from headrace.spark.archive.writing import sync_files
 
 PROPERTY: Final = "headrace.archive"
 _ATTEMPTS: Final = 20
+_PROBES: Final = "_headrace_probe"
+"""A folder that readers of tables pass over."""
+_PROBE_ROUNDS: Final = 4
+_PROBE_TIMEOUT_S: Final = 60
+_PROBE_SCHEMA: Final = pa.schema([("none", pa.int32())])
 _COMPACTION: Final = "compaction"
 _MAX_MS: Final = 253_402_300_799_999
 """The end of the year 9999: no later time has a text in the log."""
@@ -37,40 +45,42 @@ class DeltaArchive:
 
     kind = "delta"
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Place) -> None:
         self.root = root
 
-    @classmethod
-    def exists(cls, root: Path) -> bool:
-        """Whether there is a Delta table, of an archive or not."""
-        return bool(DeltaTable.is_deltatable(str(root)))
+    def exists(self) -> bool:
+        """See `TableKind`."""
+        with _asked(self.root):
+            return bool(DeltaTable.is_deltatable(*_address(self.root)))
 
-    @classmethod
-    def create(cls, root: Path, name: str, schema: Any) -> None:
-        """Make an empty table; one that somebody else makes at the same time is as good."""
-        DeltaTable.create(
-            str(root),
-            schema=schema,
-            mode="ignore",
-            name=name,
-            configuration={PROPERTY: name},
-            raise_if_key_not_exists=False,
-        )
+    def check_commits(self) -> None:
+        """See `TableKind`: a store that is not AWS's own may pass over the condition of a write."""
+        endpoint = (self.root.delta_options or {}).get("aws_endpoint_url")
+        if endpoint is None:
+            return
+        with _asked(self.root):
+            if not _refuses_second(self.root):
+                raise ConfigError(
+                    f"{endpoint} overwrites what is there although it is asked not to (If-None-Match): of two who "
+                    "commit at the same time the one would undo what the other did. Choose a store that knows "
+                    "conditional writes"
+                )
 
-    @classmethod
-    def open(cls, root: Path) -> DeltaArchive:
-        """Open an archive.
+    def create(self, name: str, schema: Any) -> None:
+        """See `TableKind`."""
+        with _asked(self.root):
+            _create(self.root, schema, name)
 
-        Raises:
-            ConfigError: There is none.
-        """
-        table = cls(root)
-        table._load()
-        return table
+    def open(self) -> DeltaArchive:
+        """See `TableKind`."""
+        self._load()
+        return self
 
     def _load(self) -> Any:
+        address, options = _address(self.root)
         try:
-            table = DeltaTable(str(self.root))
+            with _asked(self.root):
+                table = DeltaTable(address, storage_options=options)
         except TableNotFoundError:
             raise ConfigError(f"there is no archive of format delta in {self.root}") from None
         if PROPERTY not in table.metadata().configuration:
@@ -148,12 +158,14 @@ class DeltaArchive:
         """See `ArchiveTable`. Files that were replaced stay for as long as states with them may be read."""
         hours = math.ceil(age_ms / 3_600_000)
         age_ms = hours * 3_600_000
-        found = self._load().vacuum(
-            retention_hours=hours,
-            dry_run=dry_run,
-            enforce_retention_duration=False,
-            full=age_ms >= LEAST_AGE_MS,  # else those only that the table had once
-        )
+        table = self._load()
+        with _asked(self.root):
+            found = table.vacuum(
+                retention_hours=hours,
+                dry_run=dry_run,
+                enforce_retention_duration=False,
+                full=age_ms >= LEAST_AGE_MS,  # else those only that the table had once
+            )
         return sorted({*found, *delete_partial(self.root, age_ms, dry_run=dry_run)})
 
 
@@ -188,17 +200,16 @@ def _app(name: str, source: Source) -> str:
     return f"{name}/{source.topic}/{source.topic_id}/{source.partition}"
 
 
-def _add(root: Path, written: WrittenFile, *, data_change: bool = True) -> Any:
+def _add(root: Place, written: WrittenFile, *, data_change: bool = True) -> Any:
     file = written.file
-    try:
-        modified_ms = int((root / file.path).stat().st_mtime * 1000)
-    except FileNotFoundError:
-        raise file_gone(file) from None
+    found = root.find(file.path)
+    if found is None:
+        raise file_gone(file)
     return AddAction(
         path=file.path,
         size=file.size,
         partition_values={},
-        modification_time=modified_ms,
+        modification_time=found.modified_ms,
         data_change=data_change,
         stats=json.dumps(_stats(written)),
     )
@@ -227,7 +238,7 @@ def _iso(timestamp_ms: int) -> str:
 
 
 def _commit(
-    root: Path,
+    root: Place,
     table: Any,
     actions: list[Any],
     versions: Mapping[str, int],
@@ -235,6 +246,18 @@ def _commit(
 ) -> bool:
     """Commit on top of the state that was loaded; return whether nobody was faster."""
     version = table.version() + 1
+    try:
+        done = _attempt(table, actions, versions, summary)
+    except (DeltaError, OSError) as error:
+        raise HeadraceError(f"the table in {root} took no commit: {error}") from error
+    if done:
+        root.sync([f"_delta_log/{version:020d}.json"])
+    return done
+
+
+def _attempt(
+    table: Any, actions: list[Any], versions: Mapping[str, int], summary: Mapping[str, Any]
+) -> bool:
     properties = CommitProperties(
         custom_metadata={PROPERTY: json.dumps(summary)},
         max_commit_retries=0,
@@ -246,10 +269,63 @@ def _commit(
         )
     except CommitFailedError:
         return False
-    except DeltaError as error:
-        raise HeadraceError(f"the table in {table.table_uri} took no commit: {error}") from error
-    sync_files([root / "_delta_log" / f"{version:020d}.json"])
     return True
+
+
+def _address(root: Place) -> tuple[str, dict[str, str] | None]:
+    options = root.delta_options
+    return str(root) if root.local else root.uri, None if options is None else dict(options)
+
+
+def _create(root: Place, schema: Any, name: str) -> None:
+    address, options = _address(root)
+    DeltaTable.create(
+        address,
+        schema=schema,
+        mode="ignore",
+        name=name,
+        configuration={PROPERTY: name},
+        storage_options=options,
+        raise_if_key_not_exists=False,
+    )
+
+
+def _refuses_second(root: Place) -> bool:
+    """Return whether of two commits of one version one fails, tried at once with tables that are made for it.
+
+    The library looks before it writes: only writes that are under way together tell what the store does.
+    """
+    options = dict(root.delta_options or {})
+    folder = f"{_PROBES}/{uuid.uuid4().hex}"
+
+    def attempt(table: Any) -> bool:
+        ready.wait(_PROBE_TIMEOUT_S)
+        return _attempt(table, [], {"probe": 1}, {})
+
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            for number in range(_PROBE_ROUNDS):
+                uri = f"{root.uri}/{folder}/{number}"
+                DeltaTable.create(uri, schema=_PROBE_SCHEMA, storage_options=options)
+                both = [DeltaTable(uri, storage_options=options) for _ in range(2)]
+                ready = Barrier(2)
+                if sorted(pool.map(attempt, both)) != [False, True]:
+                    return False
+        return True
+    finally:
+        for file in list(root.walk(folder)):
+            root.delete(file.path)
+
+
+@contextmanager
+def _asked(root: Place) -> Iterator[None]:
+    """Raise what may pass, as a store that is away, as what is tried again."""
+    try:
+        yield
+    except TableNotFoundError:
+        raise
+    except (DeltaError, OSError) as error:
+        raise HeadraceError(f"the table in {root}: {error}") from error
 
 
 def _pause(attempt: int) -> None:

@@ -22,8 +22,6 @@ from typing import Final, NamedTuple
 from headrace.types import TopicPartition
 
 DATA: Final = "data"
-PARTIAL_PREFIX: Final = ".partial-"
-"""Of files that are still being written; readers of directories pass over names with a dot."""
 _NO_ID: Final = "none"
 _PATH: Final = re.compile(
     rf"{DATA}/topic-(?P<topic>[^/]+)/(?P<topic_id>[^/]+)/(?P<partition>\d+)/"

@@ -12,7 +12,6 @@ import os
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,6 +21,7 @@ from headrace.clients.blocking import FetchedPartition, FetchPosition, OffsetAnd
 from headrace.errors import ConfigError
 from headrace.spark.archive.compaction import file_batches
 from headrace.spark.archive.files import ArchivedFile, Source, by_source, uncovered
+from headrace.spark.archive.places import Place
 from headrace.spark.archive.table import ArchiveTable, open_table
 from headrace.spark.cluster import SourceClient
 from headrace.spark.decode.step import decoded
@@ -48,7 +48,7 @@ class History:
         Raises:
             ConfigError: There is none, or it holds no plain records.
         """
-        self._table: ArchiveTable = open_table(options.format, options.table)
+        self._table: ArchiveTable = open_table(options.format, options.table, options.catalog)
         if not self._table.schema().equals(topic_schema(include_headers=True)):
             raise ConfigError(
                 f"option archive: {options.table} holds decoded values: only an archive of plain records can be read "
@@ -57,8 +57,8 @@ class History:
         self.refresh()
 
     @property
-    def root(self) -> Path:
-        """The table's directory."""
+    def root(self) -> Place:
+        """Where the table's files are."""
         return self._table.root
 
     def refresh(self) -> None:
@@ -158,6 +158,7 @@ class HistoryClient:
     def lost(self, ranges: Sequence[OffsetRange]) -> str | None:
         """Say what neither the archive nor the brokers have of ranges, if anything."""
         earliest = self._client.offsets([each.topic_partition for each in ranges], EARLIEST)
+        self._history.refresh()  # what was removed since the last look may have been archived before
         for wanted in ranges:
             removed = min(wanted.end, earliest[wanted.topic_partition])
             gaps = uncovered(self.archived(wanted.topic_partition), wanted.start, removed)
@@ -182,7 +183,7 @@ class HistoryClient:
         for file in self.archived(partition):
             if file.latest_ms is not None and file.latest_ms < time_ms:
                 continue
-            for batch in file_batches(self._history.root / file.path, ("offset", "timestamp")):
+            for batch in file_batches(self._history.root, file.path, ("offset", "timestamp")):
                 late = pc.index(pc.greater_equal(batch.column("timestamp"), wanted), value=True)
                 if late.as_py() >= 0:
                     return int(batch.column("offset")[late.as_py()].as_py())
@@ -213,7 +214,12 @@ def read_history(
 
 
 def _records(
-    client: SourceClient, history: History, task: ReadTask, options: SourceOptions
+    client: SourceClient,
+    history: History,
+    task: ReadTask,
+    options: SourceOptions,
+    *,
+    again: bool = False,
 ) -> Iterator[Any]:
     names = sorted({wanted.topic_partition.topic for wanted in task.ranges})
     ids = {name: each.topic_id for name, each in client.topology(names).items()}
@@ -229,18 +235,38 @@ def _records(
                 position = end
                 continue
             if hot:
-                yield from read_ranges(client, hot, options)
+                yield from _of_brokers(client, history, hot, options, again=again)
                 hot = []
             try:
-                yield from _rows(history.root / file.path, position, end, options)
+                for rows, after in _rows(history.root, file.path, position, end, options):
+                    yield rows
+                    position = after
                 position = end
-            except FileNotFoundError:  # replaced by a larger one, and deleted since
+            except OSError:  # replaced by a larger one, and deleted since
                 vanished += 1
-                if vanished > _VANISHED:
+                if vanished > _VANISHED or history.root.find(file.path) is not None:
                     raise
                 history.refresh()
     if hot:
-        yield from read_ranges(client, hot, options)
+        yield from _of_brokers(client, history, hot, options, again=again)
+
+
+def _of_brokers(
+    client: SourceClient,
+    history: History,
+    ranges: Sequence[OffsetRange],
+    options: SourceOptions,
+    *,
+    again: bool,
+) -> Iterator[Any]:
+    """Yield what the archive did not have when it was looked at; it may have it by now, and brokers have it no more."""
+    if not again:
+        earliest = client.offsets([each.topic_partition for each in ranges], EARLIEST)
+        if any(each.start < earliest[each.topic_partition] for each in ranges):
+            history.refresh()
+            yield from _records(client, history, ReadTask(ranges), options, again=True)
+            return
+    yield from read_ranges(client, ranges, options)
 
 
 def _piece(
@@ -253,11 +279,16 @@ def _piece(
     return None, min(files[at].start, end) if at < len(files) else end
 
 
-def _rows(path: Path, start: int, end: int, options: SourceOptions) -> Iterator[Any]:
-    """Yield what a file has from `start` to below `end`, in the columns of the read, values not decoded."""
+def _rows(
+    root: Place, path: str, start: int, end: int, options: SourceOptions
+) -> Iterator[tuple[Any, int]]:
+    """Yield what a file has from `start` to below `end`, in the columns of the read, values not decoded.
+
+    With each batch comes the offset after its last row: from there a reader goes on whose file is deleted.
+    """
     schema = raw_schema(options)
     names = sorted({*schema.names, "offset"})
-    for batch in file_batches(path, names, start, end):
+    for batch in file_batches(root, path, names, start, end):
         offsets = batch.column("offset")
         first, last = offsets[0].as_py(), offsets[batch.num_rows - 1].as_py()
         wanted = batch
@@ -265,4 +296,4 @@ def _rows(path: Path, start: int, end: int, options: SourceOptions) -> Iterator[
             inside = pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, end))
             wanted = batch.filter(inside)
         if wanted.num_rows:
-            yield wanted.select(schema.names).cast(schema)
+            yield wanted.select(schema.names).cast(schema), min(last + 1, end)

@@ -6,13 +6,14 @@ snapshot: the catalog refuses it when there is another one by then.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final, TypeVar
+from functools import cached_property
+from typing import Any, Final, ParamSpec, TypeVar
 
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
@@ -24,19 +25,21 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.manifest import DataFileContent
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from headrace.errors import ConfigError, HeadraceError
 from headrace.spark.archive.files import DATA, ArchivedFile, Source, WrittenFile, parse_path
 from headrace.spark.archive.orphans import delete_unknown
+from headrace.spark.archive.places import Directory, Place
 from headrace.spark.archive.table import BatchCommit, ConflictError, Snapshot, file_gone
-from headrace.spark.archive.writing import sync_files
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 CATALOG: Final = "catalog.db"
 NAMESPACE: Final = "headrace"
-TABLE: Final = "headrace.archive"
+TABLE: Final = (NAMESPACE, "archive")
+"""In a catalog of its own; in one with others a table has the last name of its address."""
 _NAME: Final = "headrace.archive.name"
 _BATCH: Final = "headrace.archive.batch"
 _POSITIONS: Final = "headrace.archive.positions"
@@ -50,34 +53,61 @@ logging.getLogger("pyiceberg.io.pyarrow").addFilter(
 )
 
 
+def _told(method: Callable[P, T]) -> Callable[P, T]:
+    """Raise what may pass, as a store that is away, as what is tried again."""
+
+    @functools.wraps(method)
+    def call(*arguments: P.args, **given: P.kwargs) -> T:
+        try:
+            return method(*arguments, **given)
+        except OSError as error:
+            raise HeadraceError(f"the Iceberg table: {error}") from error
+
+    return call
+
+
 class IcebergArchive:
     """See `ArchiveTable`."""
 
     kind = "iceberg"
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Place, catalog: str | None = None) -> None:
         self.root = root
-        self._catalog = _catalog(root)
+        own = root.local and (catalog is None or root.find(CATALOG) is not None)
+        self._name = TABLE if own else (NAMESPACE, root.name)
+        self._address = f"sqlite:///{root / CATALOG}" if own else catalog
 
-    @classmethod
-    def exists(cls, root: Path) -> bool:
-        """Whether there is a catalog with a table."""
-        if not (root / CATALOG).exists():
+    @cached_property
+    def _catalog(self) -> Any:
+        if self._address is None:
+            raise ConfigError(
+                f"{self.root}: an Iceberg table in a store needs a catalog, a database that all who write have: "
+                "--catalog-uri sqlite:////PATH/catalog.db or postgresql+psycopg://USER@HOST/NAME "
+                "(HEADRACE_ARCHIVE_CATALOG; for reads the option archiveCatalog)"
+            )
+        return _catalog(self._address, self.root)
+
+    @_told
+    def exists(self) -> bool:
+        """See `TableKind`."""
+        if self._name == TABLE and self.root.find(CATALOG) is None:
             return False
-        catalog = _catalog(root)
-        return _patiently(lambda: bool(catalog.table_exists(TABLE)))
+        return _patiently(lambda: bool(self._catalog.table_exists(self._name)))
 
-    @classmethod
-    def create(cls, root: Path, name: str, schema: Any) -> None:
-        """Make an empty table; one that somebody else makes at the same time is as good."""
-        root.mkdir(parents=True, exist_ok=True)
-        catalog = _catalog(root)
-        catalog.create_namespace_if_not_exists(NAMESPACE)
+    def check_commits(self) -> None:
+        """See `TableKind`: the catalog's database sees to it."""
+
+    @_told
+    def create(self, name: str, schema: Any) -> None:
+        """See `TableKind`."""
+        if isinstance(self.root, Directory):
+            self.root.path.mkdir(parents=True, exist_ok=True)
+        self._catalog.create_namespace_if_not_exists(NAMESPACE)
         try:
-            catalog.create_table(
-                TABLE,
+            self._catalog.create_table(
+                self._name,
                 schema=schema,
-                location=f"file://{root}",
+                location=self.root.uri,
                 properties={
                     _NAME: name,
                     _BATCH: "0",
@@ -93,28 +123,29 @@ class IcebergArchive:
         except TableAlreadyExistsError:
             return
 
-    @classmethod
-    def open(cls, root: Path) -> IcebergArchive:
-        """Open an archive.
+    def open(self) -> IcebergArchive:
+        """See `TableKind`."""
+        if not self.exists():
+            raise ConfigError(f"there is no archive of format iceberg in {self.root}")
+        self._load()
+        return self
 
-        Raises:
-            ConfigError: There is none.
-        """
-        if not cls.exists(root):
-            raise ConfigError(f"there is no archive of format iceberg in {root}")
-        table = cls(root)
-        table._load()
-        return table
-
+    @_told
     def _load(self) -> Any:
         try:
-            table = _patiently(lambda: self._catalog.load_table(TABLE))
+            table = _patiently(lambda: self._catalog.load_table(self._name))
         except NoSuchTableError:
             raise ConfigError(f"there is no table {TABLE} in {self.root / CATALOG}") from None
+        if table.location() != self.root.uri:
+            raise ConfigError(
+                f"the catalog's table {'.'.join(self._name)} is in {table.location()}, not in {self.root.uri}: "
+                "give one of them another last name, or a catalog of its own"
+            )
         if _NAME not in table.properties:
             raise ConfigError(f"the Iceberg table in {self.root} is none of `headrace archive`")
         return table
 
+    @_told
     def snapshot(self, candidates: Collection[Source] = ()) -> Snapshot:  # noqa: ARG002 - all are recorded
         """See `ArchiveTable`."""
         return self._snapshot(self._load())
@@ -123,6 +154,7 @@ class IcebergArchive:
         """See `ArchiveTable`."""
         return _plain(self._load().schema().as_arrow())
 
+    @_told
     def append(self, commit: BatchCommit) -> None:
         """See `ArchiveTable`."""
         paths = {written.file.path for written in commit.files}
@@ -160,6 +192,7 @@ class IcebergArchive:
             return
         raise ConflictError(f"{self.root}: no commit in {_ATTEMPTS} attempts, others were faster")
 
+    @_told
     def replace(self, removed: Sequence[ArchivedFile], added: Sequence[WrittenFile]) -> None:
         """See `ArchiveTable`."""
         names = {self._uri(file.path) for file in removed}
@@ -198,6 +231,7 @@ class IcebergArchive:
             return
         raise ConflictError(f"{self.root}: no commit in {_ATTEMPTS} attempts, others were faster")
 
+    @_told
     def delete_orphans(self, age_ms: int, *, dry_run: bool) -> list[str]:
         """See `ArchiveTable`. Snapshots that were replaced before that time are forgotten."""
         table = self._load()
@@ -218,9 +252,9 @@ class IcebergArchive:
             except CommitFailedException as error:
                 raise ConflictError(f"the table has changed meanwhile: {error}") from None
         found: list[str] = []
-        for folder, pattern, known in ((DATA, "*", data), ("metadata", "*.avro", lists)):
+        for folder, suffix, known in ((DATA, "", data), ("metadata", ".avro", lists)):
             paths = {self._relative(each) for each in known}
-            found += delete_unknown(self.root, folder, pattern, paths, age_ms, dry_run=dry_run)
+            found += delete_unknown(self.root, folder, suffix, paths, age_ms, dry_run=dry_run)
         return found
 
     def _sync(self, table: Any) -> None:
@@ -231,11 +265,11 @@ class IcebergArchive:
             for each in snapshot.manifests(table.io)
             if each.added_snapshot_id == snapshot.snapshot_id
         ]
-        sync_files([self.root / self._relative(each) for each in written])
+        self.root.sync([self._relative(each) for each in written])
 
     def _check_there(self, files: Sequence[WrittenFile]) -> None:
         for written in files:
-            if not (self.root / written.file.path).exists():
+            if self.root.find(written.file.path) is None:
                 raise file_gone(written.file)
 
     def _snapshot(self, table: Any) -> Snapshot:
@@ -259,15 +293,21 @@ class IcebergArchive:
         )
 
     def _uri(self, path: str) -> str:
-        return f"file://{self.root}/{path}"
+        return f"{self.root.uri}/{path}"
 
     def _relative(self, uri: str) -> str:
-        return uri.removeprefix(f"file://{self.root}/")
+        return uri.removeprefix(f"{self.root.uri}/")
 
 
-def _catalog(root: Path) -> Any:
-    uri = f"sqlite:///{root / CATALOG}"
-    return _patiently(lambda: SqlCatalog(NAMESPACE, uri=uri, warehouse=f"file://{root}"))
+def _catalog(address: str, root: Place) -> Any:
+    if address.startswith(("http://", "https://")):
+        raise ConfigError("catalogs are databases, such as sqlite:////PATH/catalog.db: not REST")
+    settings = {"uri": address, "warehouse": root.uri, **root.iceberg_options}
+    try:
+        return _patiently(lambda: SqlCatalog(NAMESPACE, **settings))
+    except (SQLAlchemyError, ImportError, HeadraceError) as error:
+        shown = address.partition("://")[0]
+        raise ConfigError(f"the catalog {shown}://... cannot be opened: {error}") from error
 
 
 def _patiently(ask: Callable[[], T]) -> T:
@@ -291,7 +331,7 @@ def _patiently(ask: Callable[[], T]) -> T:
 
 def _check_locked(error: OperationalError) -> None:
     if "locked" not in str(error.orig):
-        raise error
+        raise HeadraceError(f"the catalog of the archive: {error.orig}") from error
 
 
 def _data_files(table: Any, snapshot_id: int | None = None) -> list[Any]:

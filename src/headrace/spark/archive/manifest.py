@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -19,6 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from headrace.errors import HeadraceError
 from headrace.spark.archive.files import Source, WrittenFile
+from headrace.spark.archive.places import Place, place
 from headrace.spark.archive.planning import BatchPlan
 from headrace.spark.archive.writing import FileTarget, write_range
 from headrace.spark.cluster import SourceClient, shared_client
@@ -71,7 +71,7 @@ class ManifestReader(DataSourceReader):
     def __init__(self, options: Mapping[str, str]) -> None:
         given = dict(options)
         self._tasks = json.loads(given.pop(_TASKS))
-        root, file_bytes = Path(given.pop(_ROOT)), int(given.pop(_FILE_BYTES))
+        root, file_bytes = place(given.pop(_ROOT)), int(given.pop(_FILE_BYTES))
         self._options = source_options(given, streaming=False)
         self._target = FileTarget(root, archive_schema(self._options), file_bytes)
 
@@ -113,14 +113,14 @@ class SparkTasks:
     """Runs the tasks of a batch on Spark."""
 
     def __init__(
-        self, spark: SparkSession, options: Mapping[str, str], root: Path, file_bytes: int
+        self, spark: SparkSession, options: Mapping[str, str], root: Place, file_bytes: int
     ) -> None:
         """Prepare a session.
 
         Args:
             spark: The session.
             options: Of the read, by name.
-            root: The table's directory.
+            root: Where the table's files are.
             file_bytes: How large files become.
         """
         spark.dataSource.register(ManifestSource)

@@ -3,49 +3,50 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
-from pathlib import Path
+from collections.abc import Callable, Collection
 from typing import Final
 
-from headrace.spark.archive.files import DATA, PARTIAL_PREFIX
+from headrace.spark.archive.files import DATA
+from headrace.spark.archive.places import PARTIAL_PREFIX, Place
 
 LEAST_AGE_MS: Final = 3_600_000
 """Younger files may belong to a commit that is under way, whatever age is asked for: the table would lose them."""
 
 
-def delete_partial(root: Path, age_ms: int, *, dry_run: bool) -> list[str]:
+def delete_partial(root: Place, age_ms: int, *, dry_run: bool) -> list[str]:
     """Delete what tasks did not finish writing, and have not touched for so long."""
     return _delete(
         root,
-        [path for path in _old(root / DATA, age_ms) if path.name.startswith(PARTIAL_PREFIX)],
+        DATA,
+        lambda path: path.rpartition("/")[2].startswith(PARTIAL_PREFIX),
+        age_ms,
         dry_run=dry_run,
     )
 
 
 def delete_unknown(
-    root: Path, folder: str, pattern: str, known: Collection[str], age_ms: int, *, dry_run: bool
+    root: Place, folder: str, suffix: str, known: Collection[str], age_ms: int, *, dry_run: bool
 ) -> list[str]:
-    """Delete old files of a folder, of such names, that are not among the known ones."""
-    old = _old(root / folder, age_ms, pattern)
+    """Delete old files of a folder, with names that end so, that are not among the known ones."""
     return _delete(
         root,
-        [path for path in old if path.relative_to(root).as_posix() not in known],
+        folder,
+        lambda path: path.endswith(suffix) and path not in known,
+        age_ms,
         dry_run=dry_run,
     )
 
 
-def _old(folder: Path, age_ms: int, pattern: str = "*") -> Iterator[Path]:
-    before = time.time() - max(age_ms, LEAST_AGE_MS) / 1000
-    for path in sorted(folder.rglob(pattern)):
-        try:
-            if path.is_file() and path.stat().st_mtime <= before:
-                yield path
-        except FileNotFoundError:  # renamed or deleted since it was listed
-            continue
-
-
-def _delete(root: Path, paths: list[Path], *, dry_run: bool) -> list[str]:
+def _delete(
+    root: Place, folder: str, wanted: Callable[[str], bool], age_ms: int, *, dry_run: bool
+) -> list[str]:
+    before_ms = (time.time() * 1000) - max(age_ms, LEAST_AGE_MS)
+    paths = [
+        file.path
+        for file in root.walk(folder)
+        if file.modified_ms <= before_ms and wanted(file.path)
+    ]
     for path in paths:
         if not dry_run:
-            path.unlink(missing_ok=True)
-    return [path.relative_to(root).as_posix() for path in paths]
+            root.delete(path)
+    return paths

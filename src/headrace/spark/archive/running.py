@@ -38,6 +38,7 @@ class ArchiveSettings:
     """Of `format("headrace")`: cluster, topics, typed values."""
     table: str
     kind: Literal["delta", "iceberg"] = "delta"
+    catalog: str | None = field(default=None, repr=False)
     name: str | None = None
     group: str | None = None
     limits: BatchLimits = field(default_factory=BatchLimits)
@@ -70,7 +71,9 @@ def check(settings: ArchiveSettings) -> ArchiveTable:
     source = settings.source()
     topology = current_topology(shared_client(source.client), source.selection)
     check_exists(source.selection, topology)
-    return create_table(settings.kind, settings.table, settings.name, archive_schema(source))
+    return create_table(
+        settings.kind, settings.table, settings.name, archive_schema(source), settings.catalog
+    )
 
 
 def archiver(settings: ArchiveSettings, spark: SparkSession) -> Archiver:

@@ -6,6 +6,7 @@ a run begins where the table ends.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, Final, Protocol
 
 from headrace.errors import ConfigError, HeadraceError
 from headrace.spark.archive.files import ArchivedFile, Source, WrittenFile
+from headrace.spark.archive.places import Directory, Place, place
 
 KINDS: Final = ("delta", "iceberg")
 _MARKS: Final = {"delta": "_delta_log", "iceberg": "catalog.db"}
@@ -60,7 +62,7 @@ class ArchiveTable(Protocol):
     """A table that archives topics. Paths of files are relative to `root`."""
 
     kind: str
-    root: Path
+    root: Place
 
     def snapshot(self, candidates: Collection[Source] = ()) -> Snapshot:
         """Return the table as it is now.
@@ -71,6 +73,13 @@ class ArchiveTable(Protocol):
 
     def schema(self) -> Any:
         """Return the columns, as an Arrow schema."""
+
+    def check_commits(self) -> None:
+        """Check that of two who commit at the same time one is refused.
+
+        Raises:
+            ConfigError: The store does not see to that.
+        """
 
     def append(self, commit: BatchCommit) -> None:
         """Add a batch's files and positions in one commit; a batch that is in the table already changes nothing.
@@ -90,6 +99,23 @@ class ArchiveTable(Protocol):
         """Delete files that have not belonged to the table for so long, if they ever did; return their paths."""
 
 
+class TableKind(ArchiveTable, Protocol):
+    """A table that may not be there yet."""
+
+    def exists(self) -> bool:
+        """Whether there is a table of this format, of an archive or not."""
+
+    def create(self, name: str, schema: Any) -> None:
+        """Make an empty table; one that somebody else makes at the same time is as good."""
+
+    def open(self) -> ArchiveTable:
+        """Return it.
+
+        Raises:
+            ConfigError: There is none.
+        """
+
+
 def file_gone(file: ArchivedFile) -> HeadraceError:
     """Return what is raised when a file that is to become part of a table is not there."""
     return HeadraceError(
@@ -97,97 +123,92 @@ def file_gone(file: ArchivedFile) -> HeadraceError:
     )
 
 
-def find_table(location: str | Path) -> ArchiveTable:
+def find_table(location: str | Path | Place, catalog: str | None = None) -> ArchiveTable:
     """Open an archive of whichever format.
 
     Raises:
         ConfigError: There is none at that place.
     """
-    path = local_path(location)
+    found = place(location)
     for kind, mark in _MARKS.items():
-        if (path / mark).exists():
-            return open_table(kind, path)
-    raise ConfigError(f"there is no archive in {path}")
+        if found.find(mark) is not None:
+            return open_table(kind, found, catalog)
+    if catalog is not None:
+        return open_table("iceberg", found, catalog)
+    hint = "" if found.local else "; if it is of format iceberg, name its catalog"
+    raise ConfigError(f"there is no archive in {found}{hint}")
 
 
-def open_table(kind: str, location: str | Path) -> ArchiveTable:
+def open_table(kind: str, location: str | Path | Place, catalog: str | None = None) -> ArchiveTable:
     """Open an archive of a format.
 
     Raises:
         ConfigError: There is none at that place.
     """
-    table: ArchiveTable = _implementation(kind).open(local_path(location))
-    return table
+    return _implementation(kind, place(location), catalog).open()
 
 
-def create_table(kind: str, location: str | Path, name: str | None, schema: Any) -> ArchiveTable:
+def create_table(
+    kind: str,
+    location: str | Path | Place,
+    name: str | None,
+    schema: Any,
+    catalog: str | None = None,
+) -> ArchiveTable:
     """Open an archive, or make it.
 
     Args:
         kind: "delta" or "iceberg".
-        location: A directory.
-        name: Of the archive, which the table keeps; None is that of the table or, for a new one, of its directory.
+        location: A directory, or the address of a store as `s3://BUCKET/TABLE`.
+        name: Of the archive, which the table keeps; None is that of the table or, for a new one, of its directory
+            with some letters behind it, for a group of this name is told how far the archive is.
         schema: Its columns, as an Arrow schema.
+        catalog: Of Iceberg, as the address of a database; None is one in SQLite beside the data.
 
     Raises:
-        ConfigError: There is another table at that place.
+        ConfigError: There is another table at that place, or the store is none where commits are safe.
     """
-    implementation = _implementation(kind)
-    path = local_path(location)
-    if not implementation.exists(path):
-        _check_free(path, kind)
-        implementation.create(path, name or f"archive-{path.name}", schema)
-    table: ArchiveTable = implementation.open(path)
-    found = table.snapshot().name
-    if name is not None and found != name:
-        raise ConfigError(f"{path} is the archive {found!r}, not {name!r}: leave the name out")
+    root = place(location)
+    found = _implementation(kind, root, catalog)
+    found.check_commits()
+    if not found.exists():
+        _check_free(root, kind)
+        found.create(name or f"archive-{root.name}-{uuid.uuid4().hex[:6]}", schema)
+    table = found.open()
+    kept = table.snapshot().name
+    if name is not None and kept != name:
+        raise ConfigError(f"{root} is the archive {kept!r}, not {name!r}: leave the name out")
     if not table.schema().equals(schema):
         raise ConfigError(
-            f"the archive in {path} has other columns: {', '.join(table.schema().names)}. "
+            f"the archive in {root} has other columns: {', '.join(table.schema().names)}. "
             "Write to another table, or with the options that it was made with"
         )
     return table
 
 
-def local_path(location: str | Path) -> Path:
-    """Return a table's directory.
-
-    Raises:
-        ConfigError: It is the address of a store, which archives cannot be in.
-    """
-    text = str(location)
-    if text.startswith("file://"):
-        text = text.removeprefix("file://")
-    if "://" in text:
-        raise ConfigError(
-            f"{location} is no directory: an archive lies in a file system that driver and executors share"
-        )
-    return Path(text).absolute()
-
-
-def _implementation(kind: str) -> Any:
+def _implementation(kind: str, root: Place, catalog: str | None) -> TableKind:
     try:
         if kind == "delta":
             from headrace.spark.archive.delta import DeltaArchive  # noqa: PLC0415 - needs its library
 
-            return DeltaArchive
+            return DeltaArchive(root)
         if kind == "iceberg":
             from headrace.spark.archive.iceberg import IcebergArchive  # noqa: PLC0415 - needs its library
 
-            return IcebergArchive
+            return IcebergArchive(root, catalog)
     except ImportError as error:
         raise ConfigError(f"{error}: pip install 'headrace[archive]'") from None
     raise ConfigError(f"there is no table format {kind!r}: known are {', '.join(KINDS)}")
 
 
-def _check_free(path: Path, wanted: str) -> None:
+def _check_free(root: Place, wanted: str) -> None:
     """Check that a table may be made there; what is left of one whose making was killed is no hindrance."""
-    if path.exists() and not path.is_dir():
-        raise ConfigError(f"{path} is no directory")
+    if isinstance(root, Directory) and root.path.exists() and not root.path.is_dir():
+        raise ConfigError(f"{root} is no directory")
     for kind, mark in _MARKS.items():
-        if (path / mark).exists():
+        if root.find(mark) is not None:
             if kind == wanted:
                 return
-            raise ConfigError(f"{path} is a table of format {kind}")
-    if path.is_dir() and any(path.iterdir()):
-        raise ConfigError(f"{path} is not empty and no archive: name another directory")
+            raise ConfigError(f"{root} is a table of format {kind}")
+    if root.occupied():
+        raise ConfigError(f"{root} is not empty and no archive: name another directory")

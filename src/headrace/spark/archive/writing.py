@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import uuid
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace.spark.archive.files import (
-    PARTIAL_PREFIX,
-    ArchivedFile,
-    Source,
-    WrittenFile,
-    file_path,
-)
+from headrace.spark.archive.files import ArchivedFile, Source, WrittenFile, file_path
+from headrace.spark.archive.places import Place
 
 ROW_GROUP_ROWS: Final = 100_000
 ROW_GROUP_BYTES: Final = 32 << 20
@@ -33,7 +25,7 @@ _SEARCHED: Final = ("topic", "partition", "offset", "timestamp")
 class FileTarget:
     """Where files go and how large they become."""
 
-    root: Path
+    root: Place
     schema: Any
     file_bytes: int = 128 << 20
 
@@ -81,11 +73,8 @@ class _OpenFile:
         self._target = target
         self._source = source
         self._start = start
-        self._directory = target.root / source.directory
-        self._directory.mkdir(parents=True, exist_ok=True)
-        self._partial = self._directory / f"{PARTIAL_PREFIX}{uuid.uuid4().hex}"
-        self._sink = self._partial.open("wb")
-        self._writer = pq.ParquetWriter(self._sink, target.schema, **_layout(target.schema))
+        self._file = target.root.begin(source.directory)
+        self._writer = pq.ParquetWriter(self._file.sink, target.schema, **_layout(target.schema))
         self._pending: list[Any] = []
         self._rows = self._bytes = self._records = 0
         self._first: int | None = None
@@ -96,7 +85,7 @@ class _OpenFile:
     @property
     def size(self) -> int:
         """How large the file is so far, without what waits for its row group to be full."""
-        return self._sink.tell()
+        return self._file.sink.tell()
 
     def add(self, batch: Any) -> None:
         """Append rows, which follow those before by offset."""
@@ -115,21 +104,16 @@ class _OpenFile:
         """Make the file durable and give it its name."""
         self._flush()
         self._writer.close()
-        self._sink.flush()
-        os.fsync(self._sink.fileno())
-        size = self._sink.tell()
-        self._sink.close()
+        size = self._file.sink.tell()
         path = file_path(self._source, self._start, end)
-        self._partial.rename(self._target.root / path)
-        _sync_directories(self._directory, self._target.root)
+        self._file.publish(path)
         file = ArchivedFile(self._source, self._start, end, path, size, self._records)
         last = None if self._first is None else self.next_offset - 1
         return WrittenFile(file, self._first, last, self._min_ms, self._max_ms)
 
     def abandon(self) -> None:
         """Remove what was written."""
-        self._sink.close()
-        self._partial.unlink(missing_ok=True)
+        self._file.abandon()
 
     def _flush(self) -> None:
         if self._pending:
@@ -168,26 +152,3 @@ def _leaves(kind: Any) -> Iterator[str]:
             yield from (f"{field.name}.{leaf}" for leaf in _leaves(field.type))
         elif not pa.types.is_nested(field.type):
             yield field.name
-
-
-def sync_files(paths: Collection[Path]) -> None:
-    """Make durable what a table's library has written; it does not do that itself."""
-    for path in [*paths, *{path.parent for path in paths}]:
-        _sync(path)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _sync_directories(directory: Path, root: Path) -> None:
-    """Make names durable, from a directory up to the table's."""
-    while True:
-        _sync(directory)
-        if directory in (root, directory.parent):
-            return
-        directory = directory.parent

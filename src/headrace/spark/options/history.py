@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from headrace.errors import ConfigError
 from headrace.spark.options.reader import OptionReader
 
-HISTORY_OPTIONS: Final = ("archive", "archiveFormat")
+HISTORY_OPTIONS: Final = ("archive", "archiveFormat", "archiveCatalog")
 _FORMATS: Final = ("delta", "iceberg")
 
 
@@ -18,6 +18,8 @@ class HistoryOptions:
 
     table: str
     format: Literal["delta", "iceberg"] = "delta"
+    catalog: str | None = field(default=None, repr=False)
+    """Of Iceberg tables that have none beside them; it may have a password in it."""
 
 
 def history_options(reader: OptionReader) -> HistoryOptions | None:
@@ -33,4 +35,4 @@ def history_options(reader: OptionReader) -> HistoryOptions | None:
             if reader.text(option) is not None:
                 raise ConfigError(f"option {option} needs option archive, the table's path")
         return None
-    return HistoryOptions(table, kind)  # type: ignore[arg-type]  # one of _FORMATS
+    return HistoryOptions(table, kind, reader.text("archiveCatalog"))  # type: ignore[arg-type]  # one of _FORMATS

@@ -12,6 +12,7 @@ import pytest
 from headrace.errors import ConfigError, HeadraceError
 from headrace.spark.archive.batches import Archiver
 from headrace.spark.archive.files import ArchivedFile, Source, WrittenFile
+from headrace.spark.archive.places import place
 from headrace.spark.archive.table import BatchCommit, ConflictError, create_table, open_table
 from headrace.types import TopicPartition
 from tests.unit.spark.archive.worlds import SCHEMA, World
@@ -294,17 +295,31 @@ def test_a_table_of_other_columns_or_another_name_is_refused(tmp_path: Path) -> 
     (tmp_path / "full" / "letter").write_text("mine")
     with pytest.raises(ConfigError, match="not empty"):
         create_table("delta", tmp_path / "full", None, SCHEMA)
-    with pytest.raises(ConfigError, match="is no directory"):
-        create_table("delta", "s3://bucket/table", None, SCHEMA)
+    with pytest.raises(ConfigError, match="not in ftp://"):
+        create_table("delta", "ftp://host/table", None, SCHEMA)
     with pytest.raises(ConfigError, match="there is no archive"):
         open_table("delta", tmp_path / "nowhere")
 
 
 def test_a_table_whose_making_was_killed_is_made(tmp_path: Path) -> None:
-    from headrace.spark.archive.iceberg import _catalog  # noqa: PLC0415 - takes a second
+    from headrace.spark.archive.iceberg import CATALOG, _catalog  # noqa: PLC0415 - takes a second
 
     (tmp_path / "iceberg").mkdir()
-    _catalog(tmp_path / "iceberg").create_namespace("headrace")
+    root = tmp_path / "iceberg"
+    _catalog(f"sqlite:///{root / CATALOG}", place(root)).create_namespace("headrace")
     (tmp_path / "delta" / "_delta_log").mkdir(parents=True)
     for kind in KINDS:
         assert create_table(kind, tmp_path / kind, None, SCHEMA).snapshot().batch == 0
+
+
+def test_two_tables_of_one_last_name_tell_two_groups(tmp_path: Path) -> None:
+    names = [
+        create_table("delta", tmp_path / each / "flights", None, SCHEMA).snapshot().name
+        for each in ("a", "b")
+    ]
+    assert names[0] != names[1]
+    assert all(name.startswith("archive-flights-") for name in names)
+    again = create_table("delta", tmp_path / "a" / "flights", None, SCHEMA)
+    assert again.snapshot().name == names[0]
+    given = create_table("delta", tmp_path / "c" / "flights", "history", SCHEMA)
+    assert given.snapshot().name == "history"

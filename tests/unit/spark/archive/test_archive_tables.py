@@ -17,6 +17,7 @@ from headrace.errors import HeadraceError
 from headrace.spark.archive import delta, iceberg
 from headrace.spark.archive.compaction import compact, file_batches, plan_compaction
 from headrace.spark.archive.files import ArchivedFile, Source, WrittenFile, file_path
+from headrace.spark.archive.places import place
 from headrace.spark.archive.table import ArchiveTable, ConflictError, open_table
 from headrace.spark.archive.writing import FileTarget, write_range
 from tests.unit.spark.archive.worlds import SCHEMA, World, rows
@@ -37,7 +38,7 @@ def archived(tmp_path: Path, kind: str, batches: int = 2) -> World:
 
 def written(path: Path, **target: Any) -> list[WrittenFile]:
     batches = [rows(SOURCE, list(range(first, first + 50))) for first in range(0, 1000, 50)]
-    return list(write_range(FileTarget(path, SCHEMA, **target), SOURCE, 0, 1005, batches))
+    return list(write_range(FileTarget(place(path), SCHEMA, **target), SOURCE, 0, 1005, batches))
 
 
 def test_files_reach_their_size_and_cover_the_range_together(
@@ -74,7 +75,7 @@ def test_a_file_is_zstd_with_statistics_by_which_row_groups_are_passed_over(
         return original(self, *arguments, **given)
 
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", noted)
-    list(file_batches(path, ["offset"], 250, 300))
+    list(file_batches(place(tmp_path), whole.file.path, ["offset"], 250, 300))
     assert read == [2]
 
 

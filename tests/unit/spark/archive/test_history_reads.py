@@ -230,11 +230,11 @@ def test_a_time_is_looked_up_in_one_file(
     for _ in range(4):
         world.cluster.grow("flights", 0, 5)
         world.archiver().run_batch()
-    opened: list[Path] = []
+    opened: list[str] = []
 
-    def noted(path: Path, *rest: Any) -> Any:
+    def noted(root: Any, path: str, *rest: Any) -> Any:
         opened.append(path)
-        return file_batches(path, *rest)
+        return file_batches(root, path, *rest)
 
     monkeypatch.setattr(histories, "file_batches", noted)
     client = HistoryClient(world.cluster, history(world))
@@ -271,3 +271,40 @@ def test_paths_sort_by_offset() -> None:
     assert (file.source, file.start, file.end) == (source, 7, 1_000_000_000_000)
     assert not any(part.startswith(("_", ".")) for part in path.split("/"))  # readers skip those
     assert parse_path("part-0001.parquet", 1, 2) is None
+
+
+def test_a_file_that_vanishes_while_it_is_read_is_gone_on_with_behind_the_last_row(
+    delta_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store has no open files: what is deleted fails in the middle."""
+    keep_from(delta_world, 12)
+    known = history(delta_world)
+    failed: list[str] = []
+
+    def cut_off(root: Any, path: str, *rest: Any) -> Any:
+        for number, batch in enumerate(file_batches(root, path, *rest)):
+            if number == 0 and not failed:
+                yield batch.slice(0, 2)
+                failed.append(path)
+                list(compact(open_table("delta", delta_world.root), 1 << 20))
+                (delta_world.root / path).unlink()
+                raise OSError("the object is gone")
+            yield batch
+
+    monkeypatch.setattr(histories, "file_batches", cut_off)
+    assert batch_read(delta_world, known) == list(range(18))
+    assert failed
+
+
+@pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
+def test_what_was_archived_and_removed_since_the_last_look_is_found_in_the_archive(
+    delta_world: World, fail_on_data_loss: str
+) -> None:
+    known = history(delta_world)  # has offsets up to 11
+    chosen = options(delta_world, failOnDataLoss=fail_on_data_loss)
+    ranges = batch_ranges(HistoryClient(delta_world.cluster, known), chosen)
+    archive(delta_world)
+    keep_from(delta_world, 17)
+    batches = read_history(delta_world.cluster, known, ReadTask(ranges), chosen)
+    found = [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+    assert found == list(range(18))

@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 
 from headrace.spark.archive.batches import Archiver
 from headrace.spark.archive.files import Source, WrittenFile
+from headrace.spark.archive.places import Place, place
 from headrace.spark.archive.planning import BatchLimits, BatchPlan
-from headrace.spark.archive.table import create_table, open_table
+from headrace.spark.archive.table import ArchiveTable, create_table, open_table
 from headrace.spark.archive.writing import FileTarget, write_range
 from headrace.spark.options.source import Selection
 from headrace.types import TopicPartition
@@ -63,6 +64,14 @@ class World:
         self.limits = BatchLimits(**{"cores": 2, **limits})
         self.batch_rows = 4
 
+    @property
+    def place(self) -> Place:
+        """Where the table is."""
+        return place(self.root)
+
+    def table(self) -> ArchiveTable:
+        return open_table(self.kind, self.root)
+
     def archiver(self, *topics: str, **settings: Any) -> Archiver:
         """A process that archives, as it is after its start."""
         return Archiver(
@@ -86,7 +95,7 @@ class World:
         ]
 
     def write(self, source: Source, start: int, end: int) -> Iterator[WrittenFile]:
-        target = FileTarget(self.root, SCHEMA, self.limits.file_bytes)
+        target = FileTarget(self.place, SCHEMA, self.limits.file_bytes)
         return write_range(target, source, start, end, self.batches(source, start, end))
 
     def batches(self, source: TopicPartition | Source, start: int, end: int) -> Iterator[Any]:
@@ -97,8 +106,9 @@ class World:
     def archived(self) -> list[tuple[str, int, int]]:
         """The rows of the table, as a program reads them that knows nothing of archives."""
         found: list[tuple[str, int, int]] = []
-        for file in open_table(self.kind, self.root).snapshot().files:
-            table = pq.read_table(self.root / file.path)
+        for file in self.table().snapshot().files:
+            with self.place.open(file.path) as source:
+                table = pq.read_table(source)
             offsets = table.column("offset").to_pylist()
             assert offsets == sorted(offsets)
             assert table.num_rows == file.records

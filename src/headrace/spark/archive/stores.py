@@ -1,0 +1,248 @@
+"""Tables in object stores: `s3://BUCKET/TABLE`, and what pyarrow knows besides (`gs://`, `abfss://`).
+
+Keys come from where every program finds them (environment, `~/.aws`, roles), never from an address. Where the store
+is comes from the address (`?region=...&endpoint=...`), then from the environment; the address that tasks are told has
+both, so that all processes ask the same store.
+
+A file is written to a local one without a name, and uploaded when it is whole: an object is there at once or not at
+all, and what is killed leaves nothing behind but, in S3, parts of an upload that no list of objects shows.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import IO, Any, Final
+from urllib.parse import parse_qsl, quote, urlsplit
+
+import pyarrow.fs as pafs
+
+from headrace.errors import ConfigError, HeadraceError
+from headrace.spark.archive.places import FoundFile, NewFile
+
+_S3: Final = ("s3", "s3a")
+_OTHERS: Final = ("gs", "gcs", "abfs", "abfss")
+_PIECE_BYTES: Final = 8 << 20
+_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+_REGIONS: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_UNSAFE: Final = ("AWS_S3_ALLOW_UNSAFE_RENAME", "AWS_S3_LOCKING_PROVIDER")
+
+
+class Bucket:
+    """A prefix of a bucket; see `Place`."""
+
+    def __init__(
+        self,
+        uri: str,
+        system: Any,
+        base: str,
+        *,
+        query: str = "",
+        delta_options: Mapping[str, str] | None = None,
+        iceberg_options: Mapping[str, str] | None = None,
+    ) -> None:
+        self.local = False
+        self.uri = uri
+        self.name = base.rpartition("/")[2]
+        self.delta_options: Mapping[str, str] | None = delta_options
+        self.iceberg_options: Mapping[str, str] = iceberg_options or {}
+        self._query = query
+        self._system = system
+        self._base = base
+
+    def __str__(self) -> str:
+        """See `Place`."""
+        return self.uri + self._query
+
+    def __truediv__(self, path: str) -> str:
+        """See `Place`."""
+        return f"{self.uri}/{path}"
+
+    def find(self, path: str) -> FoundFile | None:
+        """See `Place`."""
+        with self._asked():
+            info = self._system.get_file_info(self._key(path))
+        return None if info.type == pafs.FileType.NotFound else self._found(info)
+
+    def walk(self, folder: str) -> Iterator[FoundFile]:
+        """See `Place`."""
+        below = pafs.FileSelector(self._key(folder), allow_not_found=True, recursive=True)
+        with self._asked():
+            infos = self._system.get_file_info(below)
+        for info in sorted(infos, key=lambda each: each.path):
+            if info.type == pafs.FileType.File:
+                yield self._found(info)
+
+    def occupied(self) -> bool:
+        """See `Place`."""
+        return any(True for _ in self.walk(""))
+
+    def open(self, path: str) -> Any:
+        """See `Place`."""
+        with self._asked():
+            return self._system.open_input_file(self._key(path))
+
+    def begin(self, folder: str) -> NewFile:  # noqa: ARG002 - folders are names of objects
+        """See `Place`."""
+        return _Upload(self)
+
+    def put(self, source: IO[bytes], path: str) -> None:
+        """Make an object of a file, from where that stands to its end."""
+        with self._asked(), self._system.open_output_stream(self._key(path)) as sink:
+            shutil.copyfileobj(source, sink, _PIECE_BYTES)
+
+    def delete(self, path: str) -> None:
+        """See `Place`."""
+        try:
+            with self._asked():
+                self._system.delete_file(self._key(path))
+        except FileNotFoundError:
+            return
+
+    def sync(self, paths: Collection[str]) -> None:
+        """See `Place`: what a store has acknowledged is durable."""
+
+    def check(self) -> None:
+        """Find out whether the bucket is there and lets us in.
+
+        Raises:
+            ConfigError: It is not, or does not.
+        """
+        name = self._base.partition("/")[0]
+        try:
+            info = self._system.get_file_info(name)
+        except OSError as error:
+            raise ConfigError(f"{self.uri} cannot be read: {error}. {self._hints()}") from None
+        if info.type == pafs.FileType.NotFound:
+            raise ConfigError(f"{self.uri}: there is no bucket {name}. {self._hints()}")
+
+    def _hints(self) -> str:
+        settings = self.delta_options or {}
+        if "aws_region" not in settings:
+            return "Keys are looked for where the store's own programs find them"
+        missing = [
+            each
+            for each in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+            if each not in os.environ
+        ]
+        keys = f"{' and '.join(missing)} not set, so keys are those of ~/.aws or the machine's role"
+        endpoint = settings.get("aws_endpoint_url", "AWS")
+        return (
+            f"Asked: {endpoint}, region {settings['aws_region']} (AWS_ENDPOINT_URL, AWS_REGION, or "
+            f"?endpoint=URL&region=NAME behind the table); keys: {keys if missing else 'AWS_ACCESS_KEY_ID'}"
+        )
+
+    def _key(self, path: str) -> str:
+        return f"{self._base}/{path}".rstrip("/")
+
+    def _found(self, info: Any) -> FoundFile:
+        modified_ms = 0 if info.mtime is None else int(info.mtime.timestamp() * 1000)
+        return FoundFile(info.path.removeprefix(f"{self._base}/"), info.size or 0, modified_ms)
+
+    @contextmanager
+    def _asked(self) -> Iterator[None]:
+        """Raise what may pass as what is tried again."""
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise HeadraceError(f"{self.uri}: {error}") from error
+
+
+class _Upload:
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+        self.sink: IO[bytes] = tempfile.TemporaryFile(prefix="headrace-archive-")  # noqa: SIM115 - closed later
+
+    def publish(self, path: str) -> None:
+        with self.sink:
+            size = self.sink.tell()
+            self.sink.seek(0)
+            self._bucket.put(self.sink, path)
+        found = self._bucket.find(path)
+        if found is None or found.size != size:
+            raise HeadraceError(f"{self._bucket / path} was not stored whole")
+
+    def abandon(self) -> None:
+        self.sink.close()
+
+
+def bucket(address: str) -> Bucket:
+    """Return the place of a store's address, which is reached once.
+
+    Raises:
+        ConfigError: It cannot be; the message says what was asked, and with which settings.
+    """
+    parts = urlsplit(address)
+    base = f"{parts.netloc}{parts.path}".strip("/")
+    if not parts.netloc or not parts.path.strip("/"):
+        raise ConfigError(f"{address} names no table: {parts.scheme}://BUCKET/TABLE")
+    make = _maker(parts.scheme)
+    found = make(parts.scheme, base, dict(parse_qsl(parts.query)))
+    found.check()
+    return found
+
+
+def _maker(scheme: str) -> Callable[[str, str, dict[str, str]], Bucket]:
+    if scheme in _S3:
+        return _s3
+    if scheme in _OTHERS:
+        return _other
+    known = ", ".join(f"{each}://" for each in ("s3", "gs", "abfss"))
+    raise ConfigError(f"archives are in directories, or in {known}: not in {scheme}://")
+
+
+def _s3(_scheme: str, base: str, given: dict[str, str]) -> Bucket:
+    endpoint = given.pop("endpoint", None) or _environment(_ENDPOINTS)
+    region = given.pop("region", None) or _environment(_REGIONS)
+    uri = f"s3://{base}"
+    if given:
+        raise ConfigError(f"{uri}: unknown {', '.join(sorted(given))}; known are region, endpoint")
+    if endpoint and not endpoint.startswith(("http://", "https://")):
+        raise ConfigError(f"endpoint {endpoint!r} begins with http:// or https://")
+    for name in _UNSAFE:
+        if os.environ.get(name, "false").lower() not in ("", "false", "0"):
+            raise ConfigError(
+                f"{name} is set: an archive's commits are conditional writes, and safe only if all writers make them "
+                "so. Unset it"
+            )
+    region = region or ("us-east-1" if endpoint else _region_of(base.partition("/")[0]))
+    options = {"aws_region": region, "aws_conditional_put": "etag"}
+    of_iceberg = {"s3.region": region}
+    query = f"?region={quote(region)}"
+    if endpoint:
+        options |= {"aws_endpoint_url": endpoint}
+        options |= {"aws_allow_http": str(endpoint.startswith("http://")).lower()}
+        of_iceberg |= {"s3.endpoint": endpoint}
+        query += f"&endpoint={quote(endpoint, safe=':/')}"
+    system = pafs.S3FileSystem(region=region, endpoint_override=endpoint)
+    return Bucket(uri, system, base, query=query, delta_options=options, iceberg_options=of_iceberg)
+
+
+def _other(scheme: str, base: str, given: dict[str, str]) -> Bucket:
+    uri = f"{scheme}://{base}"
+    if given:
+        raise ConfigError(f"{uri}: settings behind a table are for s3:// only")
+    try:
+        system, path = pafs.FileSystem.from_uri(uri)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{uri} cannot be reached: {error}") from None
+    return Bucket(uri, system, path.strip("/"))
+
+
+def _environment(names: tuple[str, ...]) -> str | None:
+    return next((os.environ[name] for name in names if os.environ.get(name)), None)
+
+
+def _region_of(name: str) -> str:
+    try:
+        return str(pafs.resolve_s3_region(name))
+    except OSError as error:
+        raise ConfigError(
+            f"the region of the bucket {name} is unknown: {error}. Set AWS_REGION, or name it behind the table: "
+            f"s3://{name}/TABLE?region=eu-central-1; for another store than AWS's set AWS_ENDPOINT_URL"
+        ) from None
