@@ -8,21 +8,25 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from headrace.core.lease.checkpoint import TRIM_HORIZON, Checkpoint
 from headrace.core.lease.lease import Lease, LeaseKey
-from headrace.errors import HeadraceError, ProducerFencedError
-from headrace.kinesis.bridge.positions import Positions
+from headrace.errors import ConfigError, HeadraceError, ProducerFencedError
+from headrace.kinesis.bridge.positions import Positions, TakeOver, claim_of
+from headrace.kinesis.reading.reader import Fetched, Reader
 from headrace.testing import Broker
 from tests.kinesis.bridge.world import (
     SHARD,
     STREAM,
     Fuse,
     Killed,
+    MemoryReader,
     Process,
     committed_records,
     records_of_shard,
 )
 
 RECORDS = records_of_shard(6)
+KEY = LeaseKey("g", STREAM, SHARD)
 Scenario = Callable[[Broker, str, int], Awaitable[Fuse]]
 
 
@@ -91,22 +95,22 @@ def test_every_record_is_there_once_wherever_a_process_ends(scenario: Scenario) 
 class Forgetful(Positions):
     """A broken rule: the position is not read behind the take-over."""
 
-    async def take_over(self, producer, stream, shard):
+    async def take_over(self, producer, stream, shard, claim):
         before = self.known(stream).get(shard)
-        await super().take_over(producer, stream, shard)
-        return before
+        taken = await super().take_over(producer, stream, shard, claim)
+        return taken._replace(position=before)
 
 
 class Unfenced(Positions):
     """A broken rule: nobody is shut out before positions are read."""
 
-    async def take_over(self, producer, stream, shard):
+    async def take_over(self, producer, stream, shard, claim):
         async with self._reading:
             while await self._read():
                 pass
         found = self.known(stream).get(shard)
         await producer.init_transactions()
-        return found
+        return TakeOver(found, [])
 
 
 @pytest.mark.parametrize(
@@ -162,6 +166,72 @@ def test_a_process_that_stood_still_takes_nothing_over_without_a_lease() -> None
             await check(broker, "orders")
             for process in (still, other):
                 await process.bury()
+
+    asyncio.run(story())
+
+
+def disturbed(process: Process, by: Process, lease: Lease) -> Callable[[], int]:
+    """Have another process take the shard over before each read; returns how often it did."""
+    open_reader, count = process.copy._open_reader, 0
+
+    class Disturbed(MemoryReader):
+        async def fetch(self, room: object = None) -> Fetched:
+            nonlocal count
+            count += 1
+            producer = by.copy._destination.producer(STREAM, SHARD)
+            async with producer:
+                await by.positions.take_over(producer, STREAM, SHARD, claim_of(lease))
+            return await super().fetch()
+
+    def opened(start: Checkpoint) -> Reader:
+        if count >= 5:
+            return open_reader(start)
+        return Disturbed(process.records, start, process.fuse)
+
+    process.copy._open_reader = opened
+    return lambda: count
+
+
+@pytest.mark.parametrize("rival", [Lease(key=KEY, checkpoint=TRIM_HORIZON, epoch=1, owner="b"),
+                                   Lease(key=KEY, checkpoint=TRIM_HORIZON, epoch=2, owner="a")])  # fmt: skip
+def test_whoever_stood_still_is_borne_as_often_as_it_likes(rival: Lease) -> None:
+    mine = Lease(key=KEY, checkpoint=TRIM_HORIZON, epoch=2, owner="b")
+
+    async def story() -> None:
+        with Broker() as broker:
+            broker.create_topic("orders")
+            process = Process(broker, "orders", RECORDS, Fuse(), lease=mine)
+            other = Process(broker, "orders", RECORDS, Fuse())
+            await other.positions.open()
+            count = disturbed(process, other, rival)
+            assert await process.run()
+            assert count() == 5
+            await check(broker, "orders")
+            for each in (process, other):
+                await each.bury()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(("epoch", "owner"), [(2, "c"), (3, "a")])
+def test_whoever_has_a_greater_claim_though_the_lease_holds_has_leases_of_another_store(
+    epoch: int, owner: str
+) -> None:
+    mine = Lease(key=KEY, checkpoint=TRIM_HORIZON, epoch=2, owner="b")
+    rival = Lease(key=KEY, checkpoint=TRIM_HORIZON, epoch=epoch, owner=owner)
+
+    async def story() -> None:
+        with Broker() as broker:
+            broker.create_topic("orders")
+            process = Process(broker, "orders", RECORDS, Fuse(), lease=mine)
+            other = Process(broker, "orders", RECORDS, Fuse())
+            await other.positions.open()
+            count = disturbed(process, other, rival)
+            with pytest.raises(ConfigError, match="another bridge of the name 'orders' has taken"):
+                await process.run()
+            assert count() == 1
+            for each in (process, other):
+                await each.bury()
 
     asyncio.run(story())
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headrace import Admin
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.core.lease.checkpoint import TRIM_HORIZON, at_timestamp
 from headrace.errors import ConfigError, HeadraceError, StreamNotFoundError
@@ -128,6 +129,83 @@ def test_a_bridge_without_once_copies_what_comes_until_it_is_stopped() -> None:
         put(aws, range(20, 30))
         await copy(plan(broker, aws))
         check_once(await committed_records(broker, "orders"), range(30))
+
+    story(tell)
+
+
+async def running_into(
+    broker: Broker, aws: FakeAws, change: Callable[[], object], **changes: Any
+) -> None:
+    """Run a bridge; when ten records are copied, change something. Until the bridge ends, or twenty are copied."""
+    put(aws, range(10))
+    bridge, stopping = IntoTopicBridge(plan(broker, aws, once=False, **changes)), asyncio.Event()
+    running = asyncio.ensure_future(bridge.run(stopping))
+    async with asyncio.timeout(20):
+        while bridge.progress.records < 10:
+            await asyncio.wait([running], timeout=0.05)
+        change()
+        while bridge.progress.records < 20 and not running.done():
+            await asyncio.wait([running], timeout=0.05)
+    stopping.set()
+    await running
+
+
+def test_partitions_may_be_added_while_a_bridge_runs() -> None:
+    async def tell(broker: Broker, aws: FakeAws) -> None:
+        def grow() -> None:
+            with Admin(broker) as admin:
+                admin.add_partitions("orders", 5)
+            put(aws, range(10, 20))
+
+        await running_into(broker, aws, grow)
+        values = sorted(int(one.value) for one in await committed_records(broker, "orders"))
+        assert values == list(range(20))
+
+    story(tell)
+
+
+def test_a_topic_that_is_deleted_is_told_and_not_made_anew() -> None:
+    async def tell(broker: Broker, aws: FakeAws) -> None:
+        def delete() -> None:
+            broker.delete_topic("orders")
+            put(aws, range(10, 20))
+
+        with pytest.raises(ConfigError, match=r"no topic 'orders'.*headrace topic create orders"):
+            await running_into(broker, aws, delete, properties={"max_block_ms": 500})
+        assert "orders" not in broker.topics()
+
+    story(tell)
+
+
+def test_a_stream_that_is_created_again_is_another_one() -> None:
+    async def tell(broker: Broker, aws: FakeAws) -> None:
+        def create_again() -> None:
+            aws.kinesis.call("DeleteStream", StreamName="orders")
+            aws.advance(5_000)
+            aws.kinesis.create_stream("orders", 2)
+            put(aws, range(10, 20))
+
+        with pytest.raises(StreamNotFoundError, match="was deleted and created again"):
+            await running_into(broker, aws, create_again)
+        assert await copy(plan(broker, aws)) == 10, "the new one, by a bridge that is started again"
+        check_once(await committed_records(broker, "orders"), range(20))
+
+    story(tell)
+
+
+def test_a_record_of_ten_megabytes_and_one_of_none_are_copied() -> None:
+    async def tell(broker: Broker, aws: FakeAws) -> None:
+        broker.create_topic("large", configs={"max.message.bytes": str(11 << 20)})
+        arn = aws.kinesis.create_stream("large", 2)
+        aws.kinesis.call("UpdateMaxRecordSize", StreamARN=arn, MaxRecordSizeInKiB=10_240)
+        aws.kinesis.put("large", bytes((10 << 20) - 1), "k", explicit_hash_key=0)
+        aws.kinesis.put("large", b"", "k", explicit_hash_key=1 << 127)
+        assert await copy(plan(broker, aws, stream="large", topic="large")) == 2
+        found = await committed_records(broker, "large")
+        assert {one.value if not one.value else len(one.value) for one in found} == {
+            b"",
+            (10 << 20) - 1,
+        }
 
     story(tell)
 
@@ -272,5 +350,7 @@ def test_streams_are_named_by_text() -> None:
         with pytest.raises(ConfigError, match=said):
             parse_stream(text)
     assert bridge_name(None, "orders", "a topic") == "orders.a-topic"
+    with pytest.raises(ConfigError, match="too long for a bridge's name: give it one"):
+        bridge_name(None, "orders" * 20, "orders" * 20)  # cut off it would be another's, too
     with pytest.raises(ConfigError, match="letters, digits"):
         bridge_name("a/b", "orders", "topic")

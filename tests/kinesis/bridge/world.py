@@ -128,9 +128,16 @@ class Process:
     """One process that copies the shard."""
 
     def __init__(
-        self, broker: Broker, topic: str, records: list[KinesisRecord], fuse: Fuse
+        self,
+        broker: Broker,
+        topic: str,
+        records: list[KinesisRecord],
+        fuse: Fuse,
+        *,
+        lease: Lease | None = None,
     ) -> None:
         self.fuse = fuse
+        self.records = records
         self.leased = True
         self.producers: list[MortalProducer] = []
         self.positions = Positions(broker, topic, {}, 10)
@@ -150,7 +157,7 @@ class Process:
             MortalDestination(
                 target=broker, topic=topic, name=topic, properties={}, positions=self.positions
             ),
-            Lease(key=LeaseKey("g", STREAM, SHARD), checkpoint=TRIM_HORIZON),
+            lease or Lease(key=LeaseKey("g", STREAM, SHARD), checkpoint=TRIM_HORIZON),
             lambda start: MemoryReader(records, start, fuse),
             self.progress,
             valid=lambda: self.leased,

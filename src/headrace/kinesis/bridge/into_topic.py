@@ -153,6 +153,7 @@ class IntoTopicBridge:
             name=plan.name,
             properties={"transaction_timeout_ms": timeout_ms, **plan.properties},
             positions=positions,
+            client_properties=plan.client_properties,
         )
         return positions
 
@@ -204,7 +205,7 @@ class IntoTopicBridge:
         copy = ShardCopy(
             self._destination,
             lease,
-            lambda start: self._reader(lease.key.shard, start),
+            lambda start: self._reader(lease.key, start),
             self.progress,
             valid=lambda: member.valid(lease.key),
             committed=lambda position, size: self._committed(lease.key, position, size),
@@ -212,15 +213,16 @@ class IntoTopicBridge:
         )
         self._copies[lease.key] = (copy, asyncio.create_task(self._copy(lease.key, copy)))
 
-    def _reader(self, shard: str, start: Checkpoint) -> Reader:
+    def _reader(self, key: LeaseKey, start: Checkpoint) -> Reader:
         assert self._client is not None
         return ShardReader(
             self._client,
             self._plan.source.stream,
-            shard,
+            key.shard,
             start,
             settings=self._plan.reading,
-            hash_range=self._ranges.get(shard),
+            hash_range=self._ranges.get(key.shard),
+            lease_stream=key.stream,
         )
 
     def _committed(self, key: LeaseKey, position: Checkpoint, size: int) -> None:
@@ -236,13 +238,7 @@ class IntoTopicBridge:
         except ProducerFencedError as error:
             if not self._member.valid(key):
                 return  # the lease ran out, and its new owner has begun
-            await self.failed(
-                ConfigError(
-                    f"another bridge of the name {self._plan.name!r} has taken {key.shard} over, though it is leased "
-                    "here: processes that share a stream need one store of leases (--leases), others names of "
-                    f"their own (--name) ({error})"
-                )
-            )
+            await self.failed(error)
         except Exception as error:  # noqa: BLE001 - whatever it is, a shard that nobody copies is not to be kept quiet
             await self.failed(error)
         else:

@@ -15,7 +15,8 @@ from headrace.kinesis.client.settings import AwsSettings
 from headrace.kinesis.client.streams import stream_name
 
 _UNFIT: Final = re.compile(r"[^a-zA-Z0-9._-]")
-_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,180}")
+_LONGEST: Final = 180
+_NAME: Final = re.compile(rf"[a-zA-Z0-9._-]{{1,{_LONGEST}}}")
 _SCHEME: Final = "kinesis://"
 _OPTIONS: Final = ("region", "endpoint_url", "profile")
 
@@ -74,10 +75,12 @@ def bridge_name(given: str | None, source: str, target: str) -> str:
         ConfigError: The name would be none for a topic.
     """
     if given is None:
-        return _UNFIT.sub("-", f"{source}.{target}")[:180]
+        given = _UNFIT.sub("-", f"{source}.{target}")
+        if len(given) > _LONGEST:
+            raise ConfigError(f"{given} is too long for a bridge's name: give it one (--name)")
     if not _NAME.fullmatch(given):
         raise ConfigError(
-            f"name={given[:80]!r}: letters, digits, '.', '_' and '-', at most 180, for topics are named after it"
+            f"name={given[:80]!r}: letters, digits, '.', '_' and '-', at most {_LONGEST}, for topics are named after it"
         )
     return given
 

@@ -3,15 +3,17 @@
 A position is written in the transaction of the records before it, so either all of them are there or none. Who takes a
 shard over (1) takes its transactional id over, which ends whatever the owner before had begun and shuts that one out;
 (2) commits a mark of its own behind all positions; (3) reads committed records up to its mark. What it has seen then is
-the last position of the shard, and there will be no other than its own.
+the last position of the shard, and there will be no other than its own. A mark says by which lease a shard was taken
+over, so whoever is shut out learns from the next mark by whom.
 """
 
 from __future__ import annotations
 
 import asyncio
 import uuid
+from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -20,12 +22,27 @@ from headrace.clients.consumer.aio import Consumer
 from headrace.clients.drivers import Target
 from headrace.clients.producer.aio import Producer
 from headrace.core.lease.checkpoint import Checkpoint, parse_checkpoint
+from headrace.core.lease.lease import Lease
 from headrace.errors import ConfigError, TopicAlreadyExistsError, TransportError
 from headrace.types import TopicPartition
 
 _CONFIGS: Final = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)}
 _POLL_S: Final = 0.2
 _MARK: Final = "/taken-over-by"
+
+
+class TakeOver(NamedTuple):
+    """What is found at a take-over."""
+
+    position: Checkpoint | None
+    """What was committed; None: nobody has begun."""
+    rivals: list[str]
+    """The claims of those who have taken the shard over since this process did before, as far as they came."""
+
+
+def claim_of(lease: Lease) -> str:
+    """Return by what right a shard is taken over; of two claims the later lease's is greater."""
+    return f"{lease.epoch:020d}/{lease.owner}"
 
 
 class _Written(msgspec.Struct):
@@ -62,6 +79,8 @@ class Positions:
         )
         self._reading = asyncio.Lock()
         self._found: dict[str, bytes] = {}
+        self._marks: defaultdict[str, list[str]] = defaultdict(list)
+        """By shard, from the last take-over of this process on."""
 
     async def open(self) -> None:
         """Create the topic if it is missing, and read what is committed: a bridge that has positions is no new one.
@@ -99,35 +118,39 @@ class Positions:
         return {
             key.removeprefix(prefix): _parsed(value)
             for key, value in self._found.items()
-            if key.startswith(prefix) and _MARK not in key
+            if key.startswith(prefix)
         }
 
-    async def take_over(self, producer: Producer, stream: str, shard: str) -> Checkpoint | None:
-        """Shut out who has copied a shard before, and return where it came to; None: nobody has begun.
+    async def take_over(self, producer: Producer, stream: str, shard: str, claim: str) -> TakeOver:
+        """Shut out who has copied a shard before, and return where that one came to.
 
         Args:
             producer: One with the shard's transactional id.
             stream: `<name>@<creation time>`.
             shard: As `shardId-000000000001`.
+            claim: By what right.
 
         Raises:
             TransportError: Transactions of others hold it up for too long, or nobody answers.
         """
         await producer.init_transactions()
-        key, mark = f"{stream}/{shard}{_MARK}", uuid.uuid4().hex.encode()
+        key, mark = f"{stream}/{shard}{_MARK}", f"{claim}/{uuid.uuid4().hex}"
         async with producer.transaction():
-            _ = await producer.send(self.topic, mark, key=key.encode(), partition=0)
+            _ = await producer.send(self.topic, mark.encode(), key=key.encode(), partition=0)
         limit = asyncio.get_running_loop().time() + self._timeout_s
-        while self._found.get(key) != mark:
+        marks = self._marks[key]
+        while mark not in marks:
             if asyncio.get_running_loop().time() > limit:
                 raise TransportError(
                     f"{self.topic} cannot be read to its end: a transaction of a bridge that was killed holds it up, "
                     "until the bridge takes its shards over or transaction.timeout.ms is over"
                 )
             async with self._reading:
-                if self._found.get(key) != mark:
+                if mark not in marks:
                     await self._read()
-        return self.known(stream).get(shard)
+        rivals = [each.rpartition("/")[0] for each in marks[: marks.index(mark)]]
+        del marks[: marks.index(mark) + 1]
+        return TakeOver(self.known(stream).get(shard), rivals)
 
     async def write(
         self, producer: Producer, stream: str, shard: str, position: Checkpoint
@@ -139,7 +162,11 @@ class Positions:
     async def _read(self) -> bool:
         records = await self._consumer.poll(_POLL_S)
         for record in records:
-            self._found[record.key.decode()] = record.value
+            key, value = record.key.decode(), record.value
+            if key.endswith(_MARK):
+                self._marks[key].append(value.decode())
+            else:
+                self._found[key] = value
         return bool(records)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -13,13 +14,15 @@ from headrace.core.lease.checkpoint import SHARD_END, Checkpoint
 from headrace.core.lease.lease import Lease
 from headrace.errors import (
     ApiError,
+    ConfigError,
     ErrorCode,
     HeadraceError,
     ProducerFencedError,
     TransactionError,
     TransportError,
 )
-from headrace.kinesis.bridge.positions import Positions
+from headrace.kinesis.bridge.names import check_topic
+from headrace.kinesis.bridge.positions import Positions, claim_of
 from headrace.kinesis.client.backoff import Backoff
 from headrace.kinesis.reading.reader import Fetched, Reader
 from headrace.kinesis.reading.records import KinesisRecord
@@ -43,8 +46,6 @@ _FORGOTTEN: Final = frozenset(
     }
 )
 """Brokers forget transactional ids that rest, after a week; a shard may rest for longer."""
-_FENCES: Final = 3
-"""Once may be a process that stood still, and has taken the shard over before it knew that its lease had gone."""
 
 
 @dataclass(slots=True)
@@ -70,6 +71,16 @@ class Destination:
     properties: dict[str, Any]
     """Of a producer."""
     positions: Positions
+    client_properties: Mapping[str, Any] = field(default_factory=dict)
+
+    async def check(self) -> None:
+        """See that the topic is there: brokers may make one anew when it is written to, with too few partitions.
+
+        Raises:
+            ConfigError: It is not.
+        """
+        with suppress(TransportError):
+            await check_topic(self.target, self.topic, self.client_properties)
 
     def producer(self, stream: str, shard: str) -> Producer:
         """Return a producer that writes for a shard; only the last one that took over does."""
@@ -116,7 +127,8 @@ class ShardCopy:
         self._pause = pause
         self._backoff = Backoff(chance)
         self._failures = 0
-        self._fences = 0
+        self._claim = claim_of(lease)
+        self._has_begun = False
         self._stopping = asyncio.Event()
         self._reader: Reader | None = None
         self.position: Checkpoint | None = None
@@ -137,7 +149,7 @@ class ShardCopy:
         """Copy until the shard ends or `stop`; return whether it has ended.
 
         Raises:
-            ProducerFencedError: Somebody else copies the shard by now, and does so again and again.
+            ConfigError: Somebody else copies the shard, who has a lease of another store; or the topic is gone.
             HeadraceError: It cannot be copied, and trying again does not help.
         """
         while not self._stopping.is_set() and self._valid():
@@ -146,17 +158,21 @@ class ShardCopy:
                     return await self._copy(producer)
             except HeadraceError as error:
                 self._failures += 1
-                self._fences += isinstance(error, ProducerFencedError) and not error.timed_out
-                given_up = self._failures >= _ATTEMPTS or self._fences >= _FENCES
-                if given_up or not _worth_another_try(error):
+                if self._failures >= _ATTEMPTS or not _worth_another_try(error):
                     raise self._explained(error) from error
+                await self._destination.check()
             await self._pause(self._backoff.next_ms() / 1000)
         return False
 
     async def _copy(self, producer: Producer) -> bool:
         """Go on from what is committed, whatever this process believes to have done."""
         positions = self._destination.positions
-        position = await positions.take_over(producer, self._stream, self._shard)
+        position, rivals = await positions.take_over(
+            producer, self._stream, self._shard, self._claim
+        )
+        if self._has_begun:
+            self._check_alone(rivals)
+        self._has_begun = True
         if position is None:
             position = self._lease.checkpoint
             async with producer.transaction():
@@ -176,6 +192,19 @@ class ShardCopy:
             self._progress.ended.add(self._shard)
             self._progress.behind_ms.pop(self._shard, None)
         return position.is_end
+
+    def _check_alone(self, rivals: Sequence[str]) -> None:
+        """See that whoever has shut this process out was one that stood still, and knows by now that its lease is over.
+
+        Such a one had the lease before, so its claim is smaller. A greater one is of another store of leases; what is
+        smaller to that one is this one, which gives way, so that one of two goes on.
+        """
+        if any(rival > self._claim for rival in rivals):
+            name = self._destination.name
+            raise ConfigError(
+                f"another bridge of the name {name!r} has taken {self._shard} over, though it is leased here: processes "
+                "that share a stream need one store of leases (--leases), others names of their own (--name)"
+            )
 
     async def _fetch(self, reader: Reader) -> Fetched | None:
         """Read, unless it is time to stop: what was not returned comes again."""
