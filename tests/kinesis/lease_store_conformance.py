@@ -223,11 +223,17 @@ async def a_lease_is_given_with_its_checkpoint(make: MakeStore) -> None:
         for _ in range(2):
             assert await store.give(row.key, "a", 1, to="b", checkpoint=Checkpoint("5"))
         given = await read(store, row)
-        assert given == replace(row, owner="b", epoch=2, checkpoint=Checkpoint("5"), switches=0)
+        assert given == replace(
+            row, owner=None, next_owner="b", epoch=2, checkpoint=Checkpoint("5"), switches=0
+        )
+        now = await store.take(given, "b")
+        assert now == replace(
+            given, owner="b", next_owner=None, epoch=3, beat=row.beat + 1, switches=1
+        )
         for _ in range(2):
-            assert await store.give(row.key, "b", 2, to=None, checkpoint=None)
+            assert await store.give(row.key, "b", 3, to=None, checkpoint=None)
         free = await read(store, row)
-        assert free == replace(given, owner=None, epoch=3)
+        assert free == replace(now, owner=None, epoch=4)
         assert not await store.give(row.key, "a", 1, to="b", checkpoint=Checkpoint("6"))
         assert not await store.give(
             row.key._replace(shard="none"), "a", 1, to=None, checkpoint=None

@@ -84,6 +84,7 @@ def kinesis(
     leases: str | LeaseStore = DEFAULT_LEASES,
     lease_duration_ms: int = DEFAULT_LEASE_DURATION_MS,
     scan_ms: int | None = None,
+    max_shards: int | None = None,
     fan_out: bool | str = False,
     aws: AwsSettings | None = None,
     clients: Mapping[str, AwsClient] | None = None,
@@ -104,6 +105,8 @@ def kinesis(
             one machine), "memory://NAME" (of one process), or a `LeaseStore`.
         lease_duration_ms: After so long without a sign of life a worker's shards are others'.
         scan_ms: How often it is looked for shards to take; None is three times in the duration of a lease.
+        max_shards: How many shards a worker reads at most; None is as many as there are. What is too much for some is
+            divided among the others.
         fan_out: Whether records are pushed by enhanced fan-out, with 2 MiB/s for this group alone; a name for its
             registration, or True for one of the group's name. AWS charges for it.
         aws: Keys, profile, timeouts: everything that `AwsSettings` knows.
@@ -125,7 +128,7 @@ def kinesis(
         aws=aws or AwsSettings(region=region, endpoint_url=endpoint_url, clients=clients or {}),
         start=_start(start),
         leases=leases,
-        lease=_lease_settings(lease_duration_ms, scan_ms),
+        lease=_lease_settings(lease_duration_ms, scan_ms, max_shards),
         reading=ReadSettings(**options),
         fan_out=fan_out,
     )
@@ -159,7 +162,9 @@ def _start(start: str | datetime) -> Checkpoint | None:
     return parse_checkpoint(number)
 
 
-def _lease_settings(duration_ms: int, scan_ms: int | None) -> LeaseSettings:
+def _lease_settings(
+    duration_ms: int, scan_ms: int | None, max_shards: int | None
+) -> LeaseSettings:
     if duration_ms < MIN_LEASE_DURATION_MS:
         raise ConfigError(
             f"lease_duration_ms={duration_ms}: it is at least {MIN_LEASE_DURATION_MS}, or a worker loses its shards "
@@ -171,6 +176,7 @@ def _lease_settings(duration_ms: int, scan_ms: int | None) -> LeaseSettings:
         renew_ms=third_ms,
         margin_ms=duration_ms // 10,
         scan_ms=scan_ms or third_ms,
+        max_shards=max_shards,
         call_timeout_ms=min(5_000, third_ms),
         checkpoint_ms=min(1_000, third_ms),
         retry_ms=min(1_000, duration_ms // 10),

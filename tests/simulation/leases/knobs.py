@@ -40,6 +40,8 @@ class Knobs:
     drift: float
     wall_offset_ms: int
     has_rates: bool
+    has_bounds: bool
+    """Whether some members have a bound; one at least has none when there is peace."""
     trims: bool
     busy_ms: int
     """For how long things happen; then there is peace, and everything has to come to its end."""
@@ -82,6 +84,7 @@ def draw(seed: int) -> Knobs:
         wall_offset_ms=chance.choice([0, 3_000, 90_000]),
         has_rates=chance.random() < 0.5,
         trims=chance.random() < 0.5,
+        has_bounds=random.Random(seed + 2).random() < 0.3,
         busy_ms=chance.randint(40_000, 120_000),
         settings=LeaseSettings(
             start=None if latest else TRIM_HORIZON,

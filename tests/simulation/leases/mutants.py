@@ -12,6 +12,7 @@ from headrace.core.lease.checkpoint import at_timestamp
 from headrace.core.lease.deciding import Decider
 from headrace.core.lease.holding import Held, Phase
 from headrace.core.lease.machine import LeaseCore
+from headrace.core.lease.taking import Division
 from headrace.core.lease.view import StreamView
 from headrace.kinesis.leases import writes
 from tests.simulation.leases.store import Rows
@@ -135,6 +136,10 @@ MUTANTS: dict[str, list[Any]] = {
         patch.object(StreamView, "_is_younger_than_group", lambda *_: False),
     ],
     "the last checkpoint is written with the hand-over": [patch.object(Held, "write", _two_writes)],
+    "a member with a bound has no more shards": [
+        patch.object(Decider, "_room", lambda _: None),
+        patch.object(Division, "missing", Division.level),
+    ],
     "reading begins where the lease is when it is taken": [
         patch.object(LeaseCore, "_on_taken", _as_it_was_seen)
     ],

@@ -19,6 +19,8 @@ from headrace.core.lease.actions import (
 from headrace.core.lease.checkpoint import Checkpoint
 from headrace.core.lease.lease import Lease, LeaseKey
 from headrace.core.lease.machine import LeaseCore
+from headrace.core.lease.taking import most_of
+from tests.simulation.leases.judge import ViolationError
 from tests.simulation.leases.stream import Shard
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ class Process:
         self._offset_ms = chance.randint(-(10**9), 10**9)
         self.wall_offset_ms = -chance.randint(0, story.knobs.wall_offset_ms)
         self.core = LeaseCore("g", list(story.streams), name, story.knobs.settings, chance)
+        self.most = most_of(name)
         self.readers: dict[LeaseKey, Reader] = {}
         self.is_alive = True
         self.is_leaving = False
@@ -84,6 +87,8 @@ class Process:
             match action:
                 case Assigned(lease):
                     self.readers[lease.key] = Reader(self, lease)
+                    if self.most is not None and len(self.readers) > self.most:
+                        raise ViolationError(f"{self.name} has {len(self.readers)} shards")
                 case Drain(key):
                     self.readers[key].drain()
                 case Revoked(key, why):

@@ -13,6 +13,7 @@ from typing import Any
 
 from headrace.core.lease.actions import UNKNOWN, ListShards, Outcome, Request
 from headrace.core.lease.lease import LeaseKey
+from headrace.core.lease.taking import named
 from tests.simulation.leases.judge import Judge, ViolationError
 from tests.simulation.leases.knobs import draw
 from tests.simulation.leases.process import Process
@@ -180,8 +181,10 @@ class Story:
 
     def _join(self) -> None:
         self._names += 1
-        self.tell(f"m{self._names} joins")
-        self.processes.append(Process(self, f"m{self._names}"))
+        has_bound = self.knobs.has_bounds and not self.is_peaceful and self._names % 2 == 0
+        name = named(f"m{self._names}", self.chance.randint(1, 3) if has_bound else None)
+        self.tell(f"{name} joins")
+        self.processes.append(Process(self, name))
 
     def _leave(self) -> None:
         staying = [process for process in self._living if not process.is_leaving]
@@ -255,7 +258,7 @@ class Story:
         for process in self._living:
             process.cut_until_ms = 0
         self._stuck = ("", 0)
-        if all(process.is_leaving for process in self._living):
+        if all(process.is_leaving or process.most for process in self._living):
             self._join()
         for stream in self.streams.values():
             stream.put(self.now_ms, self.chance, 10)
@@ -269,11 +272,16 @@ class Story:
             counts = [len(list(process.core.held)) for process in self._living]
             shards = sum(len(stream.open) for stream in self.streams.values())
             self.tell(f"{shards} shards, held: {counts}")
-            is_even = self.knobs.has_rates or max(counts) - min(counts) <= 1
+            is_even = self.knobs.has_rates or self._is_even()
             if sum(counts) == shards and is_even:
                 return
             self._run_until(self.now_ms + 5_000)
         raise ViolationError(f"{shards} shards are not divided evenly: {counts}")
+
+    def _is_even(self) -> bool:
+        members = [(len(list(each.core.held)), each.most or 1000) for each in self._living]
+        most = max(count for count, _ in members)
+        return all(count >= min(bound, most - 1) for count, bound in members)
 
 
 def tell(seed: int) -> tuple[int, str, Counter[str]]:

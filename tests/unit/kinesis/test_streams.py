@@ -26,6 +26,7 @@ SEQUENCE = "49590338271490256608559692538361571095921575989136588898"
         ({"start": "AFTER:x"}, "sequence number"),
         ({"start": datetime(2026, 1, 1)}, "no zone"),  # noqa: DTZ001 - that is what is refused
         ({"lease_duration_ms": 10}, "lease_duration_ms=10"),
+        ({"max_shards": 0}, "max_shards is 0"),
         ({"poll_ms": 1}, "poll_ms=1"),
         ({"max_pol_ms": 1}, "max_pol_ms"),
         ({"region": "r", "aws": AwsSettings()}, "in aws= already"),
@@ -34,6 +35,11 @@ SEQUENCE = "49590338271490256608559692538361571095921575989136588898"
 def test_wrong_settings_are_refused_in_words(arguments: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         kinesis("orders", **arguments)
+
+
+def test_a_worker_may_have_a_bound_and_has_none_by_itself() -> None:
+    assert kinesis("orders", max_shards=3).lease.max_shards == 3
+    assert kinesis("orders").lease.max_shards is None
 
 
 def test_streams_have_names() -> None:

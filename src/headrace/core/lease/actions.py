@@ -118,7 +118,10 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Give:
-    """Give a lease away with its last checkpoint (None: as it is); answered by whether it was this member's."""
+    """Free a lease, for another member to take if `to` is one, with its last checkpoint (None: as it is).
+
+    Answered by whether it was this member's.
+    """
 
     key: LeaseKey
     epoch: int

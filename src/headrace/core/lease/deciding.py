@@ -10,7 +10,7 @@ from headrace.core.lease.holding import Phase
 from headrace.core.lease.holdings import Holdings
 from headrace.core.lease.lease import Lease, LeaseKey
 from headrace.core.lease.settings import LeaseSettings
-from headrace.core.lease.taking import Division
+from headrace.core.lease.taking import Division, most_of
 from headrace.core.lease.view import Seen, StreamView
 from headrace.ports import Chance
 
@@ -34,26 +34,43 @@ class Decider:
         self._views = views
         self._holdings = holdings
         self._under_way = under_way
-        self._asked: tuple[LeaseKey, int] | None = None
-        """The lease that was asked for, and when; one at a time."""
+        self._asked: dict[LeaseKey, int] = {}
+        """The leases that were asked for, and when."""
         self._shunned: dict[LeaseKey, int] = {}
         """Leases that were given up because nothing could be fetched, and until when they are left to others."""
 
     def divide(self, now_ms: int) -> list[Take | Ask]:
-        """Decide what to take; or, where nothing is free, what to ask for."""
+        """Decide what to take, and, where nothing is free, what to ask for."""
         division, own = self._division(now_ms)
-        takes: list[Take | Ask] = [Take(lease) for lease in (*own, *division.takes())]
-        if takes or self._is_asking(now_ms):
-            return takes
-        wish = division.wish()
-        if wish is None or wish.key in self._under_way:
-            return []
-        self._asked = (wish.key, now_ms)
-        return [Ask(wish)]
+        self._forget_answered(now_ms)
+        takes = [*own, *division.takes()][: self._room()]
+        wishes = division.wishes(self._settings.asked_at_once - len(self._asked))
+        if not wishes and not takes and not self._asked:
+            wishes = [lease for lease in [division.wish()] if lease is not None]
+        asks = [lease for lease in wishes if lease.key not in self._under_way]
+        self._asked.update((lease.key, now_ms) for lease in asks)
+        return [*map(Take, takes), *map(Ask, asks)]
+
+    def _room(self) -> int | None:
+        """Return how many leases this member may have more; None: as many as there are."""
+        most = most_of(self._owner)
+        if most is None:
+            return None
+        coming = sum(isinstance(write, Take) for write in self._under_way.values())
+        return max(0, most - len(self._holdings) - coming)
 
     def asks_on(self, stream: str) -> bool:
         """Whether a lease on a stream is asked for."""
-        return self._asked is not None and self._asked[0].stream == stream
+        return any(key.stream == stream for key in self._asked)
+
+    def has_all(self, view: StreamView) -> bool:
+        """Whether this member reads all of a stream that can be read: who else wants some of it has to ask."""
+        for seen in view.rows.values():
+            held = self._holdings.get(seen.lease.key)
+            is_read = held is not None and held.phase is Phase.READING
+            if not is_read and view.is_readable(seen):
+                return False
+        return view.is_complete() and not view.wants_list()
 
     def shun(self, key: LeaseKey, now_ms: int) -> None:
         """Leave a lease to others for as long as they need to take it."""
@@ -83,9 +100,9 @@ class Decider:
                     division.add(lease)
                 elif not is_complete or not view.is_readable(seen):
                     continue
-                elif lease.owner == self._owner:
+                elif self._owner == (lease.owner or lease.next_owner):
                     own.append(lease)
-                    division.add(replace(lease, next_owner=None))
+                    division.add(replace(lease, owner=self._owner, next_owner=None))
                 elif self._shunned.get(lease.key, now_ms) <= now_ms:
                     waiting = (now_ms - seen.changed_ms) // self._settings.duration_ms
                     free.append((-waiting, self._chance.random(), lease))
@@ -93,13 +110,15 @@ class Decider:
         return division, own
 
     def _is_renewed(self, seen: Seen, now_ms: int) -> bool:
-        """Whether a lease is another's, as far as this member's own clock can tell."""
-        if seen.lease.owner is None or seen.lease.owner == self._owner:
-            return False
-        return now_ms < self._silent_ms(seen)
+        """Whether a lease is another's, or was given to another, as far as this member's own clock can tell."""
+        whose = seen.lease.owner or seen.lease.next_owner
+        return whose not in {None, self._owner} and now_ms < self._silent_ms(seen)
 
     def _silent_ms(self, seen: Seen) -> int:
-        return seen.changed_ms + self._settings.duration_ms + self._settings.margin_ms
+        settings = self._settings
+        if seen.lease.owner is None:
+            return seen.changed_ms + settings.reserved_ms
+        return seen.changed_ms + settings.duration_ms + settings.margin_ms
 
     def next_silent_ms(self, view: StreamView, now_ms: int) -> int | None:
         """Return when a lease of another member will be free next, unless it is renewed: worth a look just then."""
@@ -108,15 +127,11 @@ class Decider:
         ]
         return min(times, default=None)
 
-    def _is_asking(self, now_ms: int) -> bool:
-        """Whether an owner still has to answer; one that lets others wait for ever is not waited for alone."""
-        if self._asked is None:
-            return False
-        key, asked_ms = self._asked
-        seen = self._views[key.stream].rows.get(key.shard)
+    def _forget_answered(self, now_ms: int) -> None:
+        """Forget what was asked for and answered; also owners that let others wait for ever."""
         patience_ms = self._settings.handover_timeout_ms + self._settings.duration_ms
-        if (
-            seen is None or seen.lease.next_owner != self._owner or now_ms >= asked_ms + patience_ms
-        ) and key not in self._under_way:
-            self._asked = None
-        return self._asked is not None
+        for key, asked_ms in list(self._asked.items()):
+            seen = self._views[key.stream].rows.get(key.shard)
+            stands = seen is not None and seen.lease.next_owner == self._owner
+            if key not in self._under_way and not (stands and now_ms < asked_ms + patience_ms):
+                del self._asked[key]

@@ -188,10 +188,10 @@ class Holdings:
             return self._end(held, Why.LOST), None
         given = replace(
             held.lease,
-            owner=request.to,
+            owner=None,
             epoch=request.epoch + 1,
             checkpoint=request.checkpoint or held.lease.checkpoint,
-            next_owner=None,
+            next_owner=request.to,
         )
         return self._end(held, held.why), given
 

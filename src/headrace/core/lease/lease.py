@@ -42,7 +42,7 @@ class Lease:
         epoch: Fencing token: one more at every change of the owner.
         beat: The number of the last renewal, which grows; who watches it needs no clock but its own.
         parents: The shards that this one came from: none, one (a split) or two (a merge).
-        next_owner: Who asks for it.
+        next_owner: Who asks for it; of a free one, whom it was given to.
         hash_range: Which records are the shard's; None where it is not known.
         bytes_per_s: How much it carries, averaged.
         switches: How often it changed hands since the last checkpoint.

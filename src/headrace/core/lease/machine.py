@@ -12,6 +12,7 @@ from headrace.core.lease.actions import (
     Ask,
     Create,
     Delete,
+    Drain,
     Give,
     ListedShard,
     ListShards,
@@ -135,9 +136,14 @@ class LeaseCore:
             for pace in (*self._lists.values(), *self._scans.values()):
                 pace.wait(now_ms, 0)
         actions: list[Action] = []
-        for stream in self._views:
+        for stream, view in self._views.items():
             if not self._is_closing and self._scans[stream].starts(now_ms):
-                actions.append(Scan(stream))
+                # Until the shards are listed again a scan could tell a member that has them all nothing but who asks
+                # for one, and so do its renewals.
+                if self._decider.has_all(view):
+                    self._scans[stream].wait(now_ms, self._scan_ms())
+                else:
+                    actions.append(Scan(stream))
             if not self.is_closed and self._lists[stream].starts(now_ms):
                 actions.append(ListShards(stream))
         for held in self._holdings:
@@ -307,12 +313,15 @@ class LeaseCore:
         if lease is UNKNOWN or lease is None:
             return []  # the next scan shows whose it is; if it is this member's, it is taken again
         self._views[request.key.stream].on_lease(lease, reply.now_ms)
-        if request.seen.owner == self._owner:  # it was given: perhaps there is more to ask for
+        if request.seen.next_owner == self._owner:  # it was given: perhaps there is more to ask for
             self._scans[request.key.stream].want(reply.now_ms + self._settings.asking_ms)
         return self._holdings.take(lease, reply.sent_ms, reply.now_ms, closing=self._is_closing)
 
     def _on_renewed(self, request: Renew, reply: _Reply) -> list[Action]:
-        return self._holdings.on_renewed(request, reply.sent_ms, reply.now_ms, reply.outcome)
+        actions = self._holdings.on_renewed(request, reply.sent_ms, reply.now_ms, reply.outcome)
+        if any(isinstance(action, Drain) for action in actions):  # more may be asked for
+            self._scans[request.key.stream].want(reply.now_ms)
+        return actions
 
     def _on_asked(self, request: Ask, reply: _Reply) -> list[Action]:
         if reply.outcome is True:
@@ -328,8 +337,8 @@ class LeaseCore:
         self._views[request.key.stream].on_lease(given, reply.now_ms)
         if held.why is Why.STALLED:
             self._decider.shun(request.key, reply.now_ms)
-        if held.why is Why.ENDED:
-            self._scans[request.key.stream].want(reply.now_ms)
+        wait_ms = 0 if held.why is Why.ENDED else self._settings.reserved_ms
+        self._scans[request.key.stream].want(reply.now_ms + wait_ms)
         return actions
 
     def _on_deleted(self, request: Delete, reply: _Reply) -> list[Action]:

@@ -24,7 +24,11 @@ class LeaseSettings:
             in speed, over `duration_ms`, has to be below it.
         scan_ms: How often the leases of a group are read; a quarter more or less, by chance.
         asking_ms: The same while another member is asked for a lease: nobody reads the shard between hand-over and
-            the next scan.
+            the next scan. A member that has every shard of a stream does so every `list_ms` instead: its own renewals
+            tell it who asks.
+        asked_at_once: How many leases a member that has too few asks others for at once.
+        max_shards: How many shards a member reads at most; None: as many as there are. Others learn of it by the
+            member's name, see `named`.
         list_ms: How often the shards of a stream are listed; besides, whenever a shard ends.
         checkpoint_ms: How often a checkpoint of a shard is written at most, on average; one that leaves nothing to be
             handled again, as all is finished that was begun, may be written half of it earlier.
@@ -46,6 +50,8 @@ class LeaseSettings:
     margin_ms: int = 3_000
     scan_ms: int = 10_000
     asking_ms: int = 1_000
+    asked_at_once: int = 32
+    max_shards: int | None = None
     list_ms: int = 60_000
     checkpoint_ms: int = 1_000
     retry_ms: int = 1_000
@@ -56,14 +62,15 @@ class LeaseSettings:
     stalled_ms: int | None = None
     rate_ms: int = 60_000
 
+    @property
+    def reserved_ms(self) -> int:
+        """How long a lease that was given to a member is left to it: it looks every `asking_ms`, or has died."""
+        return self.asking_ms + self.call_timeout_ms
+
     def __post_init__(self) -> None:
-        times = {
-            name: getattr(self, name)
-            for name in self.__slots__
-            if name.endswith("_ms") and getattr(self, name) is not None
-        }
-        for name, value in times.items():
-            if value < 1:
+        numbers = {name: getattr(self, name) for name in (*self.__slots__,)}
+        for name, value in numbers.items():
+            if isinstance(value, int) and not isinstance(value, bool) and value < 1:
                 raise ConfigError(f"{name} is {value}: it has to be 1 or more")
         if 2 * self.checkpoint_ms > self.duration_ms:
             raise ConfigError(

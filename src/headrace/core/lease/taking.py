@@ -6,7 +6,7 @@ Each member decides for itself, from the leases alone: who owns one that is rene
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from headrace.core.lease.lease import Lease
@@ -14,11 +14,36 @@ from headrace.core.lease.lease import Lease
 IDLE_SHARE: Final = 0.1
 """A shard weighs this part of the mean load of a shard at least: also one without records has to be polled."""
 WORTH: Final = 0.1
-"""What a move for the sake of load has to bring; see `Division.wish`."""
+"""What a move for the sake of load has to bring; see `Division.wishes`."""
+_AT_MOST: Final = "/"
+"""In the name of a member, before how many shards it has at most."""
 
 
-def target(readable: int, members: int) -> int:
-    """Return how many shards a member may have: the whole, divided, rounded up."""
+def named(name: str, max_shards: int | None) -> str:
+    """Return the name of a member that tells the others how many shards it has at most."""
+    return name if max_shards is None else f"{name}{_AT_MOST}{max_shards}"
+
+
+def most_of(member: str) -> int | None:
+    """Return how many shards a member has at most, by its name; None: as many as there are."""
+    most = member.rpartition(_AT_MOST)[2]
+    return int(most) if _AT_MOST in member and most.isdecimal() else None
+
+
+def level(readable: int, most: Iterable[int | None]) -> int:
+    """Return how many shards a member may have that has no bound: the whole, divided, rounded up.
+
+    Args:
+        readable: How many there are.
+        most: How many each member has at most; what is too much for some is divided among the others.
+    """
+    bounds = list(most)
+    members = len(bounds)
+    for bound in sorted(bound for bound in bounds if bound is not None):
+        if bound * members >= readable or members == 1:
+            break
+        readable -= bound
+        members -= 1
     return -(-readable // members)
 
 
@@ -36,41 +61,63 @@ class Division:
 
     def add(self, lease: Lease) -> None:
         """Count a lease for who asks for it, or for its owner."""
-        assert lease.owner is not None
-        self.leases.setdefault(lease.owner, [])
-        self.leases.setdefault(lease.next_owner or lease.owner, []).append(lease)
+        for member in (lease.owner, lease.next_owner):
+            if member is not None:
+                self.leases.setdefault(member, [])
+        whose = lease.next_owner or lease.owner
+        assert whose is not None, "it is free"
+        self.leases[whose].append(lease)
 
     @property
-    def target(self) -> int:
-        """How many shards a member may have."""
+    def level(self) -> int:
+        """How many shards a member may have that has no bound."""
         readable = len(self.free) + sum(len(leases) for leases in self.leases.values())
-        return target(readable, len(self.leases))
+        return level(readable, map(most_of, self.leases))
+
+    @property
+    def missing(self) -> int:
+        """How many leases this member has too few; not below 0."""
+        most = most_of(self.me)
+        target = self.level if most is None else min(most, self.level)
+        return max(0, target - len(self.leases[self.me]))
 
     def takes(self) -> list[Lease]:
         """Return the free leases that this member should take."""
-        return self.free[: max(0, self.target - len(self.leases[self.me]))]
+        return self.free[: self.missing]
+
+    def wishes(self, limit: int) -> list[Lease]:
+        """Return the leases that this member should ask for, at most so many: none as long as there are free ones.
+
+        By number: a member that has fewer than its target asks those that have more; or just as many, if two are
+        missing here. By load, one at a time: the member with the least asks the one with the most, if they differ by
+        more than a tenth of the mean, and by a tenth less (of the difference, or of what moves) afterwards. Both only
+        where whoever gets the lease does not end up with more load than its owner had: so nothing goes back and forth.
+        """
+        wishes: list[Lease] = []
+        while not self.free and len(wishes) < limit:
+            lease = self._by_number(_Weights(self.leases))
+            if lease is None:
+                break
+            wishes.append(lease)
+            assert lease.owner is not None, "somebody has it"
+            self.leases[lease.owner].remove(lease)
+            self.add(replace(lease, next_owner=self.me))
+        return wishes
 
     def wish(self) -> Lease | None:
-        """Return the lease that this member should ask for: none as long as there are free ones.
+        """Return the lease that this member should ask for on account of its load; see `wishes`."""
+        return None if self.free else self._by_load(_Weights(self.leases))
 
-        By number: a member that has fewer than its target asks one that has more; or just as many, if two are missing
-        here. By load: the member with the least asks the one with the most, if they differ by more than a tenth of the
-        mean, and by a tenth less (of the difference, or of what moves) afterwards. Both only where whoever gets the
-        lease does not end up with more load than its owner had: so nothing goes back and forth.
-        """
-        if self.free:
+    def _others(self) -> list[str]:
+        return sorted(member for member in self.leases if member != self.me)
+
+    def _by_number(self, weights: _Weights) -> Lease | None:
+        missing = self.missing
+        if not missing:
             return None
-        weights = _Weights(self.leases)
         mine = weights.load(self.me)
-        others = sorted(member for member in self.leases if member != self.me)
-        return self._by_number(weights, mine, others) or self._by_load(weights, mine, others)
-
-    def _by_number(self, weights: _Weights, mine: float, others: list[str]) -> Lease | None:
-        missing = self.target - len(self.leases[self.me])
-        if missing <= 0:
-            return None
-        enough = self.target + 1 if missing == 1 else self.target
-        rich = [member for member in others if len(self.leases[member]) >= enough]
+        enough = self.level + 1 if missing == 1 else self.level
+        rich = [member for member in self._others() if len(self.leases[member]) >= enough]
         rich.sort(key=lambda member: (-len(self.leases[member]), -weights.load(member)))
         for member in rich:
             lease = weights.best(self._askable(member), weights.load(member) - mine)
@@ -78,8 +125,11 @@ class Division:
                 return lease
         return None
 
-    def _by_load(self, weights: _Weights, mine: float, others: list[str]) -> Lease | None:
-        if not others or mine > min(map(weights.load, others)):
+    def _by_load(self, weights: _Weights) -> Lease | None:
+        others, mine = self._others(), weights.load(self.me)
+        roomy = [member for member in others if self._has_room(member)]
+        poorer = any(weights.load(member) < mine for member in roomy)
+        if not others or poorer or not self._has_room(self.me):
             return None
         richest = max(others, key=weights.load)
         spread = weights.load(richest) - mine
@@ -91,6 +141,10 @@ class Division:
         weight = weights.of(lease)
         gain = spread - abs(spread - 2 * weight)
         return lease if gain > WORTH * min(spread, weight) else None
+
+    def _has_room(self, member: str) -> bool:
+        most = most_of(member)
+        return most is None or len(self.leases[member]) < most
 
     def _askable(self, member: str) -> Iterable[Lease]:
         return (lease for lease in self.leases[member] if lease.next_owner is None)

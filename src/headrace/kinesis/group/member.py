@@ -36,6 +36,7 @@ from headrace.core.lease.checkpoint import Checkpoint
 from headrace.core.lease.lease import Lease, LeaseKey
 from headrace.core.lease.machine import LeaseCore
 from headrace.core.lease.settings import LeaseSettings
+from headrace.core.lease.taking import named
 from headrace.errors import (
     ConfigError,
     HeadraceError,
@@ -131,13 +132,13 @@ class Member:
             wall_clock: Milliseconds since 1970, for a group that begins at LATEST.
             chance: Where randomness comes from.
         """
-        self.owner = uuid.uuid4().hex
+        self._settings = settings or LeaseSettings()
+        self.owner = named(uuid.uuid4().hex, self._settings.max_shards)
         """The name of this member: no other has it, nor will this one when it is started again."""
         self._group = group
         self._store = store
         self._listers = dict(streams)
         self._listener = listener
-        self._settings = settings or LeaseSettings()
         self._clock = clock
         self._wall_clock = wall_clock
         self._core = LeaseCore(

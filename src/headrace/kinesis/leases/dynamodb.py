@@ -177,15 +177,15 @@ class DynamoLeaseStore:
         to: str | None,
         checkpoint: Checkpoint | None,
     ) -> bool:
-        """Write the checkpoint and the next owner in one."""
-        update = Update().set("epoch", number(epoch + 1)).remove("next")
-        update = update.remove("owner") if to is None else update.set("owner", {"S": to})
+        """Write the checkpoint and who may take the lease in one."""
+        update = Update().set("epoch", number(epoch + 1)).remove("owner")
+        update = update.remove("next") if to is None else update.set("next", {"S": to})
         if checkpoint is not None:
             update.checkpoint(checkpoint)
         if await self._write(key, update.when_owned(owner, epoch)) is not None:
             return True
         now = await self._read(key)
-        return now is not None and (now.owner, now.epoch) == (to, epoch + 1)
+        return now is not None and (now.owner, now.next_owner, now.epoch) == (None, to, epoch + 1)
 
     async def reset(self, seen: Lease, checkpoint: Checkpoint) -> Lease | None:
         """Write an administrator's checkpoint, if epoch and beat are as seen."""

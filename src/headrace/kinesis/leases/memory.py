@@ -93,7 +93,7 @@ class MemoryLeaseStore:
         to: str | None,
         checkpoint: Checkpoint | None,
     ) -> bool:
-        """Write the checkpoint and the next owner in one."""
+        """Write the checkpoint and who may take the lease in one."""
         row = self._write(
             key, lambda row: writes.given(row, owner, epoch, to=to, checkpoint=checkpoint)
         )

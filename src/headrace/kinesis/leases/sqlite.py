@@ -128,7 +128,7 @@ class SqliteLeaseStore:
         to: str | None,
         checkpoint: Checkpoint | None,
     ) -> bool:
-        """Write the checkpoint and the next owner in one."""
+        """Write the checkpoint and who may take the lease in one."""
         change = partial(writes.given, owner=owner, epoch=epoch, to=to, checkpoint=checkpoint)
         return await self._change(key, change) is not None
 

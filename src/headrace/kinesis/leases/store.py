@@ -78,9 +78,10 @@ class LeaseStore(Protocol):
         to: str | None,
         checkpoint: Checkpoint | None,
     ) -> bool:
-        """Write checkpoint (None: leave it), owner = `to` (None: free), epoch + 1, and remove `next_owner`: all in one.
+        """Write checkpoint (None: leave it), epoch + 1, no owner, and `next_owner` = `to` (None: nobody): all in one.
 
-        Conditional on (owner, epoch); a repetition finds epoch + 1 with the new owner and counts as done.
+        So it is free, and left to the next owner for a moment. Conditional on (owner, epoch); a repetition finds
+        epoch + 1 without an owner and with that next one, and counts as done.
         """
 
     async def reset(self, seen: Lease, checkpoint: Checkpoint) -> Lease | None:

@@ -98,17 +98,17 @@ def asked(row: Lease, seen: Lease, asker: str) -> Lease | None:
 def given(
     row: Lease, owner: str, epoch: int, *, to: str | None, checkpoint: Checkpoint | None
 ) -> Lease | None:
-    """Return the row in the next hands."""
-    if (row.owner, row.epoch) == (to, epoch + 1):
+    """Return the row when it is free, for somebody to take if `to` is one."""
+    if (row.owner, row.next_owner, row.epoch) == (None, to, epoch + 1):
         return row
     if (row.owner, row.epoch) != (owner, epoch):
         return None
     return replace(
         row,
         checkpoint=checkpoint or row.checkpoint,
-        owner=to,
+        owner=None,
         epoch=epoch + 1,
-        next_owner=None,
+        next_owner=to,
         switches=row.switches if checkpoint is None else 0,
     )
 

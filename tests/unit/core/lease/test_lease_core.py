@@ -36,6 +36,7 @@ STREAM = "s@1"
 BEGAN_MS = -1_000_000  # a monotonic clock may begin anywhere
 A = LeaseKey("g", STREAM, "a")
 YES, NO = True, False
+ME = "me"
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Bench:
 
     def __init__(self, *rows: Lease, shards: Sequence[str] = ("a",), **settings: Any) -> None:
         self.now_ms = BEGAN_MS
-        self.core = LeaseCore("g", [STREAM], "me", LeaseSettings(**settings), Even())
+        self.core = LeaseCore("g", [STREAM], ME, LeaseSettings(**settings), Even())
         self.done: list[Action] = self.core.tick(self.now_ms)
         self.reply(ListShards(STREAM), [Listed(shard) for shard in shards])
         self.reply(Scan(STREAM), list(rows))
@@ -303,21 +304,101 @@ def test_the_first_lease_of_a_shard_is_decided_once_however_many_there_are(
     assert len(decided) == 50
 
 
-def test_one_lease_is_asked_for_at_a_time() -> None:
-    rows = [row(shard, owner="other", epoch=1) for shard in "abcd"]
-    bench = Bench(*rows, shards="abcd")
-    (ask,) = of(bench.done, Ask)
+def test_as_many_leases_are_asked_for_as_are_missing_and_taken_as_they_are_given() -> None:
+    rows = [row(shard, owner="other", epoch=1) for shard in "abcdef"]
+    bench = Bench(*rows, shards="abcdef", asked_at_once=2)
+    asks = of(bench.done, Ask)
+    assert len(asks) == 2
     assert not of(bench.reply(Scan(STREAM), rows), Ask)
-    bench.reply(ask, YES)
-    asked = [replace(lease, next_owner="me") if lease == ask.seen else lease for lease in rows]
+    for ask in asks:
+        bench.reply(ask, YES)
+    wanted = {ask.key for ask in asks}
+    asked = [replace(lease, next_owner="me") if lease.key in wanted else lease for lease in rows]
     assert not of(bench.reply(Scan(STREAM), asked), Ask)
-    given = [
-        replace(lease, owner="me", epoch=2, next_owner=None) if lease.next_owner else lease
-        for lease in asked
-    ]
-    assert of(bench.reply(Scan(STREAM), given), Take, Ask) == [
-        Take(lease) for lease in given if lease.owner == "me"
-    ]
+    first = asked.index(next(lease for lease in asked if lease.next_owner))
+    asked[first] = replace(asked[first], owner=None, epoch=2)
+    actions = of(bench.reply(Scan(STREAM), asked), Take, Ask)
+    assert actions == [Take(asked[first])]
+    taken = replace(asked[first], owner="me", epoch=3, beat=1, next_owner=None)
+    bench.reply(actions[0], taken)
+    asked[first] = taken
+    assert len(of(bench.reply(Scan(STREAM), asked), Ask)) == 1  # and one is on its way
+
+
+def test_a_question_that_was_refused_is_none() -> None:
+    rows = [row(shard, owner="other", epoch=1) for shard in "abcd"]
+    bench = Bench(*rows, shards="abcd", asked_at_once=1)
+    bench.reply(bench.last(Ask), NO)
+    assert len(of(bench.reply(Scan(STREAM), rows), Ask)) == 1
+
+
+def test_a_lease_that_was_given_is_left_to_whom_it_was_given_for_a_moment() -> None:
+    given = row(epoch=2, beat=7, next_owner="other")
+    bench = Bench(given)
+    assert not of(bench.done, Take)
+    bench.now_ms += 5_999
+    assert not of(bench.reply(Scan(STREAM), [given]), Take)
+    looked = bench.wait(1)  # just when it is over
+    assert Scan(STREAM) in looked
+    assert of(bench.reply(Scan(STREAM), [given]), Take) == [Take(given)]
+
+
+def test_a_lease_that_was_given_to_a_member_that_has_died_is_taken_back() -> None:
+    bench, lease = holder()
+    bench.reply(Scan(STREAM), [replace(lease, next_owner="dead")])
+    (give,) = bench.core.on_drained(A, bench.now_ms)
+    bench.reply(give, YES)
+    given_ms = bench.now_ms
+    given = replace(lease, owner=None, epoch=2, next_owner="dead")
+    while not of(bench.wait(100), Scan):
+        assert bench.now_ms < given_ms + 6_200
+    assert of(bench.reply(Scan(STREAM), [given]), Take) == [Take(given)]
+
+
+def test_who_learns_of_one_that_asks_looks_for_others() -> None:
+    bench, lease = holder()
+    bench.reply(Scan(STREAM), [lease])
+    renewal = of(bench.wait(10_000), Renew)[-1]
+    bench.reply(renewal, replace(lease, beat=renewal.beat, next_owner="other"))
+    assert Scan(STREAM) in bench.wait(1)
+
+
+def test_a_member_that_has_all_shards_scans_no_more_than_it_lists() -> None:
+    bench, lease = holder()
+    bench.reply(Scan(STREAM), [lease])
+    wanted: list[Action] = []
+    for _ in range(100):  # ten minutes, in which others would scan sixty times
+        for action in bench.wait(6_000):
+            wanted.append(action)
+            if isinstance(action, Renew):
+                bench.reply(action, renewed(lease, action))
+            elif isinstance(action, ListShards):
+                bench.reply(action, [Listed("a")])
+            elif isinstance(action, Scan):
+                bench.reply(action, [replace(lease, beat=bench.last(Renew).beat)])
+    assert 9 <= len(of(wanted, Scan)) <= 10
+    assert len(of(wanted, ListShards)) == 10
+
+
+def test_a_member_that_has_lost_a_shard_scans_as_before() -> None:
+    bench, lease = holder()
+    bench.reply(Scan(STREAM), [lease])
+    assert not of(bench.wait(9_999), Scan)
+    bench.reply(bench.wait(1)[-1], None)
+    assert of(bench.wait(12_500), Scan)
+
+
+def test_a_member_with_a_bound_never_has_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.ME", "me/2")
+    bench = Bench(*(row(shard) for shard in "abcd"), shards="abcd")
+    takes = of(bench.done, Take)
+    assert len(takes) == 2
+    rows = [row(shard) for shard in "abcd"]
+    assert not of(bench.reply(Scan(STREAM), rows), Take)  # two are on their way
+    lost = [replace(lease, owner="me/2", epoch=1, beat=1) for lease in rows]
+    bench.reply(takes[0], replace(takes[0].seen, owner="me/2", epoch=1, beat=1))
+    bench.reply(takes[1], UNKNOWN)
+    assert len(of(bench.reply(Scan(STREAM), lost), Take)) == 1
 
 
 def test_children_have_leases_before_the_end_is_written() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.core.lease.checkpoint import TRIM_HORIZON
 from headrace.core.lease.lease import Lease, LeaseKey
-from headrace.core.lease.taking import Division, target
+from headrace.core.lease.taking import Division, level, most_of, named
 
 
 def lease(number: int, owner: str | None, rate: float = 0.0, asker: str | None = None) -> Lease:
@@ -23,19 +23,57 @@ def division(me: str, *leases: Lease) -> Division:
 
 
 def test_a_target_is_the_whole_divided_rounded_up() -> None:
-    assert [target(7, members) for members in (1, 2, 3, 7, 9)] == [7, 4, 3, 1, 1]
+    assert [level(7, [None] * members) for members in (1, 2, 3, 7, 9)] == [7, 4, 3, 1, 1]
+
+
+def test_what_is_too_much_for_some_is_divided_among_the_others() -> None:
+    assert level(100, [10, None, None]) == 45
+    assert level(100, [10, 40, None]) == 50
+    assert level(100, [10, 20, 200]) == 70
+    assert level(10, [7, 8]) == 5  # nobody has too much
+    assert level(100, [10, 20]) == 90  # and nobody can have it
+
+
+def test_a_member_tells_by_its_name_how_many_shards_it_has_at_most() -> None:
+    assert named("me", None) == "me"
+    assert most_of(named("me", 12)) == 12
+    assert [most_of(name) for name in ("me", "12", "a/b", "")] == [None] * 4
+
+
+def test_a_member_with_a_bound_neither_takes_nor_asks_for_more() -> None:
+    rows = [lease(number, "a") for number in range(4)]
+    assert len(division("me/3", *rows).wishes(9)) == 2
+    assert len(division("me/1", *rows).wishes(9)) == 1
+    assert not division("me/1", lease(9, "me/1"), *rows).wishes(9)
+    assert len(division("me/2", *(lease(number, None) for number in range(5))).takes()) == 2
+    busy = [lease(number, "a", 1000) for number in range(2)]
+    assert division("me/1", lease(9, "me/1"), *busy).wish() is None
+
+
+def test_others_have_what_a_member_with_a_bound_cannot_have() -> None:
+    rows = [lease(0, "a/2"), lease(1, "a/2"), *(lease(number, None) for number in range(2, 12))]
+    assert len(division("me", *rows).takes()) == 10
+    rich = [lease(number, "b") for number in range(2, 12)]
+    assert len(division("me", *rows[:2], *rich).wishes(99)) == 5
+
+
+def test_the_load_of_a_member_that_cannot_have_more_keeps_nobody_from_asking() -> None:
+    a = [lease(number, "a", 1000) for number in range(4)]
+    me = [lease(number, "me", 10) for number in range(4, 8)]
+    idle = lease(9, "b/1", 1)
+    assert division("me", *a, *me, idle).wish() is not None
 
 
 def test_free_leases_are_taken_up_to_the_target() -> None:
     made = division("me", lease(0, "other"), *(lease(number, None) for number in range(1, 6)))
     assert len(made.takes()) == 3
-    assert made.wish() is None  # while there are free ones nobody is asked
+    assert not made.wishes(9)  # while there are free ones nobody is asked
 
 
 def test_whoever_asks_is_a_member_before_it_has_a_lease() -> None:
     made = division("me", lease(0, "a", asker="b"), *(lease(number, "a") for number in range(1, 6)))
     assert len(made.leases) == 3
-    assert made.target == 2
+    assert made.level == 2
 
 
 def test_the_member_with_most_is_asked() -> None:
@@ -44,22 +82,19 @@ def test_the_member_with_most_is_asked() -> None:
         *(lease(number, "a") for number in range(3)),
         *(lease(number, "b") for number in range(3, 8)),
     )
-    wish = made.wish()
-    assert wish is not None
-    assert wish.owner == "b"
+    assert [wish.owner for wish in made.wishes(9)] == ["b", "b"]
 
 
 def test_nobody_is_asked_for_what_would_only_move_the_want() -> None:
     made = division("me", lease(0, "me"), lease(1, "a"), lease(2, "a"))
-    assert made.wish() is None
+    assert not made.wishes(9)
 
 
 def test_a_lease_that_is_asked_for_already_is_left_alone() -> None:
     made = division(
         "me", lease(0, "a", asker="b"), lease(1, "a", asker="b"), lease(2, "a"), lease(3, "a")
     )
-    wish = made.wish()
-    assert wish is not None
+    (wish,) = made.wishes(9)
     assert wish.key.shard in {"shardId-000000000002", "shardId-000000000003"}
 
 
@@ -83,11 +118,17 @@ def test_a_small_difference_moves_nothing() -> None:
     assert division("me", *a, *me).wish() is None
 
 
-def test_a_hundred_shards_reach_the_second_member_one_by_one() -> None:
+def test_a_hundred_shards_reach_the_second_member_and_then_none_moves() -> None:
     owners = ["a"] * 100
-    for _ in range(50):
-        wish = division("me", *(lease(n, owner, 50.0) for n, owner in enumerate(owners))).wish()
-        assert wish is not None
-        owners[int(wish.key.shard[-12:])] = "me"
-    assert division("me", *(lease(n, owner, 50.0) for n, owner in enumerate(owners))).wish() is None
-    assert division("a", *(lease(n, owner, 50.0) for n, owner in enumerate(owners))).wish() is None
+
+    def divided(me: str) -> Division:
+        return division(me, *(lease(number, owner, 50.0) for number, owner in enumerate(owners)))
+
+    for asked in (32, 18, 0):
+        wishes = divided("me").wishes(32)
+        assert len(wishes) == asked
+        for wish in wishes:
+            owners[int(wish.key.shard[-12:])] = "me"
+    for member in ("me", "a"):
+        assert not divided(member).wishes(32)
+        assert divided(member).wish() is None
