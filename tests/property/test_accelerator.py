@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import struct
 from functools import partial
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.clients.consumer.records import ConsumerRecord
+from headrace.clients.producer.many import ColumnRows, Rows
 from headrace.clients.producer.partitioners import murmur2
 from headrace.errors import CorruptRecordError
 from headrace.records.accel import Kernels
@@ -158,3 +162,94 @@ def test_a_batch_is_filled_alike(kernels: Kernels, records: list, most: int, mor
 @settings(deadline=None)
 def test_keys_are_hashed_alike(kernels: Kernels, key: bytes) -> None:
     assert kernels.murmur2(key) == murmur2(key)
+
+
+ROW = st.tuples(
+    st.none() | st.binary(max_size=12),
+    st.none() | st.binary(max_size=90),
+    st.none() | st.integers(-(2**50), 2**50),
+    st.sampled_from([None, None, 0, 1, 4]),
+)
+PARTITIONS = 5
+
+
+def filled(rows: Rows, new_writer: Any, hashed: int) -> dict[int, list[tuple[Any, ...]]]:
+    """The batches that rows make where each partition has one open, and its first one only when it is needed."""
+    queues: dict[int, Any] = {}
+    batches: dict[int, list[Any]] = {}
+    sticky = -1
+    while (row := rows.fill(queues, PARTITIONS, hashed, sticky)) is not None:
+        key, value, headers, timestamp_ms, place = row
+        assert headers == ()
+        if place is None:
+            place = sticky = 2
+        open_batch = getattr(queues.get(place), "open", None)
+        if open_batch is None or not open_batch.append(key, value, (), timestamp_ms):
+            writer = new_writer()
+            assert writer.append(key, value, (), timestamp_ms)
+            queues[place] = SimpleNamespace(open=SimpleNamespace(append=writer.append))
+            batches.setdefault(place, []).append(writer)
+    return {
+        place: [(each.count, each.base_timestamp, each.max_timestamp, each.join()) for each in made]
+        for place, made in batches.items()
+    }
+
+
+@given(
+    st.lists(ROW, max_size=60),
+    st.sampled_from([0, PARTITIONS]),
+    st.integers(0, 3),
+    st.integers(80, 400),
+)
+def test_columns_fill_the_batches_that_their_rows_do(
+    kernels: Kernels, rows: list[tuple[Any, ...]], hashed: int, skipped: int, max_bytes: int
+) -> None:
+    kinds = (pa.binary(), pa.binary(), pa.int64(), pa.int32())
+    arrays = [pa.array([row[at] for row in rows], kind)[skipped:] for at, kind in enumerate(kinds)]
+    columns = [
+        (array.offset, *array.buffers())
+        if at < 2
+        else (array.offset, array.buffers()[0], None, array.buffers()[1])
+        for at, array in enumerate(arrays)
+    ]
+    in_c = ColumnRows("t", kernels.RowColumns(len(arrays[0]), 77, *columns))
+    in_python = Rows(
+        "t",
+        [
+            (key, value, (), 77 if at is None else at // 1000, place)
+            for key, value, at, place in rows[skipped:]
+        ],
+    )
+    assert filled(in_c, lambda: kernels.RecordWriter(max_bytes, encode_headers), hashed) == filled(
+        in_python, lambda: RecordWriter(max_bytes), hashed
+    )
+
+
+def test_columns_that_are_not_whole_are_refused(kernels: Kernels) -> None:
+    ends = struct.pack("<3i", 0, 2, 9)
+    for column in (
+        (0, None, None, b"ab"),
+        (0, None, ends[:8], b"ab"),
+        (1, None, ends, b"ab"),
+        (0, b"", ends, b"ab"),
+        (-1, None, ends, b"ab"),
+        (2**62, None, ends, b"ab"),
+        (0, None, ends),
+        b"ab",
+    ):
+        with pytest.raises((ValueError, TypeError)):
+            kernels.RowColumns(2, 0, None, column, None, None)
+    for number in ((0, None, None, b"1234567"), (1, None, None, b"12345678")):
+        with pytest.raises(ValueError, match="shorter than its rows"):
+            kernels.RowColumns(1, 0, None, None, number, None)
+    rows = kernels.RowColumns(2, 7, None, (0, None, ends, b"ab"), None, None)
+    assert rows.fill({}, 1, 0, -1) == (None, b"ab", (), 7, None)
+    with pytest.raises(ValueError, match="content is shorter"):
+        rows.fill({}, 1, 0, -1)
+    with pytest.raises(ValueError, match="a partition at least"):
+        rows.fill({}, 0, 0, -1)
+    batch = SimpleNamespace(append=RecordWriter(100).append)
+    with pytest.raises(TypeError, match="the accelerator's RecordWriter"):
+        kernels.RowColumns(1, 0, None, None, None, None).fill(
+            {0: SimpleNamespace(open=batch)}, 1, 0, 0
+        )

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "_varints.h"
+#include "_writer.h"
 
 #define HEADER_SIZE 61
 #define MAX_RECORD_BYTES INT32_MAX
@@ -237,14 +238,6 @@ decode_records(PyObject *Py_UNUSED(module), PyObject *args)
 
 /* ---------------------------------------------------------------- encoding */
 
-typedef struct {
-    PyObject_HEAD
-    PyObject *encode_headers;
-    uint8_t *buffer;
-    Py_ssize_t used, capacity, max_bytes, count;
-    int64_t base_timestamp, max_timestamp;
-} RecordWriter;
-
 static int
 writer_init(RecordWriter *self, PyObject *args, PyObject *kwargs)
 {
@@ -306,13 +299,6 @@ writer_reserve(RecordWriter *self, Py_ssize_t more)
     return 0;
 }
 
-/* A key or a value: bytes, or what gives its bytes away; nothing for None. */
-typedef struct {
-    const void *bytes;
-    int64_t size; /* -1: None */
-    Py_buffer view;
-} Field;
-
 static int
 field_get(PyObject *given, Field *field)
 {
@@ -352,8 +338,7 @@ write_field(uint8_t *at, const Field *field)
     return at;
 }
 
-/* 1 for written, 0 for a batch that is full, -1 for an error. */
-static int
+int
 writer_put(RecordWriter *self, const Field *key, const Field *value, const char *tail, Py_ssize_t tail_size,
            int64_t timestamp)
 {
@@ -570,7 +555,7 @@ static PyGetSetDef writer_values[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-static PyTypeObject RecordWriterType = {
+PyTypeObject RecordWriterType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "headrace_accel._kernels.RecordWriter",
     .tp_doc = "RecordWriter(max_bytes, encode_headers)\n--\n\nCollects encoded records of one batch.",
@@ -592,33 +577,18 @@ PyDoc_STRVAR(murmur2_doc, "murmur2(data)\n--\n\nReturn the 32-bit hash of a key,
 static PyObject *
 murmur2(PyObject *Py_UNUSED(module), PyObject *given)
 {
-    const uint32_t factor = 0x5BD1E995u;
     Py_buffer data;
     if (PyObject_GetBuffer(given, &data, PyBUF_SIMPLE) < 0)
         return NULL;
-    const uint8_t *at = data.buf;
-    const Py_ssize_t words = data.len / 4, rest = data.len % 4;
-    uint32_t result = 0x9747B28Cu ^ (uint32_t)data.len;
-    for (Py_ssize_t index = 0; index < words; index++, at += 4) {
-        uint32_t word = (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
-        word *= factor;
-        word = (word ^ (word >> 24)) * factor;
-        result = (result * factor) ^ word;
-    }
-    if (rest) {
-        uint32_t tail = 0;
-        for (Py_ssize_t index = 0; index < rest; index++)
-            tail |= (uint32_t)at[index] << (8 * index);
-        result = (result ^ tail) * factor;
-    }
+    const uint32_t hash = hash_of(data.buf, data.len);
     PyBuffer_Release(&data);
-    result = (result ^ (result >> 13)) * factor;
-    return PyLong_FromUnsignedLong(result ^ (result >> 15));
+    return PyLong_FromUnsignedLong(hash);
 }
 
 /* ---------------------------------------------------------------- module */
 
 extern PyTypeObject ColumnWriterType; /* _columns.c */
+extern PyTypeObject RowColumnsType;   /* _rows.c */
 
 static PyMethodDef functions[] = {
     {"decode_records", decode_records, METH_VARARGS, decode_records_doc},
@@ -640,7 +610,8 @@ PyInit__kernels(void)
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL)
         return NULL;
-    if (PyModule_AddType(module, &RecordWriterType) < 0 || PyModule_AddType(module, &ColumnWriterType) < 0) {
+    if (PyModule_AddType(module, &RecordWriterType) < 0 || PyModule_AddType(module, &ColumnWriterType) < 0
+        || PyModule_AddType(module, &RowColumnsType) < 0) {
         Py_DECREF(module);
         return NULL;
     }

@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-API_VERSION: Final = 2
+API_VERSION: Final = 3
 """The version of the accelerator's functions that is called here."""
 
 
@@ -80,11 +80,30 @@ class ColumnWriter(Protocol):
         """
 
 
+class RowColumns(Protocol):
+    """Rows of Arrow columns, which leave one after the other."""
+
+    def fill(
+        self, queues: dict[int, Any], count: int, hashed: int, sticky: int, /
+    ) -> tuple[bytes | None, bytes | None, tuple[()], int, int | None] | None:
+        """Add rows to the open batches of queues until there is none with room for the next; return that one, or None.
+
+        A row without a partition goes where its key's hash says, among `hashed` unless that is 0, or else to the
+        partition `sticky` unless that is -1.
+        """
+
+
+Column = tuple[int, Any, Any, Any] | None
+"""Of Arrow: where it begins in its buffers; validity or None, ends or None, and content; None for no column."""
+
+
 class Kernels(Protocol):
     """The functions of the accelerator."""
 
     RecordWriter: Callable[[int, Callable[[Any], bytes]], Writer]
     ColumnWriter: Callable[[tuple[str, ...], int, int], ColumnWriter]
+    RowColumns: Callable[[int, int, Column, Column, Column, Column], RowColumns]
+    """Of so many rows, at a time in milliseconds where they have none: keys, values, microseconds, partitions."""
 
     def decode_records(  # noqa: PLR0917 - names are for calls that happen less often
         self,

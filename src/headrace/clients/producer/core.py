@@ -19,7 +19,6 @@ from headrace.clients.producer.partitioners import (
     Partitioner,
     PartitionerFactory,
     Sticky,
-    partition_for_key,
     partitioner_factory,
 )
 from headrace.clients.producer.sender import Sender
@@ -273,24 +272,22 @@ class ProducerCore(Generic[D]):
         if topic is None or not rows.partitions <= set(range(topic.count)):
             self._check_sending()
             return False
-        by_key = type(topic.partitioner) is KeyHash
-        queues, count = topic.queues, topic.count
-        for key, value, headers, timestamp_ms, partition in rows.records:
-            if partition is None and key is not None and by_key:
-                partition = partition_for_key(key, count)  # noqa: PLW2901 - this is where it is found out
-            queue = None if partition is None else queues.get(partition)
-            open_batch = None if queue is None else queue.open
-            if open_batch is None or not open_batch.append(key, value, headers, timestamp_ms):
-                self._append(
-                    topic,
-                    key,
-                    value,
-                    headers=headers,
-                    timestamp_ms=timestamp_ms,
-                    partition=partition,
-                )
-                if self.sender.buffered > self._config.buffer_memory:
-                    return False
+        kind = type(topic.partitioner)
+        hashed, sticky = topic.count if kind is KeyHash else 0, -1
+        while (row := rows.fill(topic.queues, topic.count, hashed, sticky)) is not None:
+            key, value, headers, timestamp_ms, partition = row
+            batch = self._append(
+                topic,
+                key,
+                value,
+                headers=headers,
+                timestamp_ms=timestamp_ms,
+                partition=partition,
+            )
+            if partition is None and kind in {KeyHash, Sticky}:
+                sticky = batch.topic_partition.partition
+            if self.sender.buffered > self._config.buffer_memory:
+                return False
         return True
 
     def _serialize(self, topic: Topic, many: Many[D]) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
+from headrace.clients.producer.batches import PartitionQueue
 from headrace.clients.producer.delivery import Delivery
+from headrace.clients.producer.partitioners import partition_for_key
 from headrace.errors import ConfigError
+from headrace.records.accel import RowColumns
 from headrace.records.builder import Headers
 
 D = TypeVar("D", bound=Delivery)
@@ -59,7 +62,7 @@ Row = tuple[bytes | None, bytes | None, Headers, int, int | None]
 
 
 class Rows:
-    """Records as bytes, each with all that it has of its own; who adds them takes them off `records`."""
+    """Records as bytes, each with all that it has of its own; who adds them takes them off."""
 
     def __init__(self, topic: str, records: Iterable[Row], partitions: Iterable[int] = ()) -> None:
         """Keep what the records consist of.
@@ -72,3 +75,37 @@ class Rows:
         self.topic = topic
         self.records: Iterator[Row] = iter(records)
         self.partitions = frozenset(partitions)
+
+    def fill(
+        self,
+        queues: dict[int, PartitionQueue],
+        count: int,  # noqa: ARG002 - the accelerator wants to know
+        hashed: int,
+        sticky: int,  # noqa: ARG002 - here the partitioner is asked for each row
+        /,
+    ) -> Row | None:
+        """Add records to the open batches until there is none with room for the next; return that one, or None.
+
+        Args:
+            queues: Of the topic, by partition.
+            count: How many partitions it has.
+            hashed: Among how many a key chooses, or 0 if it does not.
+            sticky: Where records go for which nothing is chosen so, if that is known, or -1.
+        """
+        for key, value, headers, timestamp_ms, partition in self.records:
+            if partition is None and key is not None and hashed:
+                partition = partition_for_key(key, hashed)  # noqa: PLW2901 - this is where it is found out
+            queue = None if partition is None else queues.get(partition)
+            batch = None if queue is None else queue.open
+            if batch is None or not batch.append(key, value, headers, timestamp_ms):
+                return key, value, headers, timestamp_ms, partition
+        return None
+
+
+class ColumnRows(Rows):
+    """Records that the accelerator takes off columns."""
+
+    def __init__(self, topic: str, columns: RowColumns, partitions: Iterable[int] = ()) -> None:
+        """Keep the columns; the rest as above."""
+        super().__init__(topic, (), partitions)
+        self.fill = columns.fill  # type: ignore[method-assign]  # it runs for each batch

@@ -9,8 +9,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from headrace.clients.producer.many import Row, Rows
+from headrace.clients.producer.many import ColumnRows, Row, Rows
 from headrace.errors import ConfigError, HeadraceError
+from headrace.records.accel import Column, kernels
 from headrace.records.builder import Headers
 from headrace.spark.options.sink import SinkOptions
 
@@ -113,6 +114,12 @@ def rows_by_topic(batch: pa.RecordBatch, topic: str | None, now_ms: int) -> Iter
 
 
 def _rows(batch: pa.RecordBatch, topic: str, now_ms: int) -> Rows:
+    headers = _there(batch, "headers")
+    if kernels is not None and (headers is None or headers.null_count == len(headers)):
+        columns = (_buffers(batch, name) for name in ("key", "value", "timestamp", "partition"))
+        return ColumnRows(
+            topic, kernels.RowColumns(len(batch), now_ms, *columns), _partitions(batch)
+        )
     records: Iterable[Row] = zip(
         _binary(batch, "key"),
         _binary(batch, "value"),
@@ -122,6 +129,18 @@ def _rows(batch: pa.RecordBatch, topic: str, now_ms: int) -> Rows:
         strict=False,  # a column that is not there has no end
     )
     return Rows(topic, records, _partitions(batch))
+
+
+def _buffers(batch: pa.RecordBatch, name: str) -> Column:
+    column = _there(batch, name)
+    if column is None:
+        return None
+    if name in {"key", "value"}:
+        if column.type not in {pa.binary(), pa.string()}:
+            column = column.cast(pa.binary())
+        return (column.offset, *column.buffers())
+    validity, numbers = column.buffers()
+    return column.offset, validity, None, numbers
 
 
 def _there(batch: pa.RecordBatch, name: str) -> Any | None:

@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from headrace.clients.producer.many import Row
+from headrace.clients.producer.many import Row, Rows
 from headrace.errors import ConfigError, HeadraceError
 from headrace.spark.options.sink import sink_options
+from headrace.spark.sink import columns as columns_module
 from headrace.spark.sink.columns import check_columns, content_size, rows_by_topic
+from tests.fixtures.accelerator import built_kernels
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 MOMENT = pa.timestamp("us", tz="UTC")
 
 
+@pytest.fixture(params=["C", "Python"], autouse=True)
+def _implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = built_kernels() if request.param == "C" else None
+    monkeypatch.setattr(columns_module, "kernels", kernels)
+
+
 def records(batch: pa.RecordBatch, topic: str | None = "t") -> dict[str, list[Row]]:
-    return {rows.topic: list(rows.records) for rows in rows_by_topic(batch, topic, 77)}
+    return {rows.topic: list(taken(rows)) for rows in rows_by_topic(batch, topic, 77)}
+
+
+def taken(rows: Rows) -> Iterator[Row]:
+    """All rows: where no batch is open, none has room for the next."""
+    while (row := rows.fill({}, 1, 0, -1)) is not None:
+        yield row
 
 
 def batch(**columns: pa.Array) -> pa.RecordBatch:
@@ -69,6 +84,21 @@ def test_a_slice_has_its_own_rows() -> None:
     assert records(whole.slice(1)) == {
         "t": [(None, b"1", [("h", b"x")], 77, None), (None, b"2", [], 77, None)]
     }
+
+
+def test_a_slice_of_columns_without_headers_has_its_own_rows() -> None:
+    at = dt.datetime(2013, 1, 1, tzinfo=dt.UTC)
+    whole = batch(
+        key=pa.array([b"-"] * 9 + [None, b"k"], pa.large_binary()),
+        value=pa.array(["-"] * 9 + ["v", None]),
+        partition=pa.array([5] * 9 + [None, 1], pa.int32()),
+        timestamp=pa.array([at] * 10 + [None], MOMENT),
+        headers=pa.array([None] * 11, HEADERS),
+    )
+    assert records(whole.slice(9)) == {
+        "t": [(None, b"v", (), 1_356_998_400_000, None), (b"k", None, (), 77, 1)]
+    }
+    assert records(whole.slice(11)) == {"t": []}
 
 
 def test_topics_of_rows_keep_each_ones_order() -> None:
