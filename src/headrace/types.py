@@ -1,8 +1,9 @@
-"""Small types shared by every layer: names for plain integers, a topic partition, and ranges of stored bytes."""
+"""Small types shared by every layer: names for plain integers, a topic partition and how its reader gets on, and ranges of stored bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, NewType, Protocol
 
 Offset = NewType("Offset", int)
@@ -25,6 +26,28 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionStatus:
+    """How a member of a group is getting on with one of its partitions, or shards.
+
+    Attributes:
+        topic: The topic's name, or the stream's.
+        partition: The partition's number, or the shard's; None for a shard whose id has none.
+        shard: The shard's id; None for a partition of a topic.
+        lag_records: How many offsets of a topic are not finished, as of the last fetch; None where it is not known.
+        lag_ms: For how long the oldest record of a shard that is not finished has waited, 0 if there is none; None for
+            topics, and before the first fetch.
+        error: Why it cannot be read at present.
+    """
+
+    topic: str
+    partition: int | None
+    shard: str | None = None
+    lag_records: int | None = None
+    lag_ms: int | None = None
+    error: str | None = None
 
 
 class ReadableFile(Protocol):

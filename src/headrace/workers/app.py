@@ -7,6 +7,7 @@ import itertools
 import re
 import signal
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -32,6 +33,7 @@ from headrace.workers.settings import (
     as_topics,
 )
 from headrace.workers.source import Elsewhere
+from headrace.workers.status import WorkerStatus
 from headrace.workers.trial import Trial
 
 F = TypeVar("F")
@@ -248,6 +250,24 @@ class App:
         """Have a `run` or `serve` that has begun end in order; any thread may call it."""
         if self._service is not None:
             self._service.stop()
+
+    def status(self) -> dict[str, WorkerStatus]:
+        """Return how each worker is getting on, by its name; any thread may call it, for a health check say.
+
+        Raises:
+            TimeoutError: The event loop of the app does not answer: a handler blocks it.
+        """
+        begun = {} if self._service is None else self._service.status()
+        return {
+            each.name: begun.get(each.name)
+            or WorkerStatus(
+                name=each.name,
+                group=each.group,
+                state="stopped",
+                counters=replace(self.counters[each.name]),
+            )
+            for each in self._workers
+        }
 
     def test(self, broker: Target | None = None) -> Trial:
         """Run the app in the background of a test: `with app.test(broker) as t`.

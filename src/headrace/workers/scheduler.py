@@ -266,6 +266,10 @@ class Scheduler:
         """Return how far each partition is finished: the offset to commit."""
         return {name: partition.position for name, partition in self._partitions.items()}
 
+    def first_unfinished(self) -> dict[TopicPartition, int]:
+        """Return the first offset that is not finished, of each partition that has one."""
+        return {name: next(iter(each.open)) for name, each in self._partitions.items() if each.open}
+
     @property
     def partitions(self) -> list[TopicPartition]:
         """The partitions that records were taken in of."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from headrace.clients.drivers import Target
 from headrace.workers.counters import Counters, Hook
 from headrace.workers.outlet import Outlet
 from headrace.workers.settings import WorkerSettings
+from headrace.workers.status import WorkerStatus
 from headrace.workers.worker import Worker
+
+STATUS_TIMEOUT_S: Final = 5.0
 
 
 class Service:
@@ -84,6 +87,29 @@ class Service:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._stop_workers)
 
+    def status(self) -> dict[str, WorkerStatus]:
+        """Return how each worker is getting on, by its name; any thread may call it.
+
+        Raises:
+            TimeoutError: The event loop is busy with something else: a handler that blocks it, say.
+        """
+        loop = self._loop
+        if loop is None or not loop.is_running() or loop is _running_loop():
+            return self._statuses()
+
+        async def ask() -> dict[str, WorkerStatus]:
+            return self._statuses()
+
+        try:
+            return asyncio.run_coroutine_threadsafe(ask(), loop).result(STATUS_TIMEOUT_S)
+        except TimeoutError:
+            raise TimeoutError(
+                f"the app's event loop has not answered for {STATUS_TIMEOUT_S:g} s: does a handler block it?"
+            ) from None
+
+    def _statuses(self) -> dict[str, WorkerStatus]:
+        return {worker.settings.name: worker.status() for worker in self.workers}
+
     def abort(self) -> None:
         """Wait for no handler any more; from the event loop."""
         for task in self._tasks:
@@ -103,3 +129,10 @@ class Service:
             # What one finished while another was asked may have given that one more to do.
             if before == [counters.as_dict() for counters in self._counters.values()]:
                 return True
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from headrace.clients.consumer.records import ConsumerRecord
-from headrace.types import TopicPartition
+from headrace.types import PartitionStatus, TopicPartition
 from headrace.workers.letters import Headers
 
 
@@ -67,6 +67,13 @@ class Source(Protocol):
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit how far partitions are finished: one past the last record that is, with all before it."""
+
+    def statuses(self, unfinished: Mapping[TopicPartition, int]) -> list[PartitionStatus]:
+        """Return how this member is getting on with each of its partitions; nothing is asked for.
+
+        Args:
+            unfinished: By partition the first offset that was returned and is not finished, where there is one.
+        """
 
     async def caught_up(self) -> bool:
         """Whether every record that is there now was returned; for tests."""

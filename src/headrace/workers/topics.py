@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from headrace.clients.consumer.aio import Consumer
 from headrace.errors import ConfigError
-from headrace.types import TopicPartition
+from headrace.types import PartitionStatus, TopicPartition
 from headrace.workers.outlet import Outlet
 from headrace.workers.settings import WorkerSettings
 from headrace.workers.source import Listener, Source
@@ -77,6 +79,18 @@ class TopicSource(Consumer):
     def epoch(self, topic_partition: TopicPartition) -> int:  # noqa: ARG002 - all partitions have the group's
         """Return the generation of the group."""
         return self.group_metadata().generation_id
+
+    def statuses(self, unfinished: Mapping[TopicPartition, int]) -> list[PartitionStatus]:
+        """Return for each partition how many offsets lie before its end that are not finished."""
+        ends = self._core.places.known_ends()
+        found = []
+        for name, position in self.positions().items():
+            at, end = unfinished.get(name, position), ends.get(name)
+            lag = None if at is None or end is None else max(0, end - at)
+            found.append(
+                PartitionStatus(topic=name.topic, partition=name.partition, lag_records=lag)
+            )
+        return found
 
     async def caught_up(self) -> bool:
         """Whether every record that is there now was returned; not before there are partitions."""

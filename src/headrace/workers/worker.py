@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from headrace.clients.consumer.records import ConsumerRecord
@@ -38,6 +39,7 @@ from headrace.workers.scheduler import Scheduler
 from headrace.workers.settings import WorkerSettings
 from headrace.workers.slots import Slots
 from headrace.workers.source import Source
+from headrace.workers.status import WorkerState, WorkerStatus
 from headrace.workers.threads import HandlerThreads
 from headrace.workers.topics import open_source
 from headrace.workers.transacting import Transactor, new_transactor
@@ -99,6 +101,10 @@ class Worker:
             ended=self._job_ended,
             failed=self._fail,
         )
+        self._state: WorkerState = "starting"
+        self._error: str | None = None
+        self._counters = counters
+        self._commits_at_rest = self._source.commits_at_rest
         self._committed: dict[TopicPartition, int] = {}
         self._ended = asyncio.Event()
         """Something came to an end: a handler, or the wait for one."""
@@ -121,11 +127,22 @@ class Worker:
                 finished could not be committed when its partition had to go.
             HeadraceError: The group or the topics cannot be read.
         """
+        try:
+            await self._work()
+        except Exception as error:
+            self._state, self._error = "failed", str(error)
+            raise
+        finally:
+            if self._state != "failed":
+                self._state = "stopped"
+
+    async def _work(self) -> None:
         tasks: list[asyncio.Task[None]] = []
         try:
             if self._transactor is not None:
                 await self._transactor.prepare()
             await self._source.begin(self)
+            self._state = "running"
             tasks = [asyncio.create_task(self._poll()), asyncio.create_task(self._commit_often())]
             for task in tasks:
                 task.add_done_callback(self._task_ended)
@@ -151,6 +168,7 @@ class Worker:
     async def _end(self, tasks: list[asyncio.Task[None]]) -> WorkerFailedError | None:
         """Drain, commit and leave; return why what was finished could not be committed, if so."""
         self._stopping = True
+        self._state = "stopping"
         if not self._at_most_once:
             self._scheduler.stop(self._scheduler.partitions)
         await self._handovers.none()  # a partition that is being given up is given up in order
@@ -283,7 +301,7 @@ class Worker:
             self._start()
         else:
             self._pauses.make_room(name)
-            if self._source.commits_at_rest and not self._scheduler.unfinished([name]):
+            if self._commits_at_rest and not self._scheduler.unfinished([name]):
                 self._at_rest_now.set()
 
     # Positions
@@ -416,6 +434,22 @@ class Worker:
         self._pauses.forget(partitions)
         for name in partitions:
             self._committed.pop(name, None)
+
+    # What is asked
+
+    def status(self) -> WorkerStatus:
+        """Return how it is getting on; on its event loop."""
+        partitions = []
+        if self._state == "running":
+            partitions = self._source.statuses(self._scheduler.first_unfinished())
+        return WorkerStatus(
+            name=self.settings.name,
+            group=self.settings.group,
+            state=self._state,
+            error=self._error,
+            counters=replace(self._counters),
+            partitions=partitions,
+        )
 
     # For tests
 

@@ -1,4 +1,4 @@
-"""A stream that is deleted while a worker reads it, and one that takes its name: the worker ends, and says what happened."""
+"""A stream that is deleted while a worker reads it, and one that takes its name: the worker ends, and says why."""
 
 from __future__ import annotations
 

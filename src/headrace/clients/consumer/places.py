@@ -79,6 +79,13 @@ class Places:
         """Return the position in every partition that is read, as far as it is known."""
         return {name: self._cursors[name].offset for name in sorted(self._cursors)}
 
+    def known_ends(self) -> dict[TopicPartition, int]:
+        """Return the high watermarks that fetches told of; nothing is asked for."""
+        cursors = self._cursors.items()
+        return {
+            name: cursor.high_watermark for name, cursor in cursors if cursor.high_watermark >= 0
+        }
+
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Hand out no records of these partitions until `resume`."""
         for cursor in [self.cursor(name) for name in partitions]:

@@ -23,14 +23,14 @@ from headrace.errors import ConfigError, HeadraceError, LeaseLostError, StreamNo
 from headrace.kinesis.client.backoff import FIRST_CONTACT_MS, Backoff, RealTiming
 from headrace.kinesis.client.settings import open_client
 from headrace.kinesis.group.beginnings import lease_settings, opened_store
-from headrace.kinesis.group.member import Member
+from headrace.kinesis.group.member import Member, wall_ms
 from headrace.kinesis.group.readers import Readers
 from headrace.kinesis.group.shard import Shard
 from headrace.kinesis.reading.prefetch import ReadAhead
 from headrace.kinesis.reading.reader import Fetched
 from headrace.kinesis.reading.shards import StreamShards
 from headrace.kinesis.records import StreamRecord
-from headrace.types import TopicPartition
+from headrace.types import PartitionStatus, TopicPartition
 
 if TYPE_CHECKING:
     from headrace.kinesis.leases.store import LeaseStore
@@ -243,6 +243,39 @@ class StreamConsumer:
                 self._look_for_end(shard)
             self._balance(shard)
             self._news.set()
+
+    def statuses(self, unfinished: Mapping[TopicPartition, int]) -> list[PartitionStatus]:
+        """Return for each shard for how long its oldest record that is not finished has waited.
+
+        Args:
+            unfinished: By shard the first offset that was handed out and is not finished, where there is one.
+        """
+        now_ms = wall_ms()
+        return [
+            PartitionStatus(
+                topic=shard.name.topic,
+                partition=shard.name.partition,
+                shard=key.shard,
+                lag_ms=self._lag_ms(shard, unfinished.get(shard.name), now_ms),
+            )
+            for key, shard in self._by_key.items()
+        ] + [
+            PartitionStatus(
+                topic=self._names.get(key.stream, key.stream),
+                partition=None,
+                shard=key.shard,
+                error=str(error),
+            )
+            for key, error in self._unread.items()
+        ]
+
+    def _lag_ms(self, shard: Shard, unfinished: int | None, now_ms: int) -> int | None:
+        oldest_ms = shard.oldest_ms(unfinished)
+        if oldest_ms is None:
+            oldest_ms = self._ahead.oldest_ms(shard.key)
+        if oldest_ms is None:
+            return shard.reader.behind_ms
+        return max(shard.reader.behind_ms or 0, now_ms - oldest_ms)
 
     async def caught_up(self) -> bool:
         """Whether every shard is this member's, and has nothing that was not handed out; to be asked again and again.

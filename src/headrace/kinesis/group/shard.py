@@ -132,6 +132,18 @@ class Shard:
             self.finished = record.checkpoint
             self._handed_bytes -= _size(record)
 
+    def oldest_ms(self, position: int | None) -> int | None:
+        """Return the time of the first record that is not finished; None if there is none.
+
+        Args:
+            position: Where who handles them has got to; None: everything that was handed out is finished.
+        """
+        if position is not None:
+            for offset, record in self._handed:
+                if offset >= position:
+                    return record.timestamp_ms
+        return self._waiting[0].timestamp_ms if self._waiting else None
+
     def take_back(self, offset: int) -> None:
         """Take back what was handed out from an offset on: it is handed out again."""
         while self._handed and self._handed[-1][0] >= offset:

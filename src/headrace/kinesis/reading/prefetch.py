@@ -94,6 +94,12 @@ class ReadAhead(Generic[_Key]):
         """Return how far the last fetch of a shard was behind its newest records."""
         return self._lanes[key].behind_ms
 
+    def oldest_ms(self, key: _Key) -> int | None:
+        """Return the time of the first record that is ready of a shard; None if there is none, or no such shard."""
+        lane = self._lanes.get(key)
+        ready = [] if lane is None else [fetched.records for fetched, _, _ in lane.queue]
+        return next((records[0].timestamp_ms for records in ready if records), None)
+
     def take(self) -> Arrival[_Key] | None:
         """Return what is ready of the shard whose turn it is, or None."""
         while self._ready:

@@ -54,7 +54,7 @@ class Unreadable:
         if not self.is_readable:
             raise RuntimeError("no reader today")
         self.opened.set()
-        return SimpleNamespace(fetch=self.fetch, aclose=self.aclose, is_fetching=True)
+        return SimpleNamespace(fetch=self.fetch, aclose=self.aclose, behind_ms=None)
 
     async def fetch(self, _room: object) -> Fetched:
         await asyncio.Event().wait()
@@ -92,9 +92,13 @@ def test_a_shard_that_cannot_be_read_is_told_of_and_tried_again(
             [line] = caplog.records
             said = f"g: {KEY} cannot be read, and it is tried again until it can or is another's: no reader today"
             assert (line.levelname, line.getMessage()) == ("ERROR", said)
+            [status] = consumer.statuses({})
+            assert (status.shard, status.error) == (KEY.shard, "no reader today")
             world.is_readable = True
             async with asyncio.timeout(5):
                 await world.opened.wait()
+            [status] = consumer.statuses({})
+            assert (status.partition, status.lag_ms, status.error) == (0, None, None)
             assert [str(name) for name in consumer.positions()] == ["orders-0"]
 
     asyncio.run(run())
