@@ -162,9 +162,7 @@ def _start(start: str | datetime) -> Checkpoint | None:
     return parse_checkpoint(number)
 
 
-def _lease_settings(
-    duration_ms: int, scan_ms: int | None, max_shards: int | None
-) -> LeaseSettings:
+def _lease_settings(duration_ms: int, scan_ms: int | None, max_shards: int | None) -> LeaseSettings:
     if duration_ms < MIN_LEASE_DURATION_MS:
         raise ConfigError(
             f"lease_duration_ms={duration_ms}: it is at least {MIN_LEASE_DURATION_MS}, or a worker loses its shards "
