@@ -116,12 +116,20 @@ def prepare_environment(purpose: str) -> None:
     result = subprocess.run(
         [
             *(str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
-            *("-c", str(ROOT / "constraints.txt"), "-e", f"{ROOT}[{extra}]"),
+            *("--no-compile", "-c", str(ROOT / "constraints.txt"), "-e", f"{ROOT}[{extra}]"),
         ],
         check=False,
     )
     if result.returncode != 0:
         sys.exit("prepare: the packages could not be installed; what pip says above is the reason")
+    # pip would compile on one core. Some packages bring files of other Pythons, which cannot be compiled.
+    subprocess.run(
+        [
+            *(str(PYTHON), "-m", "compileall", "-qq", "-j", "0", "-x", r"[/\\]tests[/\\]"),
+            *map(str, VENV.glob("lib/python*/site-packages")),
+        ],
+        check=False,
+    )
     stamps[extra].write_text(digest)
 
 
