@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[3]
 MASTER = os.environ.get("HEADRACE_SPARK_MASTER", "local[2,4]")
 """Where Spark runs: `local-cluster[2,1,1024]` has two executors in processes of their own."""
 PARTITIONS = 3
-INPUT = "input"
+INPUT, COPIES = "input", "copies"
 PATIENCE_S = 120.0
 LOOK_S = 0.2
 Row = tuple[int, int]

@@ -1,4 +1,4 @@
-"""A driver program: `kinesis_copies.py ENDPOINT STREAM DIRECTORY MASTER`. It holds a task up until it has a copy."""
+"""A driver program: `kinesis_copies.py WHY ENDPOINT DIRECTORY MASTER`. It holds a task up until it is done twice."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 from pyspark import TaskContext
 
 from headrace.spark.session import local_session, stop_session
-from tests.spark.chaos.kinesis_driver import source
+from tests.spark.chaos.driver import stream
 
 PATIENCE_S = 60
-SPECULATION = {
-    "spark.speculation": "true",
+SETTINGS = {
     "spark.speculation.interval": "50ms",
     "spark.speculation.multiplier": "1.01",
     "spark.speculation.quantile": "0.1",
@@ -28,9 +28,16 @@ SPECULATION = {
 """A copy of whatever takes longer than the first task that is done."""
 
 
+def host() -> str:
+    """Return where this task runs, as the cluster calls it."""
+    parents = psutil.Process().parents()
+    words = next(each.cmdline() for each in parents if "--hostname" in each.cmdline())
+    return str(words[words.index("--hostname") + 1])
+
+
 def main() -> None:
     """Run one query up to what there is, and print how many rows each action on its batch saw."""
-    endpoint, name, place, master = sys.argv[1:]
+    why, endpoint, place, master = sys.argv[1:]
     directory = Path(place)
 
     def hold(batches: Iterator[Any]) -> Iterator[Any]:
@@ -38,7 +45,7 @@ def main() -> None:
         assert context is not None
         started = f"task-{context.partitionId()}-"
         for number, batch in enumerate(batches):
-            (directory / f"{started}{context.attemptNumber()}").touch()
+            (directory / f"{started}{context.attemptNumber()}").write_text(host())
             deadline = time.monotonic() + PATIENCE_S
             while context.partitionId() == 0 and number == 0 and time.monotonic() < deadline:
                 if len(list(directory.glob(f"{started}*"))) > 1:
@@ -52,9 +59,10 @@ def main() -> None:
         counts.append(batch.mapInArrow(hold, batch.schema).count())
         counts.append(batch.count())
 
-    spark = local_session("copies", SPECULATION, master=master)
+    settings = {**SETTINGS, "spark.speculation": str(why == "speculation").lower()}
+    spark = local_session("copies", settings, master=master)
     query = (
-        source(spark, endpoint, name, directory)
+        stream(spark, endpoint, directory)
         .writeStream.foreachBatch(take)
         .option("checkpointLocation", str(directory / "checkpoint"))
         .trigger(availableNow=True)

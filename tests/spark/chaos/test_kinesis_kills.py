@@ -1,11 +1,10 @@
-"""The source of Kinesis under kill -9 and resharding: what Spark's file sink has is the stream, once.
+"""Source and sink of Kinesis under kill -9 and resharding.
 
-Only in `make chaos-spark`.
+What Spark's file sink has is the stream, once; what a second query wrote to another stream is all of it, at least once.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import sys
 import threading
@@ -16,19 +15,19 @@ import pytest
 
 from headrace.testing.kinesis import FakeAws, Limits
 from tests.spark.chaos import rounds
-from tests.spark.chaos.kills import PARTITIONS, Story
+from tests.spark.chaos.kills import COPIES, INPUT, PARTITIONS, Row, Story, parse_row
 from tests.spark.chaos.test_source_kills import Source
 
 KEYS = 1 << 128
-STREAM = "flights"
+VICTIMS = ("worker", "driver", "worker") if rounds.ROUNDS > 1 else ("worker", "driver")
 
 
 class StreamOfKinesis(Source):
-    """Stream to files."""
+    """Stream to files, and to a stream."""
 
     def command(self) -> list[str]:
-        arguments = [self._bootstrap, STREAM, str(self._directory)]
-        return [sys.executable, "-m", "tests.spark.chaos.kinesis_driver", *arguments]
+        words = ["-m", "tests.spark.chaos.driver", "kinesis", self._bootstrap, str(self._directory)]
+        return [sys.executable, *words]
 
 
 class StreamFeeder:
@@ -51,7 +50,7 @@ class StreamFeeder:
                 number = self._chance.randrange(PARTITIONS)
                 value = f"{number}:{self.sent[number]}".encode()
                 spread = self._chance.randrange(KEYS)
-                self._fake.kinesis.put(STREAM, value, str(number), explicit_hash_key=spread)
+                self._fake.kinesis.put(INPUT, value, str(number), explicit_hash_key=spread)
                 self.sent[number] += 1
 
 
@@ -59,6 +58,8 @@ class KinesisStory(Story):
     """Victims are killed while shards are split and merged."""
 
     def tell(self, fake: FakeAws, victims: list[str]) -> None:
+        """Live through the death of each victim, and judge files and copies."""
+        self._fake = fake
         self._subject.prepare(fake.endpoint_url, self._directory)
         feeder = StreamFeeder(fake, random.Random(self._random.randrange(1 << 32)))
         kill = {"driver": self._kill_driver, "worker": self._kill_worker}
@@ -67,10 +68,10 @@ class KinesisStory(Story):
             for victim in victims:
                 self._wait_for_rows()
                 time.sleep(self._random.uniform(0, 2))  # any moment of a batch
-                self._reshard(fake)
+                self._reshard()
                 kill[victim]()
                 self.counts[victim] += 1
-                self._reshard(fake)
+                self._reshard()
             self._wait_for_rows()
             feeder.stop()
             self._settle(feeder.sent)
@@ -80,29 +81,43 @@ class KinesisStory(Story):
             self._end_all()
             feeder.stop()
 
-    def _reshard(self, fake: FakeAws) -> None:
-        shards = [each.name for each in fake.kinesis.shards(STREAM, only_open=True)]
+    def _copies(self) -> list[Row]:
+        return [parse_row(each.data) for each in self._fake.kinesis.records(COPIES)]
+
+    def _settle(self, sent: list[int]) -> None:
+        super()._settle(sent)
+        self._until(lambda: len(set(self._copies())) >= sum(sent), "some copies are never written")
+
+    def _judge(self, sent: list[int]) -> None:
+        super()._judge(sent)
+        copies = self._copies()
+        self.counts["copied twice"] = len(copies) - len(set(copies))
+        assert set(copies) == set(self._subject.rows()), "the copies are not what was read"
+
+    def _reshard(self) -> None:
+        kinesis = self._fake.kinesis
+        shards = [each.name for each in kinesis.shards(INPUT, only_open=True)]
         if len(shards) > 2 and self._random.random() < 0.5:
             place = self._random.randrange(len(shards) - 1)
-            fake.kinesis.merge(STREAM, shards[place], shards[place + 1])
+            kinesis.merge(INPUT, shards[place], shards[place + 1])
             self.counts["merges"] += 1
         else:
-            fake.kinesis.split(STREAM, self._random.choice(shards))
+            kinesis.split(INPUT, self._random.choice(shards))
             self.counts["splits"] += 1
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(rounds.TIMEOUT_S)
-@pytest.mark.skipif("HEADRACE_SPARK_ROUNDS" not in os.environ, reason="for make chaos-spark")
-def test_every_record_of_a_stream_is_read_once(tmp_path: Path) -> None:
+def test_every_record_of_a_stream_is_read_once_and_copied(tmp_path: Path) -> None:
     for number in range(rounds.ROUNDS):
         seed = int(rounds.SEED) if rounds.SEED else random.randrange(1 << 32)
-        victims = ["worker", "driver", "worker"]
+        victims = list(VICTIMS)
         random.Random(seed).shuffle(victims)
         place = tmp_path / str(number)
         place.mkdir()
         with FakeAws(limits=Limits().unthrottled()) as fake:
-            fake.kinesis.create_stream(STREAM, 3)
+            fake.kinesis.create_stream(INPUT, 3)
+            fake.kinesis.create_stream(COPIES, 2)
             story = KinesisStory(place, StreamOfKinesis(), seed)
             try:
                 story.tell(fake, victims)

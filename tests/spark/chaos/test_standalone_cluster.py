@@ -5,23 +5,18 @@ Each worker has an address of its own, for Spark starts the copy of a slow task 
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
-import pyspark
 import pytest
 
 import headrace
 from headrace.spark.session import local_session, stop_session
 from tests.fixtures.processes import ServerProcess
+from tests.spark.chaos.cluster import HOSTS, PATIENCE_S, cluster, executors, until
 
 pytestmark = [
     pytest.mark.slow,
@@ -31,59 +26,16 @@ pytestmark = [
     ),
 ]
 
-PATIENCE_S = 240.0
-HOME = Path(pyspark.__file__).parent
-WORKERS = ("127.0.0.2", "127.0.0.3")
 PARTITIONS = 4
 RECORDS = 250
 """Of each partition."""
-EXECUTOR = "CoarseGrainedExecutorBackend"
 
 
 @pytest.fixture(scope="module")
 def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a cluster's master."""
-    directory = tmp_path_factory.mktemp("standalone")
-    environment = {
-        **os.environ,
-        "SPARK_HOME": str(HOME),
-        "SPARK_DAEMON_MEMORY": "256m",
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONWARNINGS": "ignore",
-    }
-    processes: list[subprocess.Popen[bytes]] = []
-
-    def start(name: str, *arguments: str) -> Path:
-        log = directory / f"{name}.log"
-        kind = "master.Master" if name == "master" else "worker.Worker"
-        with log.open("wb") as output:
-            command = [
-                str(HOME / "bin" / "spark-class"),
-                f"org.apache.spark.deploy.{kind}",
-                *arguments,
-                "--webui-port",
-                "0",
-            ]
-            processes.append(
-                subprocess.Popen(command, stdout=output, stderr=output, env=environment)
-            )
-        return log
-
-    try:
-        log = start("master", "--host", "127.0.0.1", "--port", "0")
-        found = until(lambda: re.search(r"at (spark://127\.0\.0\.1:\d+)", log.read_text()))
-        for host in WORKERS:
-            options = ["--host", host, "--cores", "2", "--memory", "600m"]
-            work = str(directory / host)
-            start(host, found[1], *options, "--work-dir", work)
-        until(lambda: log.read_text().count("Registering worker") == len(WORKERS))
-        yield found[1]
-    finally:
-        for process in processes:
-            for each in psutil.Process(process.pid).children(recursive=True):
-                each.kill()
-            process.kill()
-            process.wait()
+    with cluster(tmp_path_factory.mktemp("standalone"), cores=2) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -112,14 +64,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     directory = tmp_path_factory.mktemp("server")
     with ServerProcess(directory / "data", log_path=directory / "server.log") as server:
         yield server
-
-
-def until(condition: Any) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it does not come about"
-        time.sleep(0.05)
-    return found
 
 
 class Copy:
@@ -190,28 +134,17 @@ def copy(spark: Any, server: ServerProcess, tmp_path: Path) -> Copy:
     return Copy(spark, server, tmp_path)
 
 
-def executors() -> dict[str, psutil.Process]:
-    """Executors by the host that they are on."""
-    found = {}
-    for each in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):  # it has just ended
-            words = each.cmdline()
-            if any(EXECUTOR in word for word in words) and "--hostname" in words:
-                found[words[words.index("--hostname") + 1]] = each
-    return found
-
-
 def test_a_stream_on_a_cluster_is_written_once(copy: Copy) -> None:
     assert copy.finish() == 0
 
     assert copy.rows() == copy.expected
-    assert set(executors()) == set(WORKERS)
+    assert set(executors()) == set(HOSTS)
 
 
 def test_an_executor_is_lost(copy: Copy) -> None:
     query = copy.start()
     until(lambda: copy.rows() or not query.isActive)
-    (lost,) = [each for host, each in executors().items() if host == WORKERS[0]]
+    (lost,) = [each for host, each in executors().items() if host == HOSTS[0]]
     lost.kill()
     query.awaitTermination(PATIENCE_S)
 
@@ -224,7 +157,6 @@ def test_a_slow_task_is_overtaken_by_its_copy(copy: Copy) -> None:
     flag = copy.directory / "overtaken"
 
     def slow(batches: Iterator[Any]) -> Iterator[Any]:
-        import time  # noqa: PLC0415 - runs in Spark's workers
 
         from pyspark import TaskContext  # noqa: PLC0415 - as above
 
