@@ -169,6 +169,8 @@ def test_the_page_shows_what_happens(
     produce_values(client, topic, 0, range(20))
     produce_values(client, topic, 1, range(10))
     for step in steps(PAGE.read_text().replace("flights", topic)):
+        if step.kind == "sh":
+            continue  # tables in a store are in test_archive_stores.py
         if step.kind == "python":
             exec(compile(step.text, str(PAGE), "exec"), names)
             continue

@@ -15,14 +15,8 @@ import click
 from headrace.cli import archive_tables
 from headrace.cli._options import assignments, check_reachable, client_options
 from headrace.cli._output import print_json, say
-from headrace.cli.archive_tables import (
-    FILE_BYTES,
-    DurationType,
-    SizeType,
-    catalog_option,
-    installed,
-    size_text,
-)
+from headrace.cli._types import DurationType, SizeType
+from headrace.cli.archive_tables import FILE_BYTES, catalog_option, installed, size_text
 
 if TYPE_CHECKING:
     from headrace.spark.archive.batches import BatchResult

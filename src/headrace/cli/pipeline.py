@@ -17,13 +17,16 @@ import click
 
 from headrace.cli._options import assignments, client_options, format_option
 from headrace.cli._output import fail, guarded, print_json, print_table, say
+from headrace.cli._types import DurationType
 
 if TYPE_CHECKING:
     from headrace.pipelines.plan import Connection, Plan
     from headrace.pipelines.session import Sessions
-    from headrace.pipelines.state import StateDirectory
+    from headrace.pipelines.state import StateDirectory, Status
 
 STOP_POLL_S: Final = 0.1
+SHOWN_MS: Final = 7 * 86_400_000
+"""How long `list` shows what has ended."""
 
 
 @click.group()
@@ -176,14 +179,19 @@ def run(*, as_json: bool, **options: Any) -> None:
 
 
 @pipeline.command("list")
+@click.option("--all", "everything", is_flag=True, help="Those, too, that ended over a week ago.")
 @state_option
 @format_option
 @guarded
-def list_pipelines(*, output_format: str, **options: Any) -> None:
-    """List pipelines that run on this machine, and how others have ended."""
+def list_pipelines(*, everything: bool, output_format: str, **options: Any) -> None:
+    """List pipelines that run on this machine, and how others have ended in the last seven days."""
     from headrace.cli._pipeline_output import COLUMNS, row  # noqa: PLC0415 - not for `--help`
 
     found = list(_state(options).statuses())
+    old = [] if everything else _ended_before(found, SHOWN_MS)
+    if old:
+        found = [each for each in found if each.name not in old]
+        say(f"{len(old)} ended more than 7 days ago: list --all, or forget --older-than 7d")
     if output_format == "json":
         print_json([asdict(each) for each in found])
     else:
@@ -243,17 +251,37 @@ def stop(
 @pipeline.command("forget")
 @click.argument("names", nargs=-1, metavar="NAME...")
 @click.option("--all", "everything", is_flag=True, help="All that have ended.")
+@click.option("--older-than", type=DurationType(), help="All that ended so long ago, as 30d.")
 @state_option
 @format_option
 @guarded
-def forget(*, names: tuple[str, ...], everything: bool, output_format: str, **options: Any) -> None:
+def forget(
+    *,
+    names: tuple[str, ...],
+    everything: bool,
+    older_than: int | None,
+    output_format: str,
+    **options: Any,
+) -> None:
     """Take pipelines that have ended from the list; their checkpoints stay."""
     state = _state(options)
-    ended = {each.name: each.state for each in state.statuses() if each.ended}
-    wanted = _chosen(names, ended, everything=everything, what="has ended")
+    found = list(state.statuses())
+    ended = {each.name: each.state for each in found if each.ended}
+    if older_than is None:
+        wanted = _chosen(names, ended, everything=everything, what="has ended")
+    elif names or everything:
+        raise click.UsageError("which pipelines: names, --all or --older-than, one of them")
+    else:
+        wanted = _ended_before(found, older_than)
     for name in wanted:
         state.forget(name)
     _print_states(wanted, ended, output_format)
+
+
+def _ended_before(statuses: Sequence[Status], age_ms: int) -> list[str]:
+    """Return those of which nothing has been heard for so long, since they ended."""
+    before_ms = time.time() * 1000 - age_ms
+    return [each.name for each in statuses if each.ended and each.updated_ms < before_ms]
 
 
 def _chosen(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from headrace.cli import main
 from headrace.cli._pipeline_output import QuietLines, Screen, progress_line, row
 from headrace.cli.pipeline import _child_arguments, run
 from headrace.pipelines.progress import Progress
-from headrace.pipelines.state import StateDirectory, Status
+from headrace.pipelines.state import State, StateDirectory, Status
 
 PROGRESS = {
     "batch_id": 4,
@@ -163,6 +164,43 @@ def test_pipelines_that_have_ended_are_forgotten(tmp_path: Path) -> None:
     assert [each["state"] for each in json.loads(forgotten.stdout)] == ["lost", "finished"]
     assert list(directory.statuses()) == []
     assert command("forget", *state).exit_code == 2
+
+
+def test_what_ended_long_ago_is_left_out_of_the_list_and_forgotten_by_its_age(
+    tmp_path: Path,
+) -> None:
+    state = ["--state", str(tmp_path)]
+    directory = StateDirectory(tmp_path)
+    day_ms, now_ms = 86_400_000, int(time.time() * 1000)
+    held = []
+    known: list[tuple[str, State, int]] = [
+        ("ancient", "failed", 40),
+        ("old", "finished", 8),
+        ("recent", "stopped", 6),
+        ("quiet", "running", 40),
+    ]
+    for name, ended, days in known:
+        claim = directory.claim(name)
+        claim.write(replace(RUNNING, name=name, state=ended, updated_ms=now_ms - days * day_ms))
+        if ended == "running":
+            held.append(claim)
+        else:
+            claim.release()
+
+    listed = command("list", *state)
+    assert [line.split()[0] for line in listed.stdout.splitlines()[1:]] == ["quiet", "recent"]
+    assert "2 ended more than 7 days ago" in listed.stderr
+    everything = command("list", "--all", *state, "--format", "json")
+    assert len(json.loads(everything.stdout)) == 4
+    assert everything.stderr == ""
+
+    assert command("forget", "old", "--older-than", "30d", *state).exit_code == 2
+    forgotten = command("forget", "--older-than", "30d", *state, "--format", "json")
+    assert json.loads(forgotten.stdout) == [{"pipeline": "ancient", "state": "failed"}]
+    assert [each.name for each in directory.statuses()] == ["old", "quiet", "recent"]
+    held[0].release()
+    left = command("forget", "--older-than", "30d", *state, "--format", "json")
+    assert json.loads(left.stdout) == [{"pipeline": "quiet", "state": "lost"}]
 
 
 def test_lines_for_logs() -> None:
