@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,10 +36,8 @@ def test_the_commands_of_the_bridge_print_what_the_page_shows(tmp_path: Path) ->
             assert ran.returncode == 0
 
 
-def test_the_program_of_the_producer_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    [program] = [step for step in steps(PRODUCER) if step.kind == "python"]
-    names: dict[str, object] = {"__name__": "page"}
-    exec(compile(program.text, "kinesis-producer.md", "exec"), names)
+def test_the_programs_of_the_producer_run(capsys: pytest.CaptureFixture[str]) -> None:
+    asyncio_program, script = [step for step in steps(PRODUCER) if step.kind == "python"]
     with FakeAws() as aws:
         aws.kinesis.create_stream("orders", 1)
         settings = AwsSettings(
@@ -46,13 +46,23 @@ def test_the_program_of_the_producer_runs(capsys: pytest.CaptureFixture[str]) ->
             access_key_id="fake",
             secret_access_key="fake",
         )
-        asyncio.run(names["main"](settings))  # type: ignore[operator]  # the page's function
+        asyncio.run(main_of(asyncio_program.text)(settings))
         assert sorted(record.data for record in aws.kinesis.records("orders")) == [
             b"2 apples",
             b"3 pears",
         ]
-    shard, number, sub_sequence = capsys.readouterr().out.split()
-    assert (shard, number.isdecimal(), sub_sequence) == ("shardId-000000000000", True, "None")
+        shard, number, sub_sequence = capsys.readouterr().out.split()
+        assert (shard, number.isdecimal(), sub_sequence) == ("shardId-000000000000", True, "None")
+        main_of(script.text)(settings)
+        assert len(aws.kinesis.records("orders")) == 103
+        assert capsys.readouterr().out.startswith("SentRecord(shard='shardId-000000000000'")
+
+
+def main_of(program: str) -> Callable[[AwsSettings], Any]:
+    names: dict[str, Any] = {"__name__": "page"}
+    exec(compile(program, "kinesis-producer.md", "exec"), names)
+    main: Callable[[AwsSettings], Any] = names["main"]
+    return main
 
 
 def test_the_settings_of_the_page_are_those_of_the_producer() -> None:

@@ -1,10 +1,10 @@
-"""The asyncio producer: moves what the cores decide."""
+"""The asyncio producer: moves what the cores decide. `headrace.kinesis.blocking` has its twin for scripts."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Final, Self
@@ -92,7 +92,7 @@ class Producer:
             explicit_hash_key: Chooses the shard in place of the key.
 
         Returns:
-            The record's fate: `await` it for a `SentRecord`.
+            The record's fate, to be waited for: a `SentRecord`, or why it went nowhere.
 
         Raises:
             ClosedError: The producer is closed.
@@ -170,7 +170,9 @@ class Producer:
                 self._client = await self._stack.enter_async_context(
                     open_client(self._aws, "kinesis")
                 )
-            return self._streams.setdefault(name, _Stream(name, self, self._client))
+            return self._streams.setdefault(
+                name, _Stream(name, self.settings, self._client, self._settle)
+            )
 
     def _raise_if_closed(self) -> None:
         if self._closed:
@@ -184,7 +186,7 @@ class Producer:
                 await self._freed.wait()
                 self._raise_if_closed()
 
-    def settle(self, outcomes: Iterable[Outcome]) -> None:
+    def _settle(self, outcomes: Iterable[Outcome]) -> None:
         """Tell fates."""
         for record, sent, error in outcomes:
             delivery: Delivery = record.ticket
@@ -206,11 +208,17 @@ class Producer:
 class _Stream:
     """One stream's core, and the calls that are under way for it."""
 
-    def __init__(self, name: str, producer: Producer, client: AwsClient) -> None:
-        self.core = StreamCore(name, producer.settings, random.random)
+    def __init__(
+        self,
+        name: str,
+        settings: ProducerSettings,
+        client: AwsClient,
+        settle: Callable[[Iterable[Outcome]], object],
+    ) -> None:
+        self.core = StreamCore(name, settings, random.random)
         self._name = {"StreamARN" if name.startswith("arn:") else "StreamName": name}
-        self._producer = producer
         self._client = client
+        self._settle = settle
         self._loop = asyncio.get_running_loop()
         self._calls: set[asyncio.Task[None]] = set()
         self._timer: asyncio.Handle | None = None
@@ -224,7 +232,7 @@ class _Stream:
         for call in self._calls:
             call.cancel()
         await asyncio.gather(*self._calls, return_exceptions=True)
-        self._producer.settle(self.core.give_up(ClosedError("the producer was closed before")))
+        self._settle(self.core.give_up(ClosedError("the producer was closed before")))
 
     def soon(self) -> None:
         """Look what is to be done, when the program has had its turn."""
@@ -246,7 +254,7 @@ class _Stream:
     def _turn(self) -> None:
         self._timer = None
         now_ms = _now_ms()
-        self._producer.settle(self.core.expire(now_ms))
+        self._settle(self.core.expire(now_ms))
         while (request := self.core.next_request(now_ms)) is not None:
             self._start(self._put(request))
         if self.core.wants_map and not self._mapping and not self.core.idle:
@@ -269,7 +277,7 @@ class _Stream:
             outcomes = self.core.on_results(request, results, _now_ms())
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the fate of these records
             outcomes = self._failed(request, error)
-        self._producer.settle(outcomes)
+        self._settle(outcomes)
         self.soon()
 
     def _failed(self, request: Request, error: Exception) -> list[Outcome]:
@@ -291,11 +299,11 @@ class _Stream:
                 {shard.shard: shard.hash_range for shard in shards if not shard.closed},
                 {shard.shard: shard.hash_range for shard in shards if shard.closed},
             )
-            self._producer.settle(self.core.on_map(found))
+            self._settle(self.core.on_map(found))
         except HeadraceError as error:
             cause = error.__cause__
             passing = cause is not None and verdict(cause) in REPEATABLE
-            self._producer.settle(self.core.on_no_map(error, passing=passing))
+            self._settle(self.core.on_no_map(error, passing=passing))
         if self.core.wants_map:
             await asyncio.sleep(_PAUSE_FOR_SHARDS_MS / 1000)
         self._mapping = False
