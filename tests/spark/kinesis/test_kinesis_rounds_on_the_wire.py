@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 import uuid
@@ -12,6 +13,9 @@ from typing import Any
 import pytest
 
 from headrace.errors import ConfigError, LeaseStoreError, StreamNotFoundError
+from headrace.spark.kinesis.access import access
+from headrace.spark.kinesis.batch import KinesisBatchReader
+from headrace.spark.kinesis.options import read_options
 from headrace.spark.source.offsets import DataLossError
 from headrace.testing.kinesis import FakeAws, Limits, throttle
 from tests.spark.kinesis.queries import Query, put_numbers
@@ -397,3 +401,36 @@ def test_what_cannot_work_is_told_before_a_job_runs(
         query("flights", region="us-west-1").plan()
     with pytest.raises(ConfigError, match=r"option store=sqlite:////proc/nowhere/store\.db"):
         query("flights", store="sqlite:////proc/nowhere/store.db").plan()
+
+
+def test_a_task_of_a_table_reads_its_shards_at_the_same_time_and_may_stop_anywhere(
+    aws: FakeAws,
+) -> None:
+    aws.kinesis.create_stream("flights", 8)
+    for number in range(32):  # several replies of each shard, with pauses for Kinesis's limits
+        aws.kinesis.put("flights", bytes(700_000), explicit_hash_key=number // 4 << 125)
+    given = {
+        "stream": "flights",
+        "region": aws.region,
+        "endpointUrl": aws.endpoint_url,
+        "accessKeyId": "fake",
+        "secretAccessKey": "fake",
+        "deaggregate": "false",
+        "maxTasks": "1",
+        "columns": "shardId",
+    }
+    reader = KinesisBatchReader(read_options(given, streaming=False))
+    (task,) = reader.partitions()
+    shards = [str(row) for batch in reader.read(task) for row in batch.column(0).to_pylist()]
+    assert sorted(shards) == sorted(f"shardId-{number // 4:012d}" for number in range(32))
+    assert shards != sorted(shards)  # each shard's second reply comes behind the first of others
+    rows: Any = reader.read(task)
+    next(rows)
+    rows.close()
+    assert not access().run(_left())
+
+
+async def _left() -> set[Any]:
+    """The reads that go on although nobody wants them any more."""
+    reads = {each for each in asyncio.all_tasks() if "fetch" in repr(each)}
+    return (await asyncio.wait(reads, timeout=0.1))[1] if reads else set()

@@ -10,6 +10,7 @@ import atexit
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
 from contextlib import AsyncExitStack, suppress
 from typing import Any, Final, TypeVar
 
@@ -17,6 +18,7 @@ from headrace.errors import ConfigError, LeaseStoreError
 from headrace.kinesis.client.settings import AwsClient, AwsSettings, open_client
 from headrace.kinesis.leases.opening import open_store
 from headrace.kinesis.leases.store import LeaseStore
+from headrace.spark.worker import freeze_imports
 
 STORE_ATTEMPTS: Final = 6
 _PAUSE_S: Final = 0.2
@@ -40,7 +42,15 @@ class Access:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Do something in the loop's thread, and wait for what becomes of it."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        return self.result(self.start(work))
+
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begin something in the loop's thread."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    @staticmethod
+    def result(future: Future[T]) -> T:
+        """Wait for what becomes of something that was begun."""
         try:
             return future.result()
         except BaseException as error:
@@ -92,6 +102,7 @@ _lock = threading.Lock()
 def access() -> Access:
     """Return what this process has open; a fork of it begins anew."""
     global _access  # noqa: PLW0603 - one for a process
+    freeze_imports()
     with _lock:
         if _access is None or _access.pid != os.getpid():
             _access = Access()

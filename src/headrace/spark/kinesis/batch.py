@@ -14,7 +14,7 @@ from headrace.spark.kinesis.access import Access, access
 from headrace.spark.kinesis.lineage import initial
 from headrace.spark.kinesis.offsets import Shards
 from headrace.spark.kinesis.options import ReadOptions
-from headrace.spark.kinesis.tasks import ShardRead, ShardTask, packed, read_shards
+from headrace.spark.kinesis.tasks import ShardRead, ShardTask, packed, read_shards, task_count
 
 
 class KinesisBatchReader(DataSourceReader):
@@ -25,7 +25,7 @@ class KinesisBatchReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return a task for each shard, or `maxTasks`."""
+        """Return the tasks."""
         here = access()
         return here.run(_plan(here, self._options))
 
@@ -53,7 +53,7 @@ async def _plan(here: Access, options: ReadOptions) -> list[InputPartition]:
     until_ms = now_ms if options.ending_ms is None else options.ending_ms
     return [
         ShardTask(each, until_ms=until_ms)
-        for each in packed(reads, options.max_tasks or max(len(reads), 1))
+        for each in packed(reads, task_count(len(reads), options.max_tasks))
     ]
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 import uuid
 from collections.abc import Callable
@@ -28,7 +27,7 @@ from headrace.spark.kinesis.offsets import (
 )
 from headrace.spark.kinesis.options import ReadOptions, Starting
 from headrace.spark.kinesis.reading import Bounds, lost
-from headrace.spark.kinesis.tasks import SHARDS_OF_A_TASK, TASK_BYTES, RoundTask, ShardRead, packed
+from headrace.spark.kinesis.tasks import TASK_BYTES, RoundTask, ShardRead, packed, task_count
 
 log = logging.getLogger(__name__)
 
@@ -243,14 +242,13 @@ class Planner:
         token = await patiently(
             lambda: store.record_once(start.query, round_name(start.round), token)
         )
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         count = sum(map(len, ready.values()))
         self._planned = start.round + 1
         return StreamOffset(
             query=start.query,
             round=start.round + 1,
             token=token,
-            tasks=self._options.max_tasks or max(cores or 1, -(-count // SHARDS_OF_A_TASK)),
+            tasks=task_count(count, self._options.max_tasks),
             until_ms=self._until_ms,
             parts={name: await each.part(ready[name]) for name, each in self._followed.items()},
         )

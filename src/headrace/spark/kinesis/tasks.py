@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -70,12 +72,18 @@ class RoundTask(InputPartition):
 
 
 class ShardTask(InputPartition):
-    """Shards that a task of a batch read reads, one after the other, up to a time."""
+    """Shards that a task of a batch read reads, up to a time."""
 
     def __init__(self, shards: Sequence[ShardRead], *, until_ms: int) -> None:
         super().__init__(None)
         self.shards = tuple(shards)
         self.until_ms = until_ms
+
+
+def task_count(shards: int, max_tasks: int | None) -> int:
+    """Return how many tasks read so many shards: a task costs Spark more than a shard does."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max_tasks or max(cores or 1, -(-shards // SHARDS_OF_A_TASK))
 
 
 def packed(shards: Sequence[ShardRead], count: int) -> list[list[ShardRead]]:
@@ -146,20 +154,26 @@ async def _reader(here: Access, each: ShardRead, options: ReadOptions) -> ShardR
 
 
 def read_shards(task: ShardTask, options: ReadOptions) -> Iterator[Any]:
-    """Yield the rows of a batch read as Arrow batches, while they come."""
+    """Yield the rows of a batch read as Arrow batches while they come, from all of a task's shards at the same time."""
     here = access()
     bounds = Bounds(max_bytes=sys.maxsize, until_ms=task.until_ms)
-    for each in task.shards:
-        reader = here.run(_reader(here, each, options))
-        try:
-            while True:
-                fetched = here.run(reader.fetch())
+    readers = {each: here.run(_reader(here, each, options)) for each in task.shards}
+    fetches = {here.start(reader.fetch()): each for each, reader in readers.items()}
+    try:
+        while fetches:
+            done, _ = wait(fetches, return_when=FIRST_COMPLETED)
+            for future in done:
+                each, fetched = fetches.pop(future), here.result(future)
                 if fetched.data_expired:
                     lost(f"{each} is gone before it was read", fail=options.fail_on_data_loss)
                 kept = wanted(fetched.records, bounds, 0, 0)
+                over = fetched.ended or is_caught_up(fetched) or len(kept) < len(fetched.records)
+                if not over:
+                    fetches[here.start(readers[each].fetch())] = each
                 if kept:
                     yield row_batch(raw_batch(kept), each.name, each.shard, options)
-                if fetched.ended or is_caught_up(fetched) or len(kept) < len(fetched.records):
-                    break
-        finally:
+    finally:
+        for future in fetches:
+            future.cancel()
+        for reader in readers.values():
             here.run(reader.aclose())
