@@ -19,6 +19,7 @@ def topic(spark: Any, bootstrap: str) -> Any:
         .option("kafka.bootstrap.servers", bootstrap)
         .option("subscribe", INPUT)
         .option("startingOffsets", "earliest")
+        .option("minPartitions", 2)  # small batches would be one task
         .load()
     )
 
