@@ -14,7 +14,7 @@ from headrace.spark.java import check_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-REDACTED: Final = "(?i)url|jaas|ssl[.]key"
+REDACTED: Final = "(?i)url|jaas|ssl[.]key|archivecatalog"
 """Options whose values Spark leaves out of plans, in logs and its UI, besides those with password, secret or token."""
 
 # Quick to start rather than quick at its peak: the first of the two compilers only, and no collector threads.

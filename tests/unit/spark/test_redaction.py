@@ -23,3 +23,8 @@ def test_secrets_among_options_are_left_out_of_plans(settings: dict[str, str], n
     patterns = (BY_ITSELF, settings["spark.sql.redaction.options.regex"])
     assert any(re.search(each, f"kafka.{name}") for each in patterns)
     assert not any(re.search(each, "kafka.sasl.mechanism") for each in patterns)
+
+
+def test_a_catalogs_address_which_may_have_a_password_is_left_out() -> None:
+    assert re.search(of_spark.REDACTED, "archiveCatalog")
+    assert not re.search(of_spark.REDACTED, "archiveFormat")
