@@ -66,6 +66,16 @@ READS: Final[list[Options]] = [
     {"startingOffsetsByTimestamp": offsets(T0 + 7, T0, 0), "startingOffsets": offsets(1, 1, 1)},
     {"endingOffsetsByTimestamp": offsets(T0 + 7, T0 + 70, 0), "endingOffsets": "latest"},
     {"startingTimestamp": f"{T0}", "startingOffsetsByTimestamp": offsets(T0 + 7, T0, 0)},
+    {"startingTimestamp": "-1"},
+    {
+        "startingTimestamp": f"{T0 + 1}",
+        "endingTimestamp": "-1",
+        "startingOffsetsByTimestampStrategy": "latest",
+    },
+    {
+        "startingOffsetsByTimestamp": offsets(-1, -2, T0),
+        "endingOffsetsByTimestamp": offsets(-1, -1, -1),
+    },
     {"minPartitions": "5"},
     {"minPartitions": "9", "maxRecordsPerPartition": "7"},
     {"maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "4", "maxTriggerDelay": "1s"},
@@ -109,7 +119,7 @@ def test_reads_with_the_same_options_have_the_same_rows_in_the_same_tasks(
         assert ours[number] == theirs[number], options
     assert ours[0] == [(0, 0, 19, 20), (1, 0, 2, 3), (2, 0, 0, 1)]
     assert ours[5] == [(0, 5, 10, 6), (2, 0, 0, 1)]
-    assert len(ours[12]) == 5
+    assert len(ours[READS.index({"minPartitions": "5"})]) == 5
 
 
 ERRORS: Final[list[tuple[Options, str]]] = [
@@ -202,6 +212,7 @@ STREAMS: Final[list[Options]] = [
     {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "10", "minOffsetsPerTrigger": "8"},
     {"startingTimestamp": f"{T0 + 2}", "startingOffsetsByTimestampStrategy": "latest"},
     {"startingOffsets": offsets(18, -2, -1), "maxRecordsPerPartition": "1"},
+    {"startingTimestamp": "-2", "maxOffsetsPerTrigger": "20"},
 ]
 
 

@@ -16,7 +16,7 @@ from headrace.types import TopicPartition
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-"""What stands for the first and the next offset in offsets given as JSON; ListOffsets has the same numbers."""
+"""What stands for the first and the next offset in place of an offset or a time; ListOffsets has the same numbers."""
 
 STARTING_OPTIONS: Final = (
     "startingTimestamp",
@@ -31,7 +31,7 @@ Positions = Mapping[TopicPartition, int]
 
 @dataclass(frozen=True)
 class AtTimestamp:
-    """In each partition, the first record of that time or a later one.
+    """In each partition, the first record of that time or a later one, its beginning (EARLIEST) or its end (LATEST).
 
     `option` is the name that messages give it. Without such a record a read starts with an error or, with
     `else_latest`, at the partition's end; where a read ends it is always the partition's end.
@@ -108,7 +108,7 @@ def check_order(start: Starting, end: Ending) -> None:
         first, last, names = start, end, ("startingOffsets", "endingOffsets")
     else:
         return
-    if isinstance(first, int) and isinstance(last, int) and first > last:
+    if isinstance(first, int) and isinstance(last, int) and 0 <= last < first:
         raise ConfigError(f"option {names[0]} {first} lies behind {names[1]} {last}")
     if isinstance(first, int) or isinstance(last, int):
         return
@@ -131,7 +131,7 @@ def _at_timestamp(
     option = f"{side}Timestamp"
     text = reader.text(option)
     if text is not None:
-        if not (text.isascii() and text.isdigit()):
+        if text not in {str(EARLIEST), str(LATEST)} and not (text.isascii() and text.isdigit()):
             raise ConfigError(f"option {option} must be milliseconds since 1970, not {text!r}")
         return AtTimestamp(option, int(text), else_latest)
     option = f"{side}OffsetsByTimestamp"
@@ -139,7 +139,7 @@ def _at_timestamp(
     if text is None:
         return None
     example = f"""option {option} must be milliseconds since 1970, like {{"topic": {{"0": 1357034400000}}}}"""
-    return AtTimestamp(option, _by_partition(example, text, minimum=0), else_latest)
+    return AtTimestamp(option, _by_partition(example, text, minimum=EARLIEST), else_latest)
 
 
 def _positions(option: str, text: str) -> Positions:

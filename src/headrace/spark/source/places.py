@@ -156,11 +156,16 @@ def _positions(
     if isinstance(given, AtTimestamp):
         return _at_timestamp(client, given, wanted)
     check_complete(option, given, wanted)
-    positions = dict(given)
+    return {**given, **_symbolic(client, given)}
+
+
+def _symbolic(client: SourceClient, given: Positions) -> dict[TopicPartition, int]:
+    """Return the offsets of those for which EARLIEST or LATEST is given."""
+    found: dict[TopicPartition, int] = {}
     for symbol in (EARLIEST, LATEST):
-        symbolic = [each for each, offset in given.items() if offset == symbol]
-        positions.update(client.offsets(symbolic, symbol))
-    return positions
+        partitions = [each for each, place in given.items() if place == symbol]
+        found.update(client.offsets(partitions, symbol))
+    return found
 
 
 def _at_timestamp(
@@ -171,7 +176,7 @@ def _at_timestamp(
         times = dict.fromkeys(wanted, times)
     else:
         check_complete(given.option, times, wanted)
-    found = client.offsets_at(times)
+    found = client.offsets_at({each: time for each, time in times.items() if time >= 0})
     missing = sorted(each for each, offset in found.items() if offset < 0)
     if missing and not given.else_latest:
         first = missing[0]
@@ -180,7 +185,7 @@ def _at_timestamp(
             f"({len(missing)} of {len(found)} partitions). With startingOffsetsByTimestampStrategy=latest "
             "such partitions are read from their end."
         )
-    return {**found, **client.offsets(missing, LATEST)}
+    return {**found, **client.offsets(missing, LATEST), **_symbolic(client, times)}
 
 
 def check_complete(option: str, given: Positions, wanted: Collection[TopicPartition]) -> None:

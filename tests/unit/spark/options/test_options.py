@@ -81,8 +81,8 @@ def test_topics_partitions_and_offsets() -> None:
         ({**GOOD, "startingTimestamp": "now"}, "startingTimestamp must be milliseconds since 1970"),
         ({**GOOD, "startingOffsetsByTimestamp": "5"}, "startingOffsetsByTimestamp must be"),
         (
-            {**GOOD, "startingOffsetsByTimestamp": '{"a": {"0": -1}}'},
-            "ByTimestamp must be .* a has '0': -1",
+            {**GOOD, "startingOffsetsByTimestamp": '{"a": {"0": -3}}'},
+            "ByTimestamp must be .* a has '0': -3",
         ),
         (
             {**GOOD, "startingOffsetsByTimestampStrategy": "earliest"},

@@ -96,6 +96,9 @@ def test_without_fail_on_data_loss_a_read_ends_where_the_log_does(cluster: FakeC
         ({"startingTimestamp": "40", "endingTimestamp": "120"}, (4, 12)),
         ({"endingTimestamp": "9999"}, (0, 20)),
         ({"startingTimestamp": "0"}, (0, 20)),
+        ({"startingTimestamp": "-2", "endingTimestamp": "-1"}, (0, 20)),
+        ({"startingTimestamp": "50", "endingTimestamp": "-1"}, (5, 20)),
+        ({"startingOffsetsByTimestamp": '{"a": {"0": -2}}', "endingTimestamp": "120"}, (0, 12)),
         ({"startingOffsetsByTimestamp": '{"a": {"0": 150}}'}, (15, 20)),
         ({"endingOffsetsByTimestamp": '{"a": {"0": 150}}'}, (0, 15)),
         # The time for all goes before times for each, and those go before offsets.
