@@ -85,9 +85,9 @@ class Holdings:
             return []
         if outcome is None:
             return self._end(held, Why.LOST)
-        if outcome is not UNKNOWN and outcome.beat > request.beat:
+        if outcome is not UNKNOWN and outcome.beat != request.beat:
             # Somebody else has raised the beat: this was not written, and is to be sent with a higher one.
-            held.beat, outcome = outcome.beat, UNKNOWN
+            held.beat, outcome = max(held.beat, outcome.beat), UNKNOWN
         if outcome is UNKNOWN:
             held.is_unanswered(now_ms + self._retry_ms())
             return self.step(held, now_ms)

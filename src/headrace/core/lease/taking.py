@@ -94,14 +94,16 @@ class Division:
         where whoever gets the lease does not end up with more load than its owner had: so nothing goes back and forth.
         """
         wishes: list[Lease] = []
+        weights = _Weights(self.leases)
         while not self.free and len(wishes) < limit:
-            lease = self._by_number(_Weights(self.leases))
+            lease = self._by_number(weights)
             if lease is None:
                 break
             wishes.append(lease)
             assert lease.owner is not None, "somebody has it"
             self.leases[lease.owner].remove(lease)
             self.add(replace(lease, next_owner=self.me))
+            weights.move(lease, lease.owner, self.me)
         return wishes
 
     def wish(self) -> Lease | None:
@@ -166,6 +168,10 @@ class _Weights:
 
     def load(self, member: str) -> float:
         return self._loads[member]
+
+    def move(self, lease: Lease, giver: str, taker: str) -> None:
+        self._loads[giver] -= self.of(lease)
+        self._loads[taker] += self.of(lease)
 
     def best(self, leases: Iterable[Lease], spread: float) -> Lease | None:
         """Return the lease that brings two members closest together, if one does."""
