@@ -280,6 +280,10 @@ writer_dealloc(RecordWriter *self)
 static int
 writer_reserve(RecordWriter *self, Py_ssize_t more)
 {
+    if (self->views) {
+        PyErr_SetString(PyExc_BufferError, "records are not added while others are looked at");
+        return -1;
+    }
     if (more <= self->capacity - self->used)
         return 0;
     if (more > PY_SSIZE_T_MAX / 4 || self->used > PY_SSIZE_T_MAX / 4) {
@@ -508,13 +512,34 @@ writer_extend(RecordWriter *self, PyObject *const *args, Py_ssize_t count)
     return PyLong_FromSsize_t(index - first);
 }
 
-PyDoc_STRVAR(join_doc, "join()\n--\n\nReturn the bytes of the records.");
+PyDoc_STRVAR(join_doc, "join()\n--\n\nReturn a view of the bytes of the records.");
 
 static PyObject *
 writer_join(RecordWriter *self, PyObject *Py_UNUSED(ignored))
 {
-    return PyBytes_FromStringAndSize((const char *)self->buffer, self->used);
+    return PyMemoryView_FromObject((PyObject *)self);
 }
+
+static int
+writer_get_buffer(RecordWriter *self, Py_buffer *view, int flags)
+{
+    void *buffer = self->buffer == NULL ? "" : (void *)self->buffer;
+    if (PyBuffer_FillInfo(view, (PyObject *)self, buffer, self->used, 1, flags) < 0)
+        return -1;
+    self->views++;
+    return 0;
+}
+
+static void
+writer_release_buffer(RecordWriter *self, Py_buffer *Py_UNUSED(view))
+{
+    self->views--;
+}
+
+static PyBufferProcs writer_as_buffer = {
+    .bf_getbuffer = (getbufferproc)writer_get_buffer,
+    .bf_releasebuffer = (releasebufferproc)writer_release_buffer,
+};
 
 static PyObject *
 writer_size(RecordWriter *self, void *Py_UNUSED(closure))
@@ -567,6 +592,7 @@ PyTypeObject RecordWriterType = {
     .tp_traverse = (traverseproc)writer_traverse,
     .tp_clear = (inquiry)writer_clear,
     .tp_methods = writer_methods,
+    .tp_as_buffer = &writer_as_buffer,
     .tp_getset = writer_values,
 };
 

@@ -12,6 +12,7 @@ typedef struct {
     PyObject *encode_headers;
     uint8_t *buffer;
     Py_ssize_t used, capacity, max_bytes, count;
+    Py_ssize_t views; /* how many look at the buffer, which stays as it is meanwhile */
     int64_t base_timestamp, max_timestamp;
 } RecordWriter;
 

@@ -9,6 +9,8 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
+from headrace.types import Buffer
+
 API_VERSION: Final = 3
 """The version of the accelerator's functions that is called here."""
 
@@ -44,8 +46,8 @@ class Writer(Protocol):
     def extend(self, values: list[bytes | None], start: int, timestamp_ms: int, /) -> int:
         """Add `values[start:]` without keys and headers, as many as fit; return how many that were."""
 
-    def join(self) -> bytes:
-        """Return the bytes of the records."""
+    def join(self) -> Buffer:
+        """Return the bytes of the records, to be let go of before more are added."""
 
 
 class ColumnWriter(Protocol):

@@ -21,7 +21,7 @@ from headrace.records.batch import (
 )
 from headrace.records.compression import Compression, compress
 from headrace.records.varint import SMALL_VARINTS, encode_varint
-from headrace.types import NO_PARTITION_LEADER_EPOCH, NO_PRODUCER_ID
+from headrace.types import NO_PARTITION_LEADER_EPOCH, NO_PRODUCER_ID, Buffer
 
 Headers = Sequence[tuple[str, bytes | None]]
 RecordFields = tuple[bytes | None, bytes | None, Headers, int]
@@ -160,7 +160,7 @@ class BatchBuilder:
     ) -> bytes:
         """Encode the batch; the builder keeps its records."""
         writer = self._writer
-        records = writer.join()
+        records: Buffer = writer.join()
         if self._compression != Compression.NONE:
             records = compress(self._compression, records, self._level)
         header = bytearray(

@@ -187,3 +187,19 @@ def test_it_is_used_only_where_it_fits(
     assert kernels == (
         package.kernels if package is not None and state == "headrace-accel 1" else None
     )
+
+
+def test_the_bytes_of_a_batch_stay_as_they_are_while_they_are_looked_at() -> None:
+    writer = built_kernels().RecordWriter(1 << 20, encode_headers)
+    assert bytes(writer.join()) == b""
+    assert writer.append(b"k", b"v" * 2000)
+    with memoryview(writer.join()) as view:
+        assert view.readonly
+        with pytest.raises(BufferError, match="not added while others are looked at"):
+            writer.append(b"k", b"w" * 2000)
+        assert bytes(view).endswith(b"v\x00")
+    assert writer.append(b"k", b"w" * 2000)
+    assert writer.count == 2
+    view = writer.join()
+    del writer
+    assert bytes(view).endswith(b"w\x00"), "what is looked at is there as long"
