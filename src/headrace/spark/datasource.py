@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from headrace.errors import ConfigError
+from headrace.spark.worker import freeze_imports
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -37,12 +38,14 @@ class HeadraceDataSource(DataSource):
         """Return the columns; called once before a read is planned, so wrong options end here."""
         from headrace.spark.source.schema import spark_schema  # noqa: PLC0415 - see the module's docstring
 
+        freeze_imports()
         return spark_schema(self._source_options(None))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader."""
         from headrace.spark.source.batch import HeadraceBatchReader  # noqa: PLC0415 - see the module's docstring
 
+        freeze_imports()
         options = self._source_options(streaming=False)
         _check_schema(schema, options)
         return HeadraceBatchReader(options)
@@ -51,6 +54,7 @@ class HeadraceDataSource(DataSource):
         """Return the streaming reader."""
         from headrace.spark.source.stream import HeadraceStreamReader  # noqa: PLC0415 - see the module's docstring
 
+        freeze_imports()
         try:
             options = self._source_options(streaming=True)
             _check_schema(schema, options)

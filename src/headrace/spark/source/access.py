@@ -50,11 +50,10 @@ def pieces(
 
 def read(task: ReadTask, options: SourceOptions) -> Iterator[Any]:
     """Yield a task's records as Arrow batches."""
+    freeze_imports()
     client = shared_client(options.client)
     if options.history is None:
-        yield from read_task(client, task, options)
-    else:
-        from headrace.spark.archive.history import read_history, shared_history  # noqa: PLC0415 - as above
+        return read_task(client, task, options)
+    from headrace.spark.archive.history import read_history, shared_history  # noqa: PLC0415 - as above
 
-        yield from read_history(client, shared_history(options.history), task, options)
-    freeze_imports()
+    return read_history(client, shared_history(options.history), task, options)

@@ -12,6 +12,7 @@ from pyspark.sql.datasource import InputPartition
 
 from headrace.errors import ApiError, ErrorCode, TransportError
 from headrace.spark.options.source import SourceOptions, source_options
+from headrace.spark.source import access
 from headrace.spark.source.batch import HeadraceBatchReader
 from headrace.spark.source.offsets import DataLossError, OffsetRange, TopicDescription
 from headrace.spark.source.reading import joined, read_ranges, read_task
@@ -165,3 +166,17 @@ def test_a_read_that_is_given_up_ends_its_thread(cluster: FakeCluster) -> None:
     batches.close()
     assert not [each for each in threading.enumerate() if each.name == "headrace-read-ahead"]
     assert len(cluster.rounds) < 200
+
+
+def test_each_task_is_counted_for_what_its_worker_is_spared(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks: list[bool] = []
+    monkeypatch.setattr(access, "shared_client", lambda _: cluster)
+    monkeypatch.setattr(access, "freeze_imports", lambda: tasks.append(True))
+
+    for _ in range(2):
+        found = access.read(ReadTask([OffsetRange(A0, 0, 20)]), options())
+        assert sum(batch.num_rows for batch in found) == 20
+
+    assert len(tasks) == 2
