@@ -32,7 +32,7 @@ def _silence_is_consent(self: Any, request: Any, sent_ms: int, now_ms: int, *ans
     outcome, wall_ms = answer
     held = self._holdings.get(request.key) if isinstance(request, Renew) else None
     if outcome is UNKNOWN and held is not None and held.lease.epoch == request.epoch:
-        outcome = held.lease
+        outcome = replace(held.lease, beat=request.beat)
     return _on_reply(self, request, sent_ms, now_ms, outcome, wall_ms)
 
 
