@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.conformance.clients.java import tool_command
 from tests.fixtures.targets import HEADRACE_TEST_SETTINGS, HeadraceServer
-from tools.fetch_java import java_command, kafka_class_path
 
 pytestmark = pytest.mark.java
 PARTITIONS = 6
@@ -95,8 +95,7 @@ def test_members_of_two_clients_join_die_and_live_through_a_crash_of_the_broker(
     with output.open("wb") as out:
         console = subprocess.Popen(
             [
-                *(java_command(), "-cp", kafka_class_path(None)),
-                "org.apache.kafka.tools.consumer.ConsoleConsumer",
+                *tool_command("console-consumer"),
                 *("--bootstrap-server", server.bootstrap, "--topic", "t", "--group", "g"),
                 "--from-beginning",
                 *("--consumer-property", "group.protocol=consumer"),
