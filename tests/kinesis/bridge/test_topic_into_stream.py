@@ -21,7 +21,9 @@ from headrace.kinesis.bridge.into_stream import (
 )
 from headrace.kinesis.bridge.names import StreamPlace
 from headrace.kinesis.client.settings import AwsSettings
+from headrace.protocol.api_keys import ApiKey
 from headrace.testing import Broker
+from headrace.testing import drop_connection as drop_kafka_connection
 from headrace.testing.kinesis import Exchange, FakeAws, Limits, drop_connection, fail_records
 
 
@@ -170,6 +172,24 @@ def test_a_topic_with_transactions_and_deletions_is_copied_to_its_end() -> None:
             assert (await copy(plan(broker, aws))).progress.records == 1
         found = {(record.partition_key, record.data) for record in aws.kinesis.records("orders")}
         assert found == {("a", b"kept"), ("gone", b""), ("a", b"later")}
+
+    story(tell)
+
+
+def test_brokers_that_do_not_answer_are_waited_for() -> None:
+    async def tell(broker: Broker, aws: FakeAws) -> None:
+        fill(broker, range(10))
+        silent = broker.faults.on(ApiKey.OFFSET_COMMIT, drop_kafka_connection())
+        impatient = {"request_timeout_ms": 300}
+        running = asyncio.ensure_future(copy(plan(broker, aws, properties=impatient)))
+        while silent.hits < 2 or not aws.kinesis.records("orders"):
+            await asyncio.wait([running], timeout=0.1)
+            assert not running.done(), "it has not given up"
+        await asyncio.wait([running], timeout=0.5)  # longer than a commit may take
+        silent.remove()
+        await running
+        assert (await copy(plan(broker, aws))).progress.records == 0, "all is committed"
+        assert len(aws.kinesis.records("orders")) == 10
 
     story(tell)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -36,6 +37,7 @@ from headrace.kinesis.producing.settings import MAX_KEY_CHARACTERS, ProducerSett
 from headrace.kinesis.reading.shards import StreamShards
 from headrace.types import TopicPartition
 
+_log: Final = logging.getLogger("headrace.kinesis")
 _POLL_S: Final = 0.5
 _LOOK_S: Final = 10
 _SHUT_OUT: Final = (IllegalGenerationError, UnknownMemberIdError, RebalanceInProgressError)
@@ -86,6 +88,7 @@ class IntoStreamBridge:
         """Take a plan; nothing is connected yet."""
         self._plan = plan
         self.progress = Progress()
+        self._uncommitted: dict[TopicPartition, int] = {}
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Copy until `stopping` is set, or everything is copied that is there if that is the plan.
@@ -137,6 +140,8 @@ class IntoStreamBridge:
             records = await consumer.poll(_POLL_S)
             if records:
                 await self._copy(consumer, producer, records)
+            elif self._uncommitted:
+                await self._commit(consumer, {})
             elif plan.once and await _is_at_end(consumer):
                 return
             elif (
@@ -145,6 +150,8 @@ class IntoStreamBridge:
                 with suppress(TransportError):
                     await check_topic(plan.target, plan.topic, plan.client_properties)
                 seen_s = time_s()
+        if self._uncommitted:
+            await self._commit(consumer, {})
 
     async def _copy(
         self, consumer: Consumer, producer: Producer, records: Sequence[ConsumerRecord]
@@ -178,14 +185,20 @@ class IntoStreamBridge:
                 raise failure
 
     async def _commit(self, consumer: Consumer, offsets: dict[TopicPartition, int]) -> None:
+        """Commit offsets, and those that were left; brokers that do not answer are waited for, as `poll` does."""
         plan = self._plan
+        self._uncommitted.update(offsets)
         try:
             with suppress(
                 *_SHUT_OUT
             ):  # it was too slow for its group: another process copies these once more
-                await consumer.commit(offsets)
+                await consumer.commit(self._uncommitted)
+        except TransportError as error:
+            _log.warning("bridge %s: offsets are committed later: %s", plan.name, error)
+            return
         except UnknownTopicOrPartitionError:
             await check_topic(plan.target, plan.topic, plan.client_properties)
+        self._uncommitted.clear()
 
     async def _send(self, producer: Producer, record: ConsumerRecord) -> Delivery:
         data = enveloped(record) if self._plan.envelope else record.value or b""
