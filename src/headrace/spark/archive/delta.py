@@ -287,6 +287,8 @@ def _create(root: Place, schema: Any, name: str) -> None:
         configuration={PROPERTY: name},
         storage_options=options,
         raise_if_key_not_exists=False,
+        # Tried again, the library would make the table a second time, under another name.
+        commit_properties=CommitProperties(max_commit_retries=0),
     )
 
 

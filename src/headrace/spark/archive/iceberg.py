@@ -6,6 +6,7 @@ snapshot: the catalog refuses it when there is another one by then.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import json
@@ -25,7 +26,7 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.manifest import DataFileContent
-from sqlalchemy.exc import OperationalError, SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, OperationalError, SQLAlchemyError
 
 from headrace.errors import ConfigError, HeadraceError
 from headrace.spark.archive.files import DATA, ArchivedFile, Source, WrittenFile, parse_path
@@ -102,7 +103,8 @@ class IcebergArchive:
         """See `TableKind`."""
         if isinstance(self.root, Directory):
             self.root.path.mkdir(parents=True, exist_ok=True)
-        self._catalog.create_namespace_if_not_exists(NAMESPACE)
+        with contextlib.suppress(IntegrityError):  # somebody else was faster
+            self._catalog.create_namespace_if_not_exists(NAMESPACE)
         try:
             self._catalog.create_table(
                 self._name,

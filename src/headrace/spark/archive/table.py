@@ -173,7 +173,11 @@ def create_table(
     found.check_commits()
     if not found.exists():
         _check_free(root, kind)
-        found.create(name or f"archive-{root.name}-{uuid.uuid4().hex[:6]}", schema)
+        try:
+            found.create(name or f"archive-{root.name}-{uuid.uuid4().hex[:6]}", schema)
+        except HeadraceError:
+            if not found.exists():  # else somebody else was faster
+                raise
     table = found.open()
     kept = table.snapshot().name
     if name is not None and kept != name:
@@ -205,10 +209,11 @@ def _check_free(root: Place, wanted: str) -> None:
     """Check that a table may be made there; what is left of one whose making was killed is no hindrance."""
     if isinstance(root, Directory) and root.path.exists() and not root.path.is_dir():
         raise ConfigError(f"{root} is no directory")
+    occupied = root.occupied()  # before marks are looked for, which somebody else may be making
     for kind, mark in _MARKS.items():
         if root.find(mark) is not None:
             if kind == wanted:
                 return
             raise ConfigError(f"{root} is a table of format {kind}")
-    if root.occupied():
+    if occupied:
         raise ConfigError(f"{root} is not empty and no archive: name another directory")

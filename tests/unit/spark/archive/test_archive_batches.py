@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -323,3 +325,19 @@ def test_two_tables_of_one_last_name_tell_two_groups(tmp_path: Path) -> None:
     assert again.snapshot().name == names[0]
     given = create_table("delta", tmp_path / "c" / "flights", "history", SCHEMA)
     assert given.snapshot().name == "history"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_archivers_that_make_one_table_at_once_all_have_it(kind: str, tmp_path: Path) -> None:
+    for number in range(5):
+        ready = threading.Barrier(3)
+
+        def make(number: int = number, ready: threading.Barrier = ready) -> str:
+            ready.wait(30)
+            return create_table(kind, tmp_path / str(number), None, SCHEMA).snapshot().name
+
+        with ThreadPoolExecutor(3) as pool:
+            names = [each.result() for each in [pool.submit(make) for _ in range(3)]]
+        assert len(set(names)) == 1
+        if kind == "delta":  # made a second time, it would forget what it has of the first name
+            assert DeltaTable(str(tmp_path / str(number))).version() == 0
