@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.broker import APIS, Api
 from headrace.broker.context import CloseConnection, RequestContext
@@ -22,7 +21,7 @@ from headrace.protocol.frame import RequestHeader
 from headrace.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from headrace.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from headrace.protocol.messages.metadata import MetadataRequest
-from headrace.testing import views
+from headrace.testing import ordering, views
 from headrace.testing.interception import Exchange, InterceptedBroker, Reply
 from headrace.testing.refusals import refuse
 from headrace.testing.releases import apis_of
@@ -76,73 +75,17 @@ def drop_connection(*, handled: bool = False) -> Action:
     return act
 
 
-class Fault:
-    """A fault that was ordered. As a context manager it ends with the block.
-
-    Attributes:
-        hits: How many requests it has met.
-        left: How many more it will meet; None is any number.
-    """
-
-    def __init__(
-        self,
-        faults: Faults,
-        api: ApiKey | None,
-        action: Action,
-        *,
-        left: int | None,
-        client_id: str | None,
-        when: Callable[[Exchange], bool] | None,
-    ) -> None:
-        self.action = action
-        self.hits = 0
-        self.left = left
-        self._faults = faults
-        self._api = api
-        self._client_id = client_id
-        self._when = when
-
-    def meets(self, exchange: Exchange) -> bool:
-        """Whether it is meant for a request."""
-        return (
-            self._api in {None, exchange.api}
-            and self._client_id in {None, exchange.client_id}
-            and (self._when is None or self._when(exchange))
-        )
-
-    def take(self, exchange: Exchange) -> Reply:
-        """Reply to a request that it is meant for."""
-        self.hits += 1
-        if self.left is not None:
-            self.left -= 1
-            if not self.left:
-                self.remove()
-        return self.action(exchange)
-
-    def remove(self) -> None:
-        """End it."""
-        self._faults.remove(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        failure: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.remove()
+Fault = ordering.Fault[Exchange, Reply]
 
 
-class Faults:
+class Faults(ordering.Orders[Exchange, Reply]):
     """The faults of one broker. It costs nothing while there are none."""
 
     def __init__(self, world: Broker, core: InterceptedBroker) -> None:
+        super().__init__()
         self._world = world
         self._core = core
         self._condition = world.condition
-        self._ordered: list[Fault] = []
         self._moved: dict[TopicPartition, set[Client]] = {}
         """Partitions whose leader has moved, and who has learnt of it."""
         self._versions: dict[int, int] = {}
@@ -173,27 +116,29 @@ class Faults:
         Raises:
             ConfigError: Neither an action nor `once` was given, or both.
         """
-        chosen = once if action is None else action
-        if chosen is None or (action is not None and once is not None):
-            raise ConfigError("say what to do once: either on(api, action) or on(api, once=action)")
-        left = 1 if once is not None else times
-        fault = Fault(self, api, chosen, left=left, client_id=client_id, when=when)
+
+        def meets(exchange: Exchange) -> bool:
+            return (
+                api in {None, exchange.api}
+                and client_id in {None, exchange.client_id}
+                and (when is None or when(exchange))
+            )
+
         with self._condition:
-            self._ordered.append(fault)
+            fault = self.order(action, once, times, meets)
             self._arm()
         return fault
 
     def remove(self, fault: Fault) -> None:
         """End a fault; no error if it has ended."""
         with self._condition:
-            if fault in self._ordered:
-                self._ordered.remove(fault)
-                self._arm()
+            super().remove(fault)
+            self._arm()
 
     def clear(self) -> None:
         """End all faults, and speak all versions again."""
         with self._condition:
-            self._ordered.clear()
+            super().clear()
             self._moved.clear()
             self._speak(APIS)
 
@@ -293,9 +238,9 @@ class Faults:
             raise CloseConnection(f"{exchange.api.name} version {exchange.version} is too new")
         if self._moved and isinstance(exchange.request, MetadataRequest):
             self._note_told(exchange)
-        for fault in self._ordered:
-            if fault.meets(exchange):
-                return fault.take(exchange)
+        fault = self.find(exchange)
+        if fault is not None:
+            return fault.take(exchange)
         if self._moved and self._is_stale(exchange):
             return refuse(exchange, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return exchange.proceed()

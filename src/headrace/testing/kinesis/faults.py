@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.errors import ConfigError
+from headrace.testing import ordering
 from headrace.testing.kinesis.calls import Call
 from headrace.testing.kinesis.errors import THROTTLED, AwsError
 from headrace.testing.kinesis.stream import ACCOUNT
@@ -133,57 +132,11 @@ def fail_records(*indexes: int, kind: str = THROTTLED) -> Action:
     return act
 
 
-class Fault:
-    """A fault that was ordered. As a context manager it ends with the block.
-
-    Attributes:
-        hits: How many requests it has met.
-        left: How many more it will meet; None is any number.
-    """
-
-    def __init__(
-        self,
-        faults: Faults,
-        action: Action,
-        left: int | None,
-        when: Callable[[Call], bool],
-    ) -> None:
-        self.action = action
-        self.hits = 0
-        self.left = left
-        self.when = when
-        self._faults = faults
-
-    def take(self, exchange: Exchange) -> Reply:
-        """Reply to a request that it is meant for."""
-        self.hits += 1
-        if self.left is not None:
-            self.left -= 1
-            if not self.left:
-                self.remove()
-        return self.action(exchange)
-
-    def remove(self) -> None:
-        """End it."""
-        self._faults.remove(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        failure: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.remove()
+Fault = ordering.Fault[Exchange, Reply]
 
 
-class Faults:
+class Faults(ordering.Orders[Exchange, Reply]):
     """The faults of one service."""
-
-    def __init__(self) -> None:
-        self._ordered: tuple[Fault, ...] = ()
 
     def on(
         self,
@@ -213,13 +166,9 @@ class Faults:
         Raises:
             ConfigError: Neither an action nor `once` was given, or both.
         """
-        chosen = once if action is None else action
-        if chosen is None or (action is not None and once is not None):
-            raise ConfigError(
-                "say what to do once: either on(name, action) or on(name, once=action)"
-            )
 
-        def meets(call: Call) -> bool:
+        def meets(exchange: Exchange) -> bool:
+            call = exchange.call
             return (
                 operation in {None, call.operation}
                 and stream in {None, call.stream}
@@ -227,21 +176,4 @@ class Faults:
                 and (when is None or when(call))
             )
 
-        fault = Fault(self, chosen, 1 if once is not None else times, meets)
-        self._ordered = (*self._ordered, fault)
-        return fault
-
-    def remove(self, fault: Fault) -> None:
-        """End a fault; no error if it has ended."""
-        self._ordered = tuple(each for each in self._ordered if each is not fault)
-
-    def clear(self) -> None:
-        """End all faults."""
-        self._ordered = ()
-
-    def find(self, call: Call) -> Fault | None:
-        """Return the first fault that is meant for a call."""
-        for fault in self._ordered:
-            if fault.when(call):
-                return fault
-        return None
+        return self.order(action, once, times, meets)

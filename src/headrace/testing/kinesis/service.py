@@ -117,12 +117,9 @@ class Service(ABC):
         return dict(msgspec.json.decode(body)) if body else {}
 
     def _disturbed(self, call: Call) -> Reply:
-        fault = self.faults.find(call)
-        if fault is None:
-            return self.perform(call)
-        return fault.take(
-            Exchange(call, lambda: self.perform(call), lambda: self.answer_empty(call))
-        )
+        exchange = Exchange(call, lambda: self.perform(call), lambda: self.answer_empty(call))
+        fault = self.faults.find(exchange)
+        return self.perform(call) if fault is None else fault.take(exchange)
 
     def undisturbed(self, call: Call) -> Reply:
         """Do what the test itself asks for."""
