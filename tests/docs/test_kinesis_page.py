@@ -18,11 +18,18 @@ from headrace.workers.context import Context
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/kinesis.md").read_text()
-APP, FIVE_MINUTES, FENCING, DERIVED = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+APP, FIVE_MINUTES, PUT, FENCING, DERIVED = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 def run(text: str, names: dict[str, Any]) -> None:
     exec(compile(text, "docs/kinesis.md", "exec"), names)
+
+
+def variables(aws: FakeAws) -> dict[str, str]:
+    """What the page has exported."""
+    [line] = re.findall(r"^\$ export (.*)$", PAGE, re.MULTILINE)
+    named = dict(pair.split("=", 1) for pair in line.split())
+    return {**named, "AWS_ENDPOINT_URL": aws.endpoint_url}
 
 
 def test_the_five_minutes_need_neither_an_account_nor_a_broker() -> None:
@@ -42,16 +49,21 @@ def test_a_sink_refuses_an_owner_of_before() -> None:
     assert told == [True, True, True, False]
 
 
+def test_what_is_put_is_what_the_app_reads() -> None:
+    names: dict[str, Any] = {"__name__": "billing"}
+    with FakeAws(region="eu-central-1") as aws, patch.dict(os.environ, variables(aws)):
+        aws.kinesis.create_stream("orders", 2)
+        run(PUT, {"__name__": "__main__"})
+        run(APP, names)
+        with names["app"].test() as trial:
+            trial.wait_idle(30)
+    assert names["bills"] == ["carol owes 4.0"]
+
+
 def test_the_consumer_to_derive_from_prints_what_it_processes(capsys: Any) -> None:
     names: dict[str, Any] = {}
     run(DERIVED, names)
-    with FakeAws(region="eu-central-1") as aws, patch.dict(os.environ):
-        os.environ |= {
-            "AWS_ENDPOINT_URL": aws.endpoint_url,
-            "AWS_REGION": "eu-central-1",
-            "AWS_ACCESS_KEY_ID": "fake",
-            "AWS_SECRET_ACCESS_KEY": "fake",
-        }
+    with FakeAws(region="eu-central-1") as aws, patch.dict(os.environ, variables(aws)):
         aws.kinesis.create_stream("orders", 1)
         aws.kinesis.put("orders", b"one", "alice")
         process_batch = names["Billing"].process_batch

@@ -112,6 +112,14 @@ def place_of(record: ConsumerRecord, prefix: str = RETRIED) -> Place:
     return Place(record.topic, record.partition, record.offset, record.timestamp_ms)
 
 
+def place_text(record: ConsumerRecord) -> str:
+    """Return where a record was first, for people."""
+    if isinstance(record, StreamRecord):
+        return f"{record.place} of {record.shard} of {record.topic}"
+    place = place_of(record)
+    return f"offset {place.offset} of {place.topic}-{place.partition}"
+
+
 def retry_note(record: ConsumerRecord) -> RetryNote:
     """Return when a record in a retry topic is due; a foreign one is at once."""
     return RetryNote(_number(record, RETRY_ATTEMPT) or 1, _number(record, RETRY_DUE) or 0)

@@ -14,6 +14,7 @@ from headrace.serdes.serde import resolve_serde
 from headrace.serdes.typed import serde_of_type
 from headrace.workers.context import Context, Hold, ThreadContext
 from headrace.workers.dedupe import Deduplication
+from headrace.workers.letters import place_text
 from headrace.workers.outbox import Outbox, Publisher
 from headrace.workers.outlet import Outlet
 from headrace.workers.scheduler import Job, Scheduler
@@ -171,8 +172,7 @@ def _value(decode: Decode, record: ConsumerRecord) -> Any:
         return decode(record.value)
     except Exception as error:
         raise SerializationError(
-            f"the value of the record at offset {record.offset} of {record.topic}-{record.partition} does not decode: "
-            f"{error}",
+            f"the value of the record at {place_text(record)} does not decode: {error}",
             topic=record.topic,
             partition=record.partition,
             offset=record.offset,

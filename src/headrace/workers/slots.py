@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from headrace.clients.consumer.records import ConsumerRecord
-from headrace.errors import HeadraceError, WorkerFailedError
+from headrace.errors import HeadraceError, TransportError, WorkerFailedError
 from headrace.types import TopicPartition
 from headrace.workers import letters
 from headrace.workers.counters import EventKind, Tally
@@ -24,6 +24,8 @@ WRITE_AGAIN_MS: Final = 1_000
 """The pause before a dead letter, or a record for a retry topic, is written again that could not be."""
 AWAY_MS: Final = 250
 """How much longer than until it is due a record may be on its way out of a retry topic."""
+SLOW_WRITE_S: Final = 3.0
+"""After so long it is told that a dead letter, or a record for a retry topic, is still being written."""
 CANCEL_TIMEOUT_S: Final = 1.0
 """How long a cancelled handler may take to end before it counts as running on."""
 YIELD_EVERY: Final = 32
@@ -257,6 +259,13 @@ class Slots:
         """Keep a record elsewhere; only when that is safe it is finished here, and until then it is tried again."""
         record = job.records[0]
         out = self._out()
+        place = letters.place_text(record)
+        waiting = (
+            "%s: the record at %s waits to be written to %s (%r), and holds up what is behind it"
+        )
+        told = asyncio.get_running_loop().call_later(
+            SLOW_WRITE_S, _log.warning, waiting, self._settings.name, place, topic, job.error
+        )
         try:
             if self._letters is not None:
                 await self._letters.write(record, headers)
@@ -265,19 +274,37 @@ class Slots:
                 await out.write(topic, record.value, key=record.key, headers=headers)
         except HeadraceError as error:
             _log.warning(
-                "%s: a record cannot be written to %s, and it is tried again: %s",
+                "%s: a record cannot be written to %s, and it is tried again: %s%s",
                 self._settings.name,
                 topic,
                 error,
+                self._remedy(error),
             )
             self._scheduler.retry(job, self._outlet.now_ms() + WRITE_AGAIN_MS)
             self._ended(None)
         else:
             self._count(kind, job)
+            if kind == "dead_lettered":
+                self._tell_of_letter(place, topic, job)
             if self._scheduler.is_current(job):
                 self._finish(job, out)
             else:
                 self._scheduler.finish(job)
+        finally:
+            told.cancel()
+
+    def _remedy(self, error: HeadraceError) -> str:
+        """Return what to do where streams are read, and there may be no broker at all."""
+        if self._settings.elsewhere is None or not isinstance(error, TransportError):
+            return ""
+        return '. Is a broker running there? dead_letter="kinesis://STREAM" needs none'
+
+    def _tell_of_letter(self, place: str, topic: str, job: Job) -> None:
+        """Log the first dead letter, the second, the fourth and so on."""
+        count = self._tally.counters.dead_lettered
+        if not count & (count - 1):
+            said = "%s: the record at %s is in the dead letters, %s (%d so far): %r"
+            _log.info(said, self._settings.name, place, topic, count, job.error)
 
     async def _ensure(self, topic: str, source: str) -> None:
         """Create a topic before the first write, with as many partitions as that where the records come from."""
@@ -301,13 +328,12 @@ class Slots:
 
     def _last_words(self, job: Job, error: Exception) -> WorkerFailedError:
         record = job.records[0]
-        place = letters.place_of(record)
         fate = "It is not committed and comes again at the next start."
         if self._settings.delivery == "at_most_once":
             fate = "It was committed before, and does not come again."
         failure = WorkerFailedError(
-            f"the worker {self._settings.name!r} stopped: the record at offset {place.offset} of {place.topic}-"
-            f"{place.partition} failed in attempt {job.attempt} of {self._settings.retry.attempts} with {error!r}. "
+            f"the worker {self._settings.name!r} stopped: the record at {letters.place_text(record)} failed in attempt "
+            f"{job.attempt} of {self._settings.retry.attempts} with {error!r}. "
             f'{fate} dead_letter=True keeps such records aside, on_failure="skip" drops them'
         )
         failure.__cause__ = error

@@ -155,7 +155,8 @@ def test_a_record_that_nobody_says_what_to_do_with_stops_the_worker(place: Place
 
     with place.running(app) as trial:
         place.put(b"bad")
-        with pytest.raises(WorkerFailedError, match="orders-0"):
+        where = {"topic": "offset 0 of orders-0", "stream": r"\d+ of shardId-0{12} of orders"}
+        with pytest.raises(WorkerFailedError, match=f"the record at {where[place.kind]} failed"):
             trial.wait_idle(WAIT_S)
 
 

@@ -11,7 +11,10 @@ import pytest
 
 import headrace
 from headrace.clients.consumer.records import ConsumerRecord
+from headrace.errors import TransportError
+from headrace.kinesis import Streams, kinesis
 from headrace.types import TopicPartition
+from headrace.workers import slots
 from headrace.workers.counters import Tally
 from headrace.workers.processing import Processor
 from headrace.workers.scheduler import Scheduler
@@ -78,9 +81,9 @@ def test_a_record_that_waited_for_a_thread_is_handled_only_if_it_is_this_members
 class Jobs:
     """A worker's slots, and what comes of them."""
 
-    def __init__(self, app: headrace.App, source: Any) -> None:
+    def __init__(self, app: headrace.App, source: Any, **outlet_calls: Any) -> None:
         [settings] = app._workers
-        outlet: Any = SimpleNamespace(now_ms=lambda: 0)
+        outlet: Any = SimpleNamespace(now_ms=lambda: 0, **outlet_calls)
         self.scheduler = Scheduler(ordering="none", concurrency=1)
         self.threads = HandlerThreads(1, "handlers")
         self.ended = asyncio.Event()
@@ -139,3 +142,66 @@ def test_a_job_that_is_cancelled_before_it_begins_takes_no_place_for_ever() -> N
 
     asyncio.run(run())
     assert handled == [b"one"]
+
+
+def letters_of(outlet_calls: dict[str, Any], source: str | Streams, count: int) -> None:
+    """Have records handled that all fail for good."""
+    app = headrace.App(group="g")
+
+    @app.worker(source, retry=1, dead_letter=True)
+    async def handle(value: bytes) -> None:
+        raise ValueError("poison")
+
+    async def run() -> None:
+        jobs = Jobs(app, Source(), **outlet_calls)
+        jobs.scheduler.add(RECORD._replace(offset=offset) for offset in range(count))
+        await jobs.finish()
+
+    asyncio.run(run())
+
+
+def test_dead_letters_are_told_of_ever_more_seldom(caplog: pytest.LogCaptureFixture) -> None:
+    async def done(*_: object, **__: object) -> dict[str, int]:
+        return {"orders": 1}
+
+    caplog.set_level("INFO", "headrace.workers")
+    calls = {"partition_counts": done, "create_topics": done, "write": done}
+    letters_of(calls, "orders", 9)
+    assert caplog.messages == [
+        f"handle: the record at offset {count - 1} of orders-0 is in the dead letters, dlq.orders "
+        f"({count} so far): ValueError('poison')"
+        for count in (1, 2, 4, 8)
+    ]
+
+
+def test_who_reads_streams_and_has_no_broker_is_told_what_needs_none(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def refused(*_: object) -> None:
+        raise TransportError("cannot connect to 127.0.0.1:1")
+
+    streams = kinesis("orders", region="eu-central-1", leases="memory://letters")
+    letters_of({"create_topics": refused}, streams, 1)
+    [said] = caplog.messages
+    assert said.startswith("handle: a record cannot be written to dlq.orders, and it is tried")
+    assert said.endswith('Is a broker running there? dead_letter="kinesis://STREAM" needs none')
+
+
+def test_a_dead_letter_that_takes_long_to_write_is_told_of(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots, "SLOW_WRITE_S", 0.0)
+
+    async def told(*_: object) -> None:
+        async with asyncio.timeout(5):
+            while not caplog.messages:  # noqa: ASYNC110 - a log wakes nobody
+                await asyncio.sleep(0)
+
+    async def written(*_: object, **__: object) -> None: ...
+
+    streams = kinesis("orders", region="eu-central-1", leases="memory://letters")
+    letters_of({"create_topics": told, "write": written}, streams, 1)
+    assert caplog.messages[0] == (
+        "handle: the record at offset 0 of orders-0 waits to be written to dlq.orders (ValueError('poison')), and holds "
+        "up what is behind it"
+    )
