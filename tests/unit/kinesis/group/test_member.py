@@ -16,6 +16,7 @@ import pytest
 from headrace.core.lease.actions import ListedShard, Why
 from headrace.core.lease.checkpoint import SHARD_END, Checkpoint
 from headrace.core.lease.lease import HashRange, Lease, LeaseKey
+from headrace.core.lease.settings import LeaseSettings
 from headrace.errors import HeadraceError, LeaseLostError, LeaseStoreError, StreamNotFoundError
 from headrace.kinesis.group.member import WRITES_AT_ONCE, Member, monotonic_ms
 from headrace.kinesis.leases.memory import MemoryLeaseStore
@@ -91,7 +92,9 @@ class Store(MemoryLeaseStore):
 class Team:
     """A member, and who reads its shards: it finishes at once whatever it is told to drain."""
 
-    def __init__(self, store: Store, lister: Lister, loop: LeapingLoop, seed: int = 1) -> None:
+    def __init__(
+        self, store: Store, lister: Lister, loop: LeapingLoop, seed: int = 1, **settings: Any
+    ) -> None:
         self.told: list[str] = []
         self.errors: list[HeadraceError] = []
         self.finished: dict[LeaseKey, Checkpoint] = {}
@@ -101,6 +104,7 @@ class Team:
             "g",
             {STREAM: lister},
             self,
+            LeaseSettings(**settings),
             clock=lambda: loop.now_ms,
             wall_clock=lambda: loop.now_ms,
             chance=random.Random(seed),
@@ -183,6 +187,24 @@ def test_members_share_shards_and_hand_them_over_without_a_gap() -> None:
         assert {lease.owner for lease in await store.leases("g", STREAM)} == {None}
 
     tell(story, "a", "b")
+
+
+def test_a_member_with_a_bound_leaves_the_others_what_it_cannot_have() -> None:
+    async def story(store: Store, lister: Lister, loop: LeapingLoop) -> None:
+        bound = Team(store, lister, loop, max_shards=1)
+        await bound.member.start()
+        await until(lambda: bound.shards)
+        await asyncio.sleep(100)
+        assert len(bound.shards) == 1
+        other = Team(store, lister, loop, 2)
+        await other.member.start()
+        await until(lambda: len(other.shards) == 4, 15)
+        await other.member.close()
+        await asyncio.sleep(100)
+        assert len(bound.shards) == 1
+        await bound.member.close()
+
+    tell(story, *"abcde")
 
 
 def test_a_checkpoint_is_waited_for() -> None:
