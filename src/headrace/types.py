@@ -1,4 +1,4 @@
-"""Small types shared by every layer: names for plain integers, a topic partition and how its reader gets on, and ranges of stored bytes."""
+"""Small types shared by every layer: plain integers, a partition and how it gets on, ranges of stored bytes."""
 
 from __future__ import annotations
 

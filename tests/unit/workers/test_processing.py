@@ -202,6 +202,6 @@ def test_a_dead_letter_that_takes_long_to_write_is_told_of(
     streams = kinesis("orders", region="eu-central-1", leases="memory://letters")
     letters_of({"create_topics": told, "write": written}, streams, 1)
     assert caplog.messages[0] == (
-        "handle: the record at offset 0 of orders-0 waits to be written to dlq.orders (ValueError('poison')), and holds "
-        "up what is behind it"
+        "handle: the record at offset 0 of orders-0 waits to be written to dlq.orders (ValueError('poison')), and "
+        "holds up what is behind it"
     )
