@@ -86,7 +86,7 @@ class Copy:
             .option("subscribe", self.source)
             .option("startingOffsets", "earliest")
             .option("maxOffsetsPerTrigger", PARTITIONS * RECORDS // 5)
-            .option("maxTasks", PARTITIONS)
+            .option("minPartitions", PARTITIONS)  # small batches would be one task
             .load()
             .select("value")
         )
