@@ -202,8 +202,8 @@ class ShardCopy:
         if any(rival > self._claim for rival in rivals):
             name = self._destination.name
             raise ConfigError(
-                f"another bridge of the name {name!r} has taken {self._shard} over, though it is leased here: processes "
-                "that share a stream need one store of leases (--leases), others names of their own (--name)"
+                f"another bridge of the name {name!r} has taken {self._shard} over, though it is leased here: "
+                "processes that share a stream need one store of leases (--leases), others names of their own (--name)"
             )
 
     async def _fetch(self, reader: Reader) -> Fetched | None:
