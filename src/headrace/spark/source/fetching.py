@@ -11,7 +11,7 @@ import logging
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from headrace.clients.blocking import FetchedPartition, FetchPosition
@@ -122,34 +122,33 @@ def fetch_ranges(
         ApiError: A broker refused, or the rest of a range did not come in time.
         TransportError: No broker answered in time.
     """
-    cursors = deque(_Cursor(number, wanted) for number, wanted in enumerate(ranges))
-    deadline, first, advanced = 0.0, True, True
-    while cursors:
-        head = cursors[0]
-        while head.held:
-            yield Part(head.number, head.held.popleft())
-        if head.done:
-            cursors.popleft()
-            advanced = True
-            continue
-        if advanced:  # the time that what came took to be consumed does not count
-            deadline = clock() + options.poll_timeout_ms / 1000
-        before = head.position
-        error = _fetch(client, cursors, options, first=first)
-        first, advanced = False, head.position > before
-        if advanced:
-            continue
-        if clock() > deadline:
-            head.position = _skip_end(client, head.wanted, before, error, options)
-            advanced = True
-        elif error:
-            pause(_RETRY_PAUSE_S)
+    cursors = [_Cursor(number, wanted) for number, wanted in enumerate(ranges)]
+    first = True
+    for head in cursors:
+        deadline, advanced = 0.0, True
+        while True:
+            while head.held:
+                yield Part(head.number, head.held.popleft())
+            if head.done:
+                break
+            if advanced:  # the time that what came took to be consumed does not count
+                deadline = clock() + options.poll_timeout_ms / 1000
+            before = head.position
+            error = _fetch(client, cursors, options, first=first)
+            first, advanced = False, head.position > before
+            if advanced:
+                continue
+            if clock() > deadline:
+                head.position = _skip_end(client, head.wanted, before, error, options)
+                advanced = True
+            elif error:
+                pause(_RETRY_PAUSE_S)
 
 
 def _fetch(
-    client: SourceClient, cursors: deque[_Cursor], options: SourceOptions, *, first: bool
+    client: SourceClient, cursors: Sequence[_Cursor], options: SourceOptions, *, first: bool
 ) -> ErrorCode:
-    """Make one round and take what came; return the error of the first range if it has one that may pass.
+    """Make one round and take what came; return the error of the range whose turn it is if it has one that may pass.
 
     Fetches go by a topic's name. What was fetched before metadata names a topic's old id is of that topic, so a task
     asks for it when it has the answer to its first round and, if there are more, to its last.
@@ -166,16 +165,18 @@ def _fetch(
     error = ErrorCode.NONE
     for each in asked:
         found = fetched[each.wanted.topic_partition]
-        if each is cursors[0] and not each.done:
+        if each.done:  # passed over just now
+            continue
+        if each is asked[0]:
             error = _take(client, each, found, options)
-        elif not found.error and not each.done:  # an error is looked at when its turn comes
+        elif not found.error:  # an error is looked at when its turn comes
             each.add(found)
     if not first and all(each.done for each in cursors):
         _pass_over_others(client, cursors, options)
     return error
 
 
-def _ask(cursors: deque[_Cursor]) -> list[_Cursor]:
+def _ask(cursors: Sequence[_Cursor]) -> list[_Cursor]:
     """Return the ranges to ask for in the next round, at least the first."""
     room = ROUND_BYTES - sum(len(part.records) for each in cursors for part in each.held)
     asked: list[_Cursor] = []

@@ -250,6 +250,18 @@ def test_a_topic_that_is_created_again_during_a_task_is_noticed_by_that_task(
     assert len(parts) == yielded, "what is known to be another's is left out"
 
 
+def test_a_topic_is_looked_at_once_more_when_the_task_is_at_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("headrace.spark.cluster.STALE_PAUSES_S", (0.0, 0.0))
+    cluster = Recreated(1)
+    cluster.grow("b", 0, 9)
+    other = OffsetRange(TopicPartition("b", 0), 0, 9, "id-b")
+
+    with pytest.raises(DataLossError, match="offsets 0 to 8 of a-0 are gone"):
+        list(fetch_ranges(cluster, [replace(whole(0, 9), topic_id="id-a"), other], options()))
+
+
 @pytest.mark.parametrize(("size", "questions"), [(3, 1), (9, 2)])
 def test_a_task_asks_for_ids_with_its_first_round_and_its_last(size: int, questions: int) -> None:
     cluster = FakeCluster()
