@@ -1,4 +1,4 @@
-"""Settings for every test: Hypothesis profiles, the collector's, and assertions that explain themselves elsewhere too."""
+"""Settings for every test: Hypothesis' profiles, the collector's, assertions that explain themselves elsewhere, too."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def pytest_collection() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """Spare the collector half a million objects: what was collected stays to the end, what tests leave behind is little."""
+    """Spare the collector half a million objects: what was collected stays to the end, what tests leave is little."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(700, 10, 100)

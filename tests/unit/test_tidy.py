@@ -114,9 +114,10 @@ def test_nothing_is_left_for_later() -> None:
 def test_events_of_the_journal_have_names_that_can_be_searched_for() -> None:
     def found() -> Iterator[str]:
         for path in written_python():
-            if not relative(path).startswith("src/"):
+            text = path.read_text()
+            if not relative(path).startswith("src/") or not re.search("journal|client_log", text):
                 continue
-            for node in ast.walk(ast.parse(path.read_text())):
+            for node in ast.walk(ast.parse(text)):
                 if (
                     isinstance(node, ast.Call)
                     and isinstance(node.func, ast.Attribute)

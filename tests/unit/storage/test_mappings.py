@@ -12,7 +12,10 @@ def test_nothing_maps_files() -> None:
     paths = list(SOURCE.rglob("*.py"))
     assert len(paths) > 100
     for path in paths:
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        if "mmap" not in text:
+            continue  # to be parsed costs a hundred times more
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Import):
                 imported = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
