@@ -219,6 +219,8 @@ def test_a_store_that_goes_away_is_something_to_try_again(
     assert not isinstance(raised.value, (ConfigError, ConflictError))
 
 
+KILLS = {"delta": [(1, 0.02), (2, 0.1)], "iceberg": [(2, 0.05)]}
+"""After so many batches, and so many seconds."""
 ARCHIVE_AND_COMPACT = """
 import sys
 from pathlib import Path
@@ -226,7 +228,7 @@ from headrace.spark.archive.compaction import compact
 from tests.spark.test_archive_stores import StoreWorld
 
 world = StoreWorld(Path(sys.argv[1]), sys.argv[2], sys.argv[3], max_offsets=4)
-world.cluster.grow("flights", 0, 24)
+world.cluster.grow("flights", 0, 16)
 archiver = world.archiver()
 while result := archiver.run_batch():
     print(result.batch, flush=True)
@@ -240,9 +242,9 @@ def test_whoever_archives_to_a_store_and_is_killed_leaves_each_record_once(
     kind: str, store: str, tmp_path: Path
 ) -> None:
     world = StoreWorld(tmp_path, store, kind, max_offsets=4)
-    world.cluster.grow("flights", 0, 24)
+    world.cluster.grow("flights", 0, 16)
     command = [sys.executable, "-c", ARCHIVE_AND_COMPACT, str(tmp_path), store, kind]
-    for batches, more_s in ((1, 0.02), (2, 0.1)):
+    for batches, more_s in KILLS[kind]:
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             seen = [process.stdout.readline() for _ in range(batches)]
@@ -257,4 +259,4 @@ def test_whoever_archives_to_a_store_and_is_killed_leaves_each_record_once(
         continue
     list(compact(world.table(), 1 << 20))
     assert world.archived() == world.expected()
-    assert read_history_of(world) == list(range(24))
+    assert read_history_of(world) == list(range(16))

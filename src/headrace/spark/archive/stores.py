@@ -1,4 +1,4 @@
-"""Tables in object stores: `s3://BUCKET/TABLE`, and what pyarrow knows besides (`gs://`, `abfss://`).
+"""Tables in object stores: `s3://BUCKET/TABLE`, and `gs://BUCKET/TABLE`.
 
 Keys come from where every program finds them (environment, `~/.aws`, roles), never from an address. Where the store
 is comes from the address (`?region=...&endpoint=...`), then from the environment; the address that tasks are told has
@@ -15,6 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import IO, Any, Final
 from urllib.parse import parse_qsl, quote, urlsplit
 
@@ -24,7 +25,9 @@ from headrace.errors import ConfigError, HeadraceError
 from headrace.spark.archive.places import FoundFile, NewFile
 
 _S3: Final = ("s3", "s3a")
-_OTHERS: Final = ("gs", "gcs", "abfs", "abfss")
+_GOOGLES: Final = ("gs", "gcs")
+_RETRY_S: Final = 30
+"""How long Google's client tries again; it would for a quarter of an hour."""
 _PIECE_BYTES: Final = 8 << 20
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _REGIONS: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
@@ -190,10 +193,9 @@ def bucket(address: str) -> Bucket:
 def _maker(scheme: str) -> Callable[[str, str, dict[str, str]], Bucket]:
     if scheme in _S3:
         return _s3
-    if scheme in _OTHERS:
-        return _other
-    known = ", ".join(f"{each}://" for each in ("s3", "gs", "abfss"))
-    raise ConfigError(f"archives are in directories, or in {known}: not in {scheme}://")
+    if scheme in _GOOGLES:
+        return _google
+    raise ConfigError(f"archives are in directories, in s3:// or gs://: not in {scheme}://")
 
 
 def _s3(_scheme: str, base: str, given: dict[str, str]) -> Bucket:
@@ -223,15 +225,12 @@ def _s3(_scheme: str, base: str, given: dict[str, str]) -> Bucket:
     return Bucket(uri, system, base, query=query, delta_options=options, iceberg_options=of_iceberg)
 
 
-def _other(scheme: str, base: str, given: dict[str, str]) -> Bucket:
-    uri = f"{scheme}://{base}"
+def _google(_scheme: str, base: str, given: dict[str, str]) -> Bucket:
+    uri = f"gs://{base}"
     if given:
         raise ConfigError(f"{uri}: settings behind a table are for s3:// only")
-    try:
-        system, path = pafs.FileSystem.from_uri(uri)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{uri} cannot be reached: {error}") from None
-    return Bucket(uri, system, path.strip("/"))
+    system = pafs.GcsFileSystem(retry_time_limit=timedelta(seconds=_RETRY_S))
+    return Bucket(uri, system, base)
 
 
 def _environment(names: tuple[str, ...]) -> str | None:

@@ -331,7 +331,7 @@ def test_two_tables_of_one_last_name_tell_two_groups(tmp_path: Path) -> None:
 def test_archivers_that_make_one_table_at_once_all_have_it(kind: str, tmp_path: Path) -> None:
     from deltalake import DeltaTable  # noqa: PLC0415 - takes a second
 
-    for number in range(5):
+    for number in range(3):
         ready = threading.Barrier(3)
 
         def make(number: int = number, ready: threading.Barrier = ready) -> str:
