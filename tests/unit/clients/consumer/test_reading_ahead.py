@@ -81,5 +81,5 @@ def test_each_fetch_begins_with_another_partition(monkeypatch: pytest.MonkeyPatc
         with Consumer(broker, auto_offset_reset="earliest", fetch_max_wait_ms=100) as consumer:
             consumer.assign([TopicPartition("t", index) for index in range(3)])
             for _ in range(4):
-                consumer.poll(200)
+                consumer.poll(0.2)
     assert set(began_with) == {0, 1, 2}
