@@ -178,7 +178,7 @@ async def described(shards: StreamShards) -> StreamDescription:
     """Return what a stream is; a command waits neither for one that is being created nor long for a server."""
     from headrace.kinesis.client.backoff import FIRST_CONTACT_MS  # noqa: PLC0415 - not for `--help`
 
-    return await shards.describe(within_ms=0, connect_within_ms=FIRST_CONTACT_MS)
+    return await shards.describe(within_ms=0, answer_within_ms=FIRST_CONTACT_MS)
 
 
 def check_nobody_lives(group: str, watch: Watched, doing: str) -> None:

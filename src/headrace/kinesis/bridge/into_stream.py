@@ -111,7 +111,7 @@ class IntoStreamBridge:
         )
         async with open_client(plan.destination.aws, "kinesis") as client:
             await StreamShards(client, plan.destination.stream).describe(
-                connect_within_ms=FIRST_CONTACT_MS
+                answer_within_ms=FIRST_CONTACT_MS
             )
             shared = replace(plan.destination.aws, clients={"kinesis": client})
             async with Producer(shared, settings=plan.producing) as producer, consumer:

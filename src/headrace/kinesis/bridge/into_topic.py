@@ -108,7 +108,7 @@ class IntoTopicBridge:
         async with AsyncExitStack() as stack:
             self._client = await stack.enter_async_context(open_client(plan.source.aws, "kinesis"))
             shards = StreamShards(self._client, plan.source.stream)
-            stream = await shards.describe(connect_within_ms=FIRST_CONTACT_MS)
+            stream = await shards.describe(answer_within_ms=FIRST_CONTACT_MS)
             positions = await self._open_positions(stack)
             store = open_store(plan.leases or f"memory://{uuid.uuid4().hex}", plan.source.aws)
             await store.open()

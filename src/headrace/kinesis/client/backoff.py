@@ -8,13 +8,13 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, TypeVar
 
-from headrace.kinesis.client.errors import Verdict, explained, is_unreachable, of_aws, verdict
+from headrace.kinesis.client.errors import Verdict, explained, is_silence, of_aws, verdict
 from headrace.kinesis.client.settings import AwsClient
 
 _Answer = TypeVar("_Answer")
 
 FIRST_CONTACT_MS: Final = 3_000
-"""For how long it is tried to reach a server that has never answered: more likely than an outage is a wrong address."""
+"""For how long it is tried to get a first answer: more likely than an outage is a wrong address."""
 REPEATABLE: Final = frozenset({Verdict.THROTTLED, Verdict.REPEAT, Verdict.IN_USE})
 
 
@@ -78,7 +78,7 @@ async def repeated(
     timing: Timing,
     *,
     within_ms: int = 30_000,
-    connect_within_ms: int | None = None,
+    answer_within_ms: int | None = None,
     stream: str = "",
 ) -> _Answer:
     """Call AWS until it answers, as long as repeating helps.
@@ -89,7 +89,7 @@ async def repeated(
         client: Whose region is told in messages.
         timing: In which pauses pass.
         within_ms: After this the last failure is raised.
-        connect_within_ms: After this it is raised where there is no connection; None is as long as for all else.
+        answer_within_ms: After this it is raised where nothing has answered at all; None is as long as for all else.
         stream: Which stream it is about, if a missing resource can only be that.
 
     Raises:
@@ -99,6 +99,8 @@ async def repeated(
     """
     backoff = Backoff(timing.random)
     begun_ms = timing.now_ms()
+    first_ms = within_ms if answer_within_ms is None else answer_within_ms
+    is_answered = False
     while True:
         try:
             return await call()
@@ -106,9 +108,8 @@ async def repeated(
             if not of_aws(error):
                 raise
             delay_ms = backoff.next_ms()
-            limit_ms = within_ms
-            if connect_within_ms is not None and is_unreachable(error):
-                limit_ms = connect_within_ms
+            is_answered = is_answered or not is_silence(error)
+            limit_ms = within_ms if is_answered else first_ms
             late = timing.now_ms() + delay_ms > begun_ms + limit_ms
             if late or verdict(error) not in REPEATABLE:
                 raise explained(

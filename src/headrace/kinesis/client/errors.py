@@ -53,11 +53,6 @@ _NO_ANSWER: Final = frozenset(
     {"HTTPClientError", "ConnectionError", "ClientError", "ParserError", "OSError", "TimeoutError"}
 )
 
-# What they raise when there was not even a connection.
-_NO_CONNECTION: Final = frozenset(
-    {"EndpointConnectionError", "ConnectTimeoutError", "ProxyConnectionError", "SSLError"}
-)
-
 # Temporary credentials could not be renewed just now; where they never could be had, it is said how after a while.
 _TRANSIENT: Final = frozenset({"CredentialRetrievalError", "MetadataRetrievalError"})
 
@@ -105,9 +100,10 @@ def of_aws(error: BaseException) -> bool:
     )
 
 
-def is_unreachable(error: BaseException) -> bool:
-    """Whether there was no connection to the server."""
-    return any(base.__name__ in _NO_CONNECTION for base in type(error).__mro__)
+def is_silence(error: BaseException) -> bool:
+    """Whether there was no answer, or none that is one of AWS."""
+    names = {base.__name__ for base in type(error).__mro__}
+    return not error_code(error) and bool(names & _NO_ANSWER) and not names & _TRANSIENT
 
 
 def error_code(error: BaseException) -> str:

@@ -116,7 +116,7 @@ class StreamConsumer:
         client = await self._stack.enter_async_context(open_client(streams.aws, "kinesis"))
         listers = [StreamShards(client, name) for name in streams.names]
         # One that fails leaves none under way.
-        found = [await each.describe(connect_within_ms=FIRST_CONTACT_MS) for each in listers]
+        found = [await each.describe(answer_within_ms=FIRST_CONTACT_MS) for each in listers]
         self._names = {each.stream: each.name for each in found}
         if len(set(self._names.values())) < len(found):
             raise ConfigError(

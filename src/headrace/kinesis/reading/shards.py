@@ -69,13 +69,13 @@ class StreamShards:
         self._timing = timing or RealTiming()
 
     async def describe(
-        self, *, within_ms: int = 600_000, connect_within_ms: int | None = None
+        self, *, within_ms: int = 600_000, answer_within_ms: int | None = None
     ) -> StreamDescription:
         """Return what a stream is, as soon as it can be read: one that is being created is waited for.
 
         Args:
             within_ms: How long to wait for one that is being created.
-            connect_within_ms: How long to try to reach the server: at the first contact it is `FIRST_CONTACT_MS`.
+            answer_within_ms: How long to try to get an answer: at the first contact it is `FIRST_CONTACT_MS`.
 
         Raises:
             StreamNotFoundError: There is none, or it is being deleted.
@@ -83,7 +83,7 @@ class StreamShards:
             KinesisError: It may not be read, does not answer, or is not created in time.
         """
         give_up_ms = self._timing.now_ms() + within_ms
-        while (description := await self._describe(connect_within_ms)).status == "CREATING":
+        while (description := await self._describe(answer_within_ms)).status == "CREATING":
             if self._timing.now_ms() >= give_up_ms:
                 raise KinesisError(f"stream {self._name} is still being created: try again later")
             await self._timing.sleep_ms(_CREATION_POLL_MS)
@@ -91,11 +91,11 @@ class StreamShards:
             raise StreamNotFoundError(f"stream {self._name} is being deleted")
         return description
 
-    async def _describe(self, connect_within_ms: int | None) -> StreamDescription:
+    async def _describe(self, answer_within_ms: int | None) -> StreamDescription:
         answer = await self._repeated(
             partial(self._client.describe_stream_summary, **self._arguments),
             "describing",
-            connect_within_ms,
+            answer_within_ms,
         )
         summary = answer["StreamDescriptionSummary"]
         created = summary["StreamCreationTimestamp"]
@@ -167,14 +167,14 @@ class StreamShards:
         self,
         call: Callable[[], Awaitable[Any]],
         doing: str,
-        connect_within_ms: int | None = None,
+        answer_within_ms: int | None = None,
     ) -> Any:
         return await repeated(
             call,
             f"{doing} stream {self._name}",
             self._client,
             self._timing,
-            connect_within_ms=connect_within_ms,
+            answer_within_ms=answer_within_ms,
             stream=self._name,
         )
 
