@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no types
 from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
@@ -20,6 +21,7 @@ from headrace.errors import HeadraceError
 from headrace.spark.archive.files import Source, WrittenFile
 from headrace.spark.archive.places import Place, place
 from headrace.spark.archive.planning import BatchPlan
+from headrace.spark.archive.table import FinalError
 from headrace.spark.archive.writing import FileTarget, write_range
 from headrace.spark.cluster import SourceClient, shared_client
 from headrace.spark.options.source import SourceOptions, source_options
@@ -134,16 +136,21 @@ class SparkTasks:
 
         Raises:
             HeadraceError: A task failed as often as Spark allows.
+            FinalError: Spark is gone.
         """
         encoded = [
             [[*current[wanted.topic_partition], wanted.start, wanted.end] for wanted in task]
             for task in plan.tasks
         ]
-        reader = self._spark.read.format(FORMAT).options(**self._options)
         try:
+            reader = self._spark.read.format(FORMAT).options(**self._options)
             rows = reader.option(_TASKS, json.dumps(encoded)).load().collect()
         except PySparkException as error:
             raise HeadraceError(f"batch {plan.batch} failed: {essence(str(error))}") from error
+        except (Py4JError, OSError) as error:
+            raise FinalError(
+                f"batch {plan.batch}: Spark has ended ({error}). Start the archive again: it goes on where its table ends"
+            ) from error
         return [WrittenFile.from_json(row[_COLUMN]) for row in rows]
 
 

@@ -14,9 +14,9 @@ import pytest
 from headrace.errors import ConfigError, HeadraceError, TransportError
 from headrace.spark.archive import running
 from headrace.spark.archive.files import Source
-from headrace.spark.archive.manifest import archive_schema, essence, write_task
+from headrace.spark.archive.manifest import SparkTasks, archive_schema, essence, write_task
 from headrace.spark.archive.running import ArchiveSettings, run
-from headrace.spark.archive.table import BatchCommit, ConflictError, create_table
+from headrace.spark.archive.table import BatchCommit, ConflictError, FinalError, create_table
 from headrace.spark.archive.writing import FileTarget, write_range
 from headrace.spark.decode.step import decoded
 from headrace.spark.source.schema import raw_schema
@@ -132,6 +132,28 @@ org.apache.spark.api.python.PythonException: Traceback (most recent call last):
 """
     assert essence(text) == told
     assert essence("Connection refused\nand more") == "Connection refused"
+
+
+class EndedSpark:
+    """A session whose JVM is gone."""
+
+    class dataSource:  # noqa: N801 - PySpark's name
+        @staticmethod
+        def register(_: Any) -> None:
+            return
+
+    @property
+    def read(self) -> Any:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+
+def test_a_run_whose_spark_has_ended_says_so_and_does_not_try_again(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.cluster.grow("flights", 0, 3)
+    work = world.archiver()
+    work.execute = SparkTasks(EndedSpark(), {}, world.place, 1 << 20)
+    with pytest.raises(FinalError, match=r"Spark has ended .*refused\)\. Start the archive again"):
+        list(run(work, settings(world, once=True), Stopped(100)))
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
