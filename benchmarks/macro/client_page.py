@@ -9,13 +9,13 @@ the page is written again from the file that it names; a test checks that this c
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import product
 from statistics import median
 from typing import Any
 
-from benchmarks.macro.marked_page import ROOT, MarkedPage
-from benchmarks.macro.report import Results, number
+from benchmarks.macro.marked_page import ROOT, Measured
+from benchmarks.macro.report import Results, cell, load_text, machine_text
 
 OURS = "headrace"
 """How the names of Headrace's clients begin."""
@@ -29,15 +29,6 @@ BEHIND = 0.995
 """A ratio that is shown as less than 1.00."""
 
 
-def _cell(values: Sequence[float], *, extremes: bool) -> str:
-    if not values:
-        return "-"
-    middle = number(median(values))
-    if not extremes or len(values) == 1:
-        return middle
-    return f"{middle} ({number(min(values))} .. {number(max(values))})"
-
-
 def _tables(results: Results, *, extremes: bool) -> list[str]:
     """One table for each set of programs that were measured together."""
     lines: list[str] = []
@@ -48,7 +39,7 @@ def _tables(results: Results, *, extremes: bool) -> list[str]:
             head = names
             lines += ["", f"| case | metric | {' | '.join(names)} |"]
             lines += ["|---" * (len(names) + 2) + "|"]
-        cells = " | ".join(_cell(values[name], extremes=extremes) for name in names)
+        cells = " | ".join(cell(values[name], extremes=extremes) for name in names)
         lines.append(f"| {row.case} | {row.metric} | {cells} |")
     return lines
 
@@ -85,46 +76,22 @@ def _summary(results: Results) -> list[str]:
 
 
 def _where(facts: Mapping[str, Any]) -> list[str]:
-    host = facts["machine"]
     versions = ", ".join(
         f"{name} {number_}" for name, number_ in facts["versions"].items() if name != "headrace"
     )
-    load = ", ".join(map(str, host["load_before"]))
-    where = (
-        f"{host['cores']} cores ({host['cpu']}), {host['memory_gib']} GiB, Linux {host['kernel']}"
-    )
     how = f"{facts['rounds']} round(s) in {facts['minutes']} minutes"
     return [
-        f"Headrace {facts['commit']}, {facts['date']}; {versions}. {where}, {host['python']};",
-        f"load average before: {load}. {how}; the broker shares the cores with the clients.",
+        f"Headrace {facts['commit']}, {facts['date']}; {versions}. {machine_text(facts)};",
+        f"load average before: {load_text(facts)}. {how}; the broker shares the cores with the clients.",
     ]
 
 
-def _failures(results: Results) -> list[str]:
-    if not results.failures:
-        return []
-    return ["", "### Without a value", "", *(f"* {each}" for each in results.failures)]
+def _body(results: Results, _: str, extremes: bool) -> list[str]:  # noqa: FBT001 - as `Measured` calls it
+    return [*_summary(results), *_tables(results, extremes=extremes)]
 
 
-def report(facts: Mapping[str, Any]) -> str:
-    """A whole text: medians with their extremes."""
-    results = Results.from_json(facts)
-    lines = [f"# Python clients, Headrace {facts['commit']}, {facts['date']}", "", *_where(facts)]
-    lines += ["Cells: median (least .. most).", "", *_summary(results)]
-    lines += [*_tables(results, extremes=True), *_failures(results)]
-    return "\n".join(lines) + "\n"
-
-
-def tables(name: str, facts: Mapping[str, Any]) -> str:
-    """What stands between the marks of the page."""
-    results = Results.from_json(facts)
-    every = f"[the results](../benchmarks/results/{name}.md)"
-    lines = [*_where(facts), f"Medians; the least and the most of each are in {every}.", ""]
-    lines += [*_summary(results), *_tables(results, extremes=False), *_failures(results)]
-    return "\n".join(lines)
-
-
-PAGE = MarkedPage(ROOT / "docs" / "client-performance.md", tables)
+SHOWN = Measured("Python clients", _where, _body)
+PAGE = SHOWN.page(ROOT / "docs" / "client-performance.md")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import count
@@ -37,10 +36,11 @@ from benchmarks.macro.client_loads import (
     TIMEOUT_S,
     Cost,
 )
-from benchmarks.macro.compare_kafka import RESULTS, ROOT, commit
+from benchmarks.macro.compare_kafka import RESULTS, ROOT
 from benchmarks.macro.latency import WARM_UP_NS, percentiles
 from benchmarks.macro.report import Results, Row
-from benchmarks.macro.servers import Meter, machine, make_server
+from benchmarks.macro.runs import Run
+from benchmarks.macro.servers import Meter, make_server
 from benchmarks.macro.workloads import create_topic, delete_topic, librdkafka_produce
 
 CLIENTS = (*BLOCKING, *AIO)
@@ -253,7 +253,7 @@ def turned(names: Sequence[str], turn: int) -> list[str]:
     return [*names[first:], *names[:first]]
 
 
-def run(scale: Scale, rows: str, peers: str | None) -> tuple[Results, dict[str, str]]:
+def measure(scale: Scale, rows: str, peers: str | None) -> tuple[Results, dict[str, str]]:
     """All rounds on one broker."""
     with (
         tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory,
@@ -293,26 +293,12 @@ def main() -> int:
         scale = Scale(**{**vars(scale), "accel": True})
         if not accelerator():
             parser.error("the accelerator is not installed: run pip install ./accel first")
-    begun = time.monotonic()
-    facts: dict[str, Any] = {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "commit": commit(),
-        "rounds": scale.rounds,
-        "machine": machine(),
-    }
-    results, versions = run(scale, arguments.rows, arguments.peers)
+    run = Run.begin(scale.rounds)
+    results, versions = measure(scale, arguments.rows, arguments.peers)
     theirs = {name: version(name) for name in CLIENTS if not name.startswith("headrace")}
-    facts["versions"] = {**theirs, **versions, "headrace": facts["commit"]}
-    facts["minutes"] = round((time.monotonic() - begun) / 60, 1)
-    facts |= results.as_json()
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    run_file = arguments.output / f"clients-{facts['date']}-{facts['commit']}.json"
-    run_file.write_text(json.dumps(facts).replace('{"preset"', '\n{"preset"') + "\n")
-    text = client_page.report(facts)
-    run_file.with_suffix(".md").write_text(text)
-    print(text)
-    if arguments.page:
-        client_page.PAGE.write(run_file)
+    run.facts["versions"] = {**theirs, **versions, "headrace": run.facts["commit"]}
+    page = client_page.PAGE if arguments.page else None
+    run.end("clients", results, client_page.SHOWN, arguments.output, page)
     return 0
 
 

@@ -10,23 +10,20 @@ The result is a table of medians with their extremes, and a JSON file; `--page` 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import partial
 from itertools import count
 from pathlib import Path
 
 from benchmarks.macro import kinesis_page, kinesis_scenarios
-from benchmarks.macro.compare_kafka import RESULTS, commit
 from benchmarks.macro.kinesis_bench import Aws, Bench
 from benchmarks.macro.kinesis_page import NEVER
 from benchmarks.macro.kinesis_programs import ASYNC_KINESIS, HEADRACE
 from benchmarks.macro.kinesis_scenarios import SHARDS, Figures
+from benchmarks.macro.marked_page import RESULTS
 from benchmarks.macro.report import Results, Row
-from benchmarks.macro.servers import machine
+from benchmarks.macro.runs import Run
 
 LIBRARIES = (HEADRACE, ASYNC_KINESIS)
 Scenario = tuple[str, int, bool, Callable[[Bench], Figures]]
@@ -63,8 +60,7 @@ def main() -> int:
     parser.add_argument("--page", action="store_true", help="write the page's tables too")
     arguments = parser.parse_args()
     rounds = 1 if arguments.quick else arguments.rounds
-    begun = time.monotonic()
-    results, names = Results(), count()
+    told, results, names = Run.begin(rounds), Results(), count()
     for turn in range(rounds):
         libraries = LIBRARIES if turn % 2 == 0 else LIBRARIES[::-1]
         for name, shards, limits, run in scenarios(quick=arguments.quick):
@@ -86,21 +82,8 @@ def main() -> int:
                 finally:
                     bench.close()
                     aws.close()
-    facts = {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "commit": commit(),
-        "rounds": rounds,
-        "machine": machine(),
-        "minutes": round((time.monotonic() - begun) / 60, 1),
-        **results.as_json(),
-    }
-    run_file = arguments.output / f"kinesis-{facts['date']}-{facts['commit']}.json"
-    run_file.write_text(json.dumps(facts).replace('{"preset"', '\n{"preset"') + "\n")
-    text = kinesis_page.report(facts)
-    run_file.with_suffix(".md").write_text(text)
-    print(text)
-    if arguments.page:
-        kinesis_page.PAGE.write(run_file)
+    page = kinesis_page.PAGE if arguments.page else None
+    told.end("kinesis", results, kinesis_page.SHOWN, arguments.output, page)
     return 0
 
 

@@ -64,6 +64,12 @@ class Aws:
             "kinesis", region_name=REGION, endpoint_url=self.endpoint
         )
 
+    def create(self, stream: str, shards: int) -> str:
+        """Create a stream, and return its name when it is there."""
+        self.kinesis.create_stream(StreamName=stream, ShardCount=shards)
+        self.kinesis.get_waiter("stream_exists").wait(StreamName=stream, WaiterConfig={"Delay": 1})
+        return stream
+
     def _ask(self, **question: Any) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -92,11 +98,7 @@ class Bench:
         self, aws: Aws, library: str, python: str, shards: int, names: Iterator[int]
     ) -> None:
         self.aws, self.library, self._python = aws, library, python
-        self.stream = f"bench-{next(names)}"
-        aws.kinesis.create_stream(StreamName=self.stream, ShardCount=shards)
-        aws.kinesis.get_waiter("stream_exists").wait(
-            StreamName=self.stream, WaiterConfig={"Delay": 1}
-        )
+        self.stream = aws.create(f"bench-{next(names)}", shards)
         self.keys = [self._middle(shard) for shard in self.shards()]
         self._directory = tempfile.TemporaryDirectory(prefix="headrace-bench-")
         self.output = Path(self._directory.name) / "handled"

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.macro.report import Results
+
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
@@ -54,3 +56,42 @@ class MarkedPage:
         """Writes the page from the run that the command line names, or else from its own."""
         self.write(Path(sys.argv[1]) if len(sys.argv) > 1 else self.source())
         return 0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How a run is shown: in a text of its own, and between the marks of a page."""
+
+    title: str
+    where: Callable[[Mapping[str, Any]], list[str]]
+    """Where and how it was measured, from the facts."""
+    body: Callable[[Results, str, bool], list[str]]
+    """The tables, from the results, what headings begin with, and whether cells have the least and the most."""
+
+    def report(self, facts: Mapping[str, Any]) -> str:
+        """A text of its own."""
+        title = f"# {self.title}, Headrace {facts['commit']}, {facts['date']}"
+        lines = [title, "", *self.where(facts), "Cells: median (least .. most).", ""]
+        return "\n".join([*lines, *self._body(facts, "##", extremes=True)]) + "\n"
+
+    def tables(self, name: str, facts: Mapping[str, Any]) -> str:
+        """What stands between the marks of a page."""
+        every = f"[the results](../benchmarks/results/{name}.md)"
+        lines = [*self.where(facts), f"Medians; the least and the most of each are in {every}.", ""]
+        return "\n".join([*lines, *self._body(facts, "###", extremes=False)])
+
+    def page(self, path: Path) -> MarkedPage:
+        """The page at a path."""
+        return MarkedPage(path, self.tables)
+
+    def _body(self, facts: Mapping[str, Any], heading: str, *, extremes: bool) -> list[str]:
+        results = Results.from_json(facts)
+        lines = self.body(results, heading, extremes)
+        if results.failures:
+            lines += [
+                "",
+                f"{heading} Without a value",
+                "",
+                *(f"* {one}" for one in results.failures),
+            ]
+        return lines

@@ -15,7 +15,17 @@ from statistics import median
 from typing import Any
 
 from benchmarks.macro.marked_page import ROOT, MarkedPage
-from benchmarks.macro.report import HEADRACE, KAFKA, NAMES, Results, Row, header, number, ratio
+from benchmarks.macro.report import (
+    HEADRACE,
+    KAFKA,
+    NAMES,
+    Results,
+    Row,
+    header,
+    number,
+    ratio,
+    table,
+)
 
 KINDS: Mapping[str, tuple[str, str]] = {
     # kind: (pattern of the metric, what is wanted)
@@ -30,11 +40,6 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "start-up": (r"^s to the first", "at most 0.1"),
     "memory": (r"^MB", "at most 0.2"),
 }
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [head, ["---"] * len(head), *rows]
-    return [f"| {' | '.join(cells)} |" for cells in lines]
 
 
 def _shown(row: Row, values: Mapping[str, Sequence[float]]) -> list[str]:
@@ -61,9 +66,7 @@ def _summary(results: Results) -> list[str]:
         spread = f"{parts[0]:.2f} .. {median(parts):.2f} .. {parts[-1]:.2f}"
         count = f"{met} of {len(mine)}"
         rows.append([kind, wanted, count if met == len(mine) else f"**{count}**", spread])
-    return _table(
-        ["what", "wanted", "rows where it is so", "ratios: least .. median .. most"], rows
-    )
+    return table(["what", "wanted", "rows where it is so", "ratios: least .. median .. most"], rows)
 
 
 def _every_row(results: Results, presets: Sequence[str]) -> list[str]:
@@ -81,7 +84,7 @@ def _every_row(results: Results, presets: Sequence[str]) -> list[str]:
     head = ["case", "metric"]
     for preset in presets:
         head += [f"{preset}: Headrace", "Kafka", "ratio"]
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def _orientation(results: Results) -> list[str]:
@@ -95,7 +98,7 @@ def _orientation(results: Results) -> list[str]:
         for row, values in results.rows.items()
         if any(name in values for name in targets)
     ]
-    return _table(["preset", "case", "metric", *NAMES.values()], rows) if rows else []
+    return table(["preset", "case", "metric", *NAMES.values()], rows) if rows else []
 
 
 def tables(name: str, facts: Mapping[str, Any]) -> str:

@@ -90,26 +90,38 @@ def number(value: float) -> str:
     return f"{value:.2f}" if value >= 1 else f"{value:.3f}"
 
 
-def _cell(values: Sequence[float]) -> str:
+def cell(values: Sequence[float], *, extremes: bool = True) -> str:
+    """A median, with the least and the most if there are several."""
     if not values:
         return "-"
     middle = number(median(values))
-    if len(values) == 1:
+    if not extremes or len(values) == 1:
         return middle
     return f"{middle} ({number(min(values))} .. {number(max(values))})"
 
 
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table of markdown."""
+    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
+
+
+def machine_text(facts: Mapping[str, Any]) -> str:
+    """Where it was measured."""
+    host = facts["machine"]
+    return f"{host['cores']} cores ({host['cpu']}), {host['memory_gib']} GiB, Linux {host['kernel']}, {host['python']}"
+
+
+def load_text(facts: Mapping[str, Any]) -> str:
+    """What else the machine did before."""
+    return ", ".join(map(str, facts["machine"]["load_before"]))
+
+
 def header(facts: Mapping[str, Any]) -> list[str]:
     """Where and how it was measured."""
-    host = facts["machine"]
-    where = (
-        f"{host['cores']} cores ({host['cpu']}), {host['memory_gib']} GiB, Linux {host['kernel']}"
-    )
-    load = ", ".join(map(str, host["load_before"]))
     rounds = f"{facts['rounds']} round(s) in {facts['minutes']} minutes"
     peers = [f" {NAMES[name]}: {text}." for name, text in facts["peers"].items()]
     return [
-        f"{where}, {host['python']}; load average before: {load}. Clients run on the same cores.",
+        f"{machine_text(facts)}; load average before: {load_text(facts)}. Clients run on the same cores.",
         f"{rounds}, brokers in turns.{''.join(peers)}",
     ]
 
@@ -126,7 +138,7 @@ def render(facts: Mapping[str, Any], results: Results) -> str:
         lines += [f"| case | metric | {names} | ratio |", "|---" * (len(targets) + 3) + "|"]
         for row, values in results.rows.items():
             if row.preset == preset:
-                cells = " | ".join(_cell(values.get(name, ())) for name in targets)
+                cells = " | ".join(cell(values.get(name, ())) for name in targets)
                 part = ratio(values)
                 shown = "-" if part is None else f"{part:.2f}"
                 lines.append(f"| {row.case} | {row.metric} | {cells} | {shown} |")

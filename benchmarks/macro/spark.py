@@ -10,22 +10,20 @@ accelerator, measures Headrace's reads again.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.macro.compare_kafka import RESULTS, commit
+from benchmarks.macro.compare_kafka import RESULTS
 from benchmarks.macro.report import Results
-from benchmarks.macro.servers import machine
+from benchmarks.macro.runs import Run
 from benchmarks.macro.spark_inputs import FULL, QUICK, Inputs, make_inputs
 from benchmarks.macro.spark_loads import FAILURES, PARTS, Loads
-from benchmarks.macro.spark_page import PAGE, report
+from benchmarks.macro.spark_page import PAGE, SHOWN
 from benchmarks.macro.spark_session import Meter, session
 from headrace.errors import ConfigError
 from headrace.spark.java import check_java
@@ -134,29 +132,17 @@ def main() -> int:
     except (ConfigError, ConnectorUnavailableError) as error:
         print(f"cannot compare: {error}", file=sys.stderr)
         return 1
-    begun = datetime.now(UTC)
     (connector,) = [each for each in arguments.jars if each.name.startswith("spark-sql-kafka")]
-    facts: dict[str, Any] = {
-        "date": begun.strftime("%Y-%m-%d"),
-        "commit": commit(),
-        "spark": version("pyspark"),
-        "connector": connector.stem.rsplit("-", 1)[1],
-        "rounds": arguments.rounds,
-        "scale": QUICK.name if arguments.quick else FULL.name,
-        "conf": dict(arguments.conf),
-        "machine": machine(),
-    }
-    results = measure(arguments)
-    facts["minutes"] = round((datetime.now(UTC) - begun).total_seconds() / 60, 1)
-    stem = f"spark-{facts['date']}-{facts['commit']}{'-quick' if arguments.quick else ''}"
-    facts |= results.as_json()
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    data = json.dumps(facts).replace('{"preset"', '\n{"preset"')
-    (arguments.output / f"{stem}.json").write_text(data + "\n")
-    (arguments.output / f"{stem}.md").write_text(report(facts))
-    print(report(facts))
-    if arguments.page:
-        PAGE.write(arguments.output / f"{stem}.json")
+    run = Run.begin(
+        arguments.rounds,
+        spark=version("pyspark"),
+        connector=connector.stem.rsplit("-", 1)[1],
+        scale=QUICK.name if arguments.quick else FULL.name,
+        conf=dict(arguments.conf),
+    )
+    name = "spark-quick" if arguments.quick else "spark"
+    page = PAGE if arguments.page else None
+    run.end(name, measure(arguments), SHOWN, arguments.output, page)
     return 0
 
 

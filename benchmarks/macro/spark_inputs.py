@@ -87,7 +87,7 @@ def make_inputs(bootstrap: str, scratch: Path, scale: Scale) -> Inputs:
     return Inputs(scale, topics, files)
 
 
-def _values(size: int) -> Iterator[bytes]:
+def texts(size: int) -> Iterator[bytes]:
     """Text that compresses as logs and events do, and of which no two values are the same."""
     source = random.Random(size)
     words = ['"carrier":', '"delay":', '"origin":"', "flight ", "departed ", "late ", "{", "},"]
@@ -106,7 +106,7 @@ def _fill(bootstrap: str, scale: str, size: int, partitions: int, rows: int) -> 
     """Every partition gets the same share; a batch is one of a few, again and again."""
     name = f"input-{scale}-{size}-{partitions}"
     create_topic(bootstrap, name, partitions)
-    values, now_ms = _values(size), int(time.time() * 1000)
+    values, now_ms = texts(size), int(time.time() * 1000)
     each = max(1, BATCH_BYTES // size)
 
     def batch(count: int) -> bytes:
@@ -128,7 +128,7 @@ def _fill(bootstrap: str, scale: str, size: int, partitions: int, rows: int) -> 
 
 def _write(directory: Path, size: int, rows: int) -> Path:
     directory.mkdir(parents=True)
-    values, share = _values(size), rows // FILES
+    values, share = texts(size), rows // FILES
     for number in range(FILES):
         keys = [b"key %09d" % (number * share + at) for at in range(share)]
         table = pa.table({"key": keys, "value": list(islice(values, share))})

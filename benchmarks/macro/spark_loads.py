@@ -143,17 +143,8 @@ class Loads:
     def _stream(self, writer: Any, rows: int) -> dict[str, float]:
         """Runs a stream to its end; the meter counts since before it was declared."""
         checkpoint = self.scratch / f"checkpoint-{time.monotonic_ns()}"
-        query = (
-            writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
-        )
-        if not query.awaitTermination(STREAM_TIMEOUT_S):
-            query.stop()
-            raise RuntimeError(f"the stream did not end in {STREAM_TIMEOUT_S} s")
-        found = self._cost(rows)
-        seen = sum(each["numInputRows"] for each in query.recentProgress)
-        if seen != rows:
-            raise RuntimeError(f"the stream read {seen:,} of {rows:,} rows")
-        return found | {"median batch ms": _median_batch_ms(query)}
+        found = run_stream(writer.option("checkpointLocation", str(checkpoint)), rows)
+        return self._cost(rows) | found
 
     # Writes.
 
@@ -265,6 +256,18 @@ PARTS = ("batch read", "stream read", "batch write", "stream write", "archive", 
 
 def _bytes(size: int) -> str:
     return f"{size} B" if size < 1024 else f"{size // 1024} KiB"
+
+
+def run_stream(writer: Any, rows: int) -> dict[str, float]:
+    """Runs a stream over what there is, so many rows, and returns how long its batches took."""
+    query = writer.trigger(availableNow=True).start()
+    if not query.awaitTermination(STREAM_TIMEOUT_S):
+        query.stop()
+        raise RuntimeError(f"the stream did not end in {STREAM_TIMEOUT_S} s")
+    seen = sum(each["numInputRows"] for each in query.recentProgress)
+    if seen != rows:
+        raise RuntimeError(f"the stream read {seen:,} of {rows:,} rows")
+    return {"median batch ms": _median_batch_ms(query)}
 
 
 def _median_batch_ms(query: Any) -> float:

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from benchmarks.macro.marked_page import ROOT, MarkedPage
-from benchmarks.macro.report import HEADRACE, Results, Row, number
+from benchmarks.macro.marked_page import ROOT, Measured
+from benchmarks.macro.report import HEADRACE, Results, Row, cell, load_text, machine_text, table
 
 ONCE, PYTHON, CONNECTOR = "headrace exactly once", "headrace without accelerator", "connector"
 OURS = {
@@ -50,19 +50,6 @@ def ratio(values: Mapping[str, Sequence[float]], target: str) -> float | None:
     return median(mine) / median(theirs) if mine and theirs and median(theirs) else None
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
-
-
-def _cell(values: Sequence[float], *, extremes: bool) -> str:
-    if not values:
-        return "-"
-    middle = number(median(values))
-    if not extremes or len(values) == 1:
-        return middle
-    return f"{middle} ({number(min(values))} .. {number(max(values))})"
-
-
 def _ratio_cell(row: Row, values: Mapping[str, Sequence[float]], target: str) -> str:
     part = ratio(values, target)
     if part is None:
@@ -79,15 +66,15 @@ def _part(results: Results, part: str, *, extremes: bool) -> list[str]:
         head += [OURS[target], "ratio"]
     rows = []
     for row, values in mine.items():
-        cells = [row.case, row.metric, _cell(values.get(CONNECTOR, ()), extremes=extremes)]
+        cells = [row.case, row.metric, cell(values.get(CONNECTOR, ()), extremes=extremes)]
         for target in targets:
             cells += [
-                _cell(values.get(target, ()), extremes=extremes),
+                cell(values.get(target, ()), extremes=extremes),
                 _ratio_cell(row, values, target),
             ]
         bound = "at least" if row.more_is_better else "at most"
         rows.append([*cells, f"{bound} {wanted(row):.1f}"])
-    return _table([*head, "wanted"], rows)
+    return table([*head, "wanted"], rows)
 
 
 def _summary(results: Results) -> list[str]:
@@ -109,16 +96,13 @@ def _summary(results: Results) -> list[str]:
             [preset, OURS[target], kind, count if met == len(found) else f"**{count}**", spread]
         )
     head = ["part", "who", "what", "as wanted", "ratios: least .. median .. most"]
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def _where(facts: Mapping[str, Any]) -> list[str]:
-    host = facts["machine"]
-    load = ", ".join(map(str, host["load_before"]))
     what = (
         f"Headrace {facts['commit']}, Spark {facts['spark']}, its connector {facts['connector']}, {facts['date']}. "
-        f"{host['cores']} cores ({host['cpu']}), {host['memory_gib']} GiB, Linux {host['kernel']}, {host['python']}; "
-        f"load average before: {load}."
+        f"{machine_text(facts)}; load average before: {load_text(facts)}."
     )
     settings = "".join(f" {name}={value}." for name, value in facts["conf"].items())
     how = (
@@ -129,33 +113,17 @@ def _where(facts: Mapping[str, Any]) -> list[str]:
     return [what, how]
 
 
-def _body(results: Results, heading: str, *, extremes: bool) -> list[str]:
+def _body(results: Results, heading: str, extremes: bool) -> list[str]:  # noqa: FBT001 - as `Measured` calls it
     lines = _summary(results)
     for part in dict.fromkeys(row.preset for row in results.rows):
         title = f"{part[0].upper()}{part[1:]}"
         lines += ["", f"{heading} {title}", "", f"{ABOUT[part]}.", ""]
         lines += _part(results, part, extremes=extremes)
-    if results.failures:
-        lines += ["", f"{heading} Without a value", "", *(f"* {each}" for each in results.failures)]
     return lines
 
 
-def report(facts: Mapping[str, Any]) -> str:
-    """A whole text: medians with their extremes."""
-    title = f"# Headrace {facts['commit']} and Spark's Kafka connector, {facts['date']}"
-    cells = "Cells: median (least .. most)."
-    body = _body(Results.from_json(facts), "##", extremes=True)
-    return "\n".join([title, "", *_where(facts), cells, "", *body]) + "\n"
-
-
-def tables(name: str, facts: Mapping[str, Any]) -> str:
-    """What stands between the marks of the page."""
-    every = f"[the results](../benchmarks/results/{name}.md)"
-    lines = [*_where(facts), f"Medians; the least and the most of each are in {every}.", ""]
-    return "\n".join([*lines, *_body(Results.from_json(facts), "###", extremes=False)])
-
-
-PAGE = MarkedPage(ROOT / "docs" / "spark-performance.md", tables)
+SHOWN = Measured("Spark beside its own Kafka connector", _where, _body)
+PAGE = SHOWN.page(ROOT / "docs" / "spark-performance.md")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.macro.client_page import PAGE, tables
+from benchmarks.macro.client_page import PAGE, SHOWN
 from benchmarks.macro.report import Results, Row
 
 FACTS: dict[str, Any] = {
@@ -29,7 +29,7 @@ def shown(values: dict[str, dict[str, float]]) -> str:
     for metric, by_client in values.items():
         for client, value in by_client.items():
             results.note(Row("os", "produce", metric), client, value)
-    return tables("run", {**FACTS, **results.as_json()})
+    return SHOWN.tables("run", {**FACTS, **results.as_json()})
 
 
 def test_the_page_is_what_its_run_makes_it() -> None:

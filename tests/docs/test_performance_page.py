@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks.macro.delivery import PAGE as DELIVERY_PAGE
 from benchmarks.macro.kinesis_page import PAGE as KINESIS_PAGE
+from benchmarks.macro.kinesis_spark import PAGE as KINESIS_SPARK_PAGE
 from benchmarks.macro.marked_page import MarkedPage
 from benchmarks.macro.page import PAGE, tables
 from benchmarks.macro.report import HEADRACE, KAFKA, Results, Row
@@ -33,7 +34,7 @@ FACTS = {
 
 @pytest.mark.parametrize(
     "page",
-    [PAGE, SECURE_PAGE, DELIVERY_PAGE, SPARK_PAGE, KINESIS_PAGE],
+    [PAGE, SECURE_PAGE, DELIVERY_PAGE, SPARK_PAGE, KINESIS_PAGE, KINESIS_SPARK_PAGE],
     ids=lambda each: each.path.stem,
 )
 def test_a_page_is_what_its_run_makes_it(page: MarkedPage) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.macro.report import HEADRACE, Results, Row
-from benchmarks.macro.spark_page import CONNECTOR, ONCE, PYTHON, report, tables
+from benchmarks.macro.spark_page import CONNECTOR, ONCE, PYTHON, SHOWN
 
 FACTS: dict[str, Any] = {
     "commit": "0123456789",
@@ -50,12 +50,14 @@ def _facts(*values: tuple[Row, str, float]) -> dict[str, Any]:
 )
 def test_what_is_not_as_wanted_is_bold(part: str, metric: str, mine: float, shown: str) -> None:
     row = Row(part, "a case", metric)
-    assert shown in tables("run", _facts((row, HEADRACE, mine), (row, CONNECTOR, 100.0)))
+    assert shown in SHOWN.tables("run", _facts((row, HEADRACE, mine), (row, CONNECTOR, 100.0)))
 
 
 def test_each_of_ours_is_compared_with_the_connector_and_counted_by_itself() -> None:
     row = Row("stream write", "100 B", "rows/s")
-    text = tables("run", _facts((row, HEADRACE, 150.0), (row, ONCE, 50.0), (row, CONNECTOR, 100.0)))
+    text = SHOWN.tables(
+        "run", _facts((row, HEADRACE, 150.0), (row, ONCE, 50.0), (row, CONNECTOR, 100.0))
+    )
     assert "| 100 B | rows/s | 100 | 150 | 1.50 | 50.00 | **0.50** | at least 1.0 |" in text
     assert "| stream write | Headrace | rows/s | 1 of 1 |" in text
     assert "| stream write | Headrace, exactly once | rows/s | **0 of 1** |" in text
@@ -67,12 +69,12 @@ def test_the_middle_of_the_rounds_is_compared_and_the_report_has_the_extremes() 
     values = [(row, PYTHON, each) for each in (110.0, 300.0, 200.0)]
     values += [(row, CONNECTOR, each) for each in (400.0, 100.0, 120.0)]
     facts = _facts(*values)
-    assert "| 120 | 200 | 1.67 |" in tables("run", facts)
-    assert "| 120 (100 .. 400) | 200 (110 .. 300) | 1.67 |" in report(facts)
+    assert "| 120 | 200 | 1.67 |" in SHOWN.tables("run", facts)
+    assert "| 120 (100 .. 400) | 200 (110 .. 300) | 1.67 |" in SHOWN.report(facts)
 
 
 def test_a_load_that_failed_is_told() -> None:
     row = Row("archive", "100 B", "rows/s")
     facts = _facts((row, CONNECTOR, 100.0)) | {"failures": ["archive, headrace: no disk"]}
-    for text in (tables("run", facts), report(facts)):
+    for text in (SHOWN.tables("run", facts), SHOWN.report(facts)):
         assert "* archive, headrace: no disk" in text

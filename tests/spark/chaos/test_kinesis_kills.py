@@ -45,7 +45,7 @@ class StreamFeeder:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._over.wait(0.01):
+        while not self._over.wait(0.02):
             for _ in range(self._chance.randrange(8)):
                 number = self._chance.randrange(PARTITIONS)
                 value = f"{number}:{self.sent[number]}".encode()

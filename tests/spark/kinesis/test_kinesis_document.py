@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,40 +12,31 @@ from headrace.spark.kinesis.offsets import StreamOffset, StreamPart
 from headrace.spark.kinesis.options import COLUMNS, READ_OPTIONS, read_options
 from headrace.spark.kinesis.sink import COLUMNS as WRITTEN
 from headrace.spark.kinesis.sink import WRITE_OPTIONS
-from headrace.testing.kinesis import FakeAws
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "spark-kinesis.md"
 
 
-def test_the_programs_of_the_document_run(spark: Any, fake: FakeAws, tmp_path: Path) -> None:
-    for name in ("flights", "numbers", "copies"):
-        fake.kinesis.create_stream(name, 2)
-    for carrier in ("UA", "EV", "UA"):
-        fake.kinesis.put("flights", b"{}", carrier)
+def test_the_programs_of_the_document_run(spark: Any) -> None:
     programs = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), flags=re.DOTALL)
-    names: dict[str, Any] = {
-        "spark": spark,
-        "aws": {
-            "region": fake.region,
-            "endpointUrl": fake.endpoint_url,
-            "accessKeyId": "fake",
-            "secretAccessKey": "fake",
-        },
-        "directory": str(tmp_path),
-        "store": f"sqlite:///{tmp_path}/rounds.db",
-    }
-    for program in programs:
-        exec(compile(program, str(DOCUMENT), "exec"), names)
-
-    assert len(programs) == 4
-    parquet = spark.read.parquet(str(tmp_path / "carriers"))
-    assert sorted(row["carrier"] for row in parquet.collect()) == ["EV", "UA", "UA"]
-    assert len(fake.kinesis.records("numbers")) == 1000
-    assert sorted(each.partition_key for each in fake.kinesis.records("copies")) == [
-        "EV",
-        "UA",
-        "UA",
-    ]
+    assert len(programs) == 5
+    names: dict[str, Any] = {}
+    try:
+        for program in programs:
+            exec(compile(program, str(DOCUMENT), "exec"), names)
+        kinesis, parquet = (
+            names["fake"].kinesis,
+            spark.read.parquet(f"{names['directory']}/carriers"),
+        )
+        assert sorted(row["carrier"] for row in parquet.collect()) == ["EV", "UA", "UA"]
+        assert len(kinesis.records("numbers")) == 1000
+        assert sorted(each.partition_key for each in kinesis.records("copies")) == [
+            "EV",
+            "UA",
+            "UA",
+        ]
+    finally:
+        names["fake"].stop()
+        shutil.rmtree(names["directory"])
 
 
 def test_every_option_and_column_is_documented() -> None:

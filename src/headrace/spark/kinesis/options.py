@@ -63,7 +63,9 @@ COLUMNS: Final = (
 )
 DEFAULT_COLUMNS: Final = COLUMNS[:-1]
 SHARD_BYTES: Final = 64 << 20
-_NO_SHARDS: Final = 'option startingPosition must be JSON as {{"shardId-000000000000": "AFTER:4956..."}}, and is not: {}'
+_NO_SHARDS: Final = (
+    'option startingPosition must be JSON as {{"shardId-000000000000": "AFTER:4956..."}}: {}'
+)
 STORES: Final = "dynamodb://TABLE, or sqlite:///PATH for Spark on one machine"
 
 
