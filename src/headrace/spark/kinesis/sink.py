@@ -64,10 +64,15 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         raise ConfigError(
             f"option maxRecordBytes must be at most {MAX_RECORD_BYTES}, what Kinesis takes, not {record_bytes}"
         )
+    stream = reader.text("stream") or None
+    if stream is not None and "," in stream:
+        raise ConfigError(
+            f"option stream={stream}: a write has one stream; give each row its own in a column stream instead"
+        )
     aggregate = reader.flag("aggregate", default=False)
     return WriteOptions(
         aws=reader.aws(),
-        stream=reader.text("stream") or None,
+        stream=stream,
         producing=ProducerSettings(
             record_bytes=record_bytes,
             request_bytes=max(REQUEST_BYTES, record_bytes),

@@ -134,6 +134,7 @@ def test_options_go_to_tasks_and_show_no_secrets() -> None:
     ("options", "columns", "text"),
     [
         ({"stream": ""}, {"data": "binary", "partitionKey": "string"}, "set the option stream"),
+        ({"stream": "a,b"}, {}, "option stream=a,b: a write has one stream"),
         ({"agregate": "true"}, {}, "unknown option agregate: did you mean aggregate?"),
         ({"maxRecordBytes": "11m"}, {}, "option maxRecordBytes must be at most 10485760"),
         ({}, {"data": "binary"}, "a column partitionKey is needed, got data: it chooses the shard"),
