@@ -179,6 +179,14 @@ class HistoryClient:
         return self._history.files(Source(partition.topic, topic_id, partition.partition))
 
     def _archived_at(self, partition: TopicPartition, time_ms: int) -> int | None:
+        for _ in range(_VANISHED):
+            try:
+                return self._looked_up(partition, time_ms)
+            except OSError:  # replaced by a larger one, and deleted since
+                self._history.refresh()
+        return self._looked_up(partition, time_ms)
+
+    def _looked_up(self, partition: TopicPartition, time_ms: int) -> int | None:
         wanted = pa.scalar(time_ms * 1000, pa.timestamp("us", tz="UTC"))
         for file in self.archived(partition):
             if file.latest_ms is not None and file.latest_ms < time_ms:

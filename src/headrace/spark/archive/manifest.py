@@ -149,7 +149,7 @@ class SparkTasks:
             raise HeadraceError(f"batch {plan.batch} failed: {essence(str(error))}") from error
         except (Py4JError, OSError) as error:
             raise FinalError(
-                f"batch {plan.batch}: Spark has ended ({error}). Start the archive again: it goes on where its table ends"
+                f"batch {plan.batch}: Spark has ended ({error}). Start the archive again: it goes on from its table"
             ) from error
         return [WrittenFile.from_json(row[_COLUMN]) for row in rows]
 

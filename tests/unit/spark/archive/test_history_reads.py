@@ -245,6 +245,16 @@ def test_a_time_is_looked_up_in_one_file(
     assert len(opened) == 1
 
 
+def test_a_time_is_found_although_its_file_was_replaced_and_deleted(delta_world: World) -> None:
+    client = HistoryClient(delta_world.cluster, history(delta_world))
+    table = open_table("delta", delta_world.root)
+    old = table.snapshot().files
+    list(compact(table, 1 << 20))
+    for file in old:
+        (delta_world.root / file.path).unlink()
+    assert client.offsets_at({FLIGHTS: 1_700_000_000_007}) == {FLIGHTS: 7}
+
+
 def test_archives_that_cannot_be_history_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no archive of format delta"):
         History(HistoryOptions(str(tmp_path / "none")))
