@@ -48,7 +48,7 @@ POLL_MS: Final = 1_000
 CLOSE_TIMEOUT_S: Final = 10.0
 COMMIT_AGAIN_S: Final = 0.2
 """The pause before a transaction is made again while a partition waits to go."""
-AT_REST_S: Final = 0.02
+AT_REST_S: Final = 0.005
 """How long it is waited for other partitions to be at rest, too, so that many are committed at once."""
 NOT_OURS: Final = frozenset(
     {
