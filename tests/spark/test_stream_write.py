@@ -116,11 +116,16 @@ def faulty(spark: Any) -> str:
     return FaultySink.name()
 
 
+def two_tasks(read: Reader, source: str) -> Any:
+    """The rows of a topic of two partitions, however few there are, by two tasks."""
+    return read.stream(source, startingOffsets="earliest", minPartitions=2).select("key", "value")
+
+
 def test_a_stream_goes_on_where_it_stopped_and_its_empty_batch_counts(
     topics: Topics, client: BlockingClient, read: Reader, tmp_path: Path
 ) -> None:
     source, result = topics.create(partitions=2), topics.create(partitions=2)
-    stream = read.stream(source, startingOffsets="earliest").select("key", "value")
+    stream = two_tasks(read, source)
     run(stream, read.bootstrap, tmp_path, topic=result)  # there is nothing yet
     for first in (0, 10):
         for partition in range(2):
@@ -147,7 +152,7 @@ def test_a_task_that_dies_and_is_repeated_writes_its_rows_once(
     source, result = topics.create(partitions=2), topics.create(partitions=2)
     for partition in range(2):
         produce_values(client, source, partition, range(50 * partition, 50 * partition + 50))
-    stream = read.stream(source, startingOffsets="earliest").select("key", "value")
+    stream = two_tasks(read, source)
 
     run(
         stream,
@@ -166,7 +171,7 @@ def test_a_commit_that_fails_in_the_middle_is_completed_by_the_next_start(
     topics: Topics, client: BlockingClient, read: Reader, tmp_path: Path, faulty: str
 ) -> None:
     source, result = topics.create(partitions=2), topics.create(partitions=2)
-    stream = read.stream(source, startingOffsets="earliest").select("key", "value")
+    stream = two_tasks(read, source)
     for first in (0, 100):
         for partition in range(2):
             produce_values(
