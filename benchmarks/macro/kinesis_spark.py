@@ -216,7 +216,8 @@ def main() -> int:
     parser.add_argument("--page", action="store_true", help="write the page's tables too")
     arguments = parser.parse_args()
     arguments.rounds = 1 if arguments.quick else arguments.rounds
-    run = Run.begin(arguments.rounds, spark=version("pyspark"))
+    scale = "quick" if arguments.quick else "full"
+    run = Run.begin(arguments.rounds, spark=version("pyspark"), scale=scale)
     name = "kinesis-spark-quick" if arguments.quick else "kinesis-spark"
     run.end(name, measure(arguments), SHOWN, arguments.output, PAGE if arguments.page else None)
     return 0
@@ -225,7 +226,8 @@ def main() -> int:
 def _where(facts: Mapping[str, Any]) -> list[str]:
     return [
         f"Headrace {facts['commit']}, Spark {facts['spark']}, {facts['date']}; {machine_text(facts)}.",
-        f"Load average before: {load_text(facts)}. {facts['rounds']} round(s) in {facts['minutes']} minutes.",
+        f"{facts['scale'].capitalize()} loads, {facts['rounds']} round(s) in {facts['minutes']} minutes; load average "
+        f"before: {load_text(facts)}.",
     ]
 
 
