@@ -224,10 +224,10 @@ def main() -> int:
 
 
 def _where(facts: Mapping[str, Any]) -> list[str]:
+    how = f"{facts['scale'].capitalize()} loads, {facts['rounds']} round(s) in {facts['minutes']} minutes"
     return [
         f"Headrace {facts['commit']}, Spark {facts['spark']}, {facts['date']}; {machine_text(facts)}.",
-        f"{facts['scale'].capitalize()} loads, {facts['rounds']} round(s) in {facts['minutes']} minutes; load average "
-        f"before: {load_text(facts)}.",
+        f"{how}; load average before: {load_text(facts)}.",
     ]
 
 
