@@ -70,7 +70,8 @@ class Decider:
             is_read = held is not None and held.phase is Phase.READING
             if not is_read and view.is_readable(seen):
                 return False
-        return view.is_complete() and not view.wants_list()
+        is_known = view.is_complete() and view.rows.keys() >= view.listed.keys()
+        return is_known and not view.wants_list()
 
     def shun(self, key: LeaseKey, now_ms: int) -> None:
         """Leave a lease to others for as long as they need to take it."""

@@ -380,6 +380,13 @@ def test_a_member_that_has_all_shards_scans_no_more_than_it_lists() -> None:
     assert len(of(wanted, ListShards)) == 10
 
 
+def test_a_member_whose_leases_others_have_created_meanwhile_looks_for_them() -> None:
+    bench = Bench(shards=["a", "b"])
+    for create in of(bench.done, Create):
+        bench.reply(create, NO)
+    assert Scan(STREAM) in bench.wait(1)
+
+
 def test_a_member_that_has_lost_a_shard_scans_as_before() -> None:
     bench, lease = holder()
     bench.reply(Scan(STREAM), [lease])
