@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from unittest.mock import patch
+
 import pytest
 
+from tests.simulation.leases.knobs import draw
 from tests.simulation.leases.mutants import MUTANTS, broken
 from tests.simulation.leases.story import Story, tell
 
@@ -14,7 +18,7 @@ TRIED = 12
 FIRST = {
     "the deadline is looked at before each record": 33,
     "the deadline counts from before the request": 529,
-    "a request without an answer proves nothing": 62,
+    "a request without an answer proves nothing": 119,
     "a lease is taken only if its beat is as it was seen": 105,
     "a lease is free when it did not change for long enough by one's own clock": 11,
     "both parents are finished before a child is read": 19,
@@ -33,6 +37,29 @@ def test_one_seed_tells_one_story_of_leases() -> None:
     for story in stories:
         story.run()
     assert stories[0].lines == stories[1].lines
+
+
+def test_members_that_begin_together_have_their_shares_within_a_few_scans() -> None:
+    """They create the leases together, so that one of them may have seen none: it once took that for all."""
+    faults = dict.fromkeys(("late", "lost_requests", "lost_replies", "twice", "stalls"), 0.0)
+    knobs = replace(
+        draw(0),
+        is_clean=True,
+        has_rates=False,
+        drift=0.0,
+        streams=1,
+        shards=4,
+        has_bounds=False,
+        busy_ms=10**9,
+        **faults,
+    )
+    for seed in (1, 7, 8, 10, 12, 30):
+        with patch("tests.simulation.leases.story.draw", lambda _: knobs):
+            told = Story(seed)
+        for wait_ms in (seed, 3 * knobs.settings.scan_ms):
+            told._join()
+            told._run_until(told.now_ms + wait_ms)
+        assert [len(list(member.core.held)) for member in told.processes] == [2, 2], seed
 
 
 @pytest.mark.parametrize("rule", MUTANTS)
