@@ -227,7 +227,7 @@ def test_columns_fill_the_batches_that_their_rows_do(
 
 def test_columns_that_are_not_whole_are_refused(kernels: Kernels) -> None:
     ends = struct.pack("<3i", 0, 2, 9)
-    for column in (
+    columns: list[Any] = [
         (0, None, None, b"ab"),
         (0, None, ends[:8], b"ab"),
         (1, None, ends, b"ab"),
@@ -236,7 +236,8 @@ def test_columns_that_are_not_whole_are_refused(kernels: Kernels) -> None:
         (2**62, None, ends, b"ab"),
         (0, None, ends),
         b"ab",
-    ):
+    ]
+    for column in columns:
         with pytest.raises((ValueError, TypeError)):
             kernels.RowColumns(2, 0, None, column, None, None)
     for number in ((0, None, None, b"1234567"), (1, None, None, b"12345678")):

@@ -41,7 +41,6 @@ def test_one_seed_tells_one_story_of_leases() -> None:
 
 def test_members_that_begin_together_have_their_shares_within_a_few_scans() -> None:
     """They create the leases together, so that one of them may have seen none: it once took that for all."""
-    faults = dict.fromkeys(("late", "lost_requests", "lost_replies", "twice", "stalls"), 0.0)
     knobs = replace(
         draw(0),
         is_clean=True,
@@ -51,7 +50,11 @@ def test_members_that_begin_together_have_their_shares_within_a_few_scans() -> N
         shards=4,
         has_bounds=False,
         busy_ms=10**9,
-        **faults,
+        late=0.0,
+        lost_requests=0.0,
+        lost_replies=0.0,
+        twice=0.0,
+        stalls=0.0,
     )
     for seed in (1, 7, 8, 10, 12, 30):
         with patch("tests.simulation.leases.story.draw", lambda _: knobs):

@@ -200,6 +200,6 @@ def test_the_bytes_of_a_batch_stay_as_they_are_while_they_are_looked_at() -> Non
         assert bytes(view).endswith(b"v\x00")
     assert writer.append(b"k", b"w" * 2000)
     assert writer.count == 2
-    view = writer.join()
+    joined = writer.join()
     del writer
-    assert bytes(view).endswith(b"w\x00"), "what is looked at is there as long"
+    assert bytes(joined).endswith(b"w\x00"), "what is looked at is there as long"

@@ -169,7 +169,7 @@ def test_a_checkpoint_waits_for_what_is_in_flight_and_is_written_when_nothing_is
     assert bench.core.advance(A, Checkpoint("1"), bench.now_ms, in_flight=True) == []
     bench.now_ms += 100
     assert bench.core.advance(A, Checkpoint("2"), bench.now_ms, in_flight=True) == []
-    (write,) = bench.core.advance(A, Checkpoint("3"), bench.now_ms)
+    (write,) = of(bench.core.advance(A, Checkpoint("3"), bench.now_ms), Renew)
     assert write.checkpoint == Checkpoint("3")
 
 
@@ -204,7 +204,7 @@ def test_checkpoints_cannot_be_as_rare_as_renewals_have_to_be() -> None:
 
 def test_every_write_of_a_holder_has_a_higher_number_than_those_before() -> None:
     bench, lease = holder()
-    (write,) = bench.core.advance(A, Checkpoint("9"), bench.now_ms)
+    (write,) = of(bench.core.advance(A, Checkpoint("9"), bench.now_ms), Renew)
     bench.core.advance(A, Checkpoint("10"), bench.now_ms)
     bench.reply(write, UNKNOWN)
     (again,) = of(bench.wait(1000), Renew)
