@@ -30,6 +30,8 @@ STEPS = 40
 PATIENCE_S = 10
 GRACE_S = 0.15
 """For an answer that was on its way when the group was looked at on another connection."""
+EMPTY_S = 2.0
+"""For a group without members to be empty."""
 OFFERS = ((("range", b"1"),), (("range", b"1"), ("sticky", b"2")), (("range", b"3"),))
 """A tie between two protocols is broken by chance, in Kafka by the order of a hash map: here is none."""
 
@@ -173,8 +175,13 @@ class Walk:
         return group
 
     def look(self, number: int) -> None:
-        group = self.described()
-        # Kafka shows what is committed to its log, so a group that is empty and new may not be there yet.
+        group, deadline = self.described(), time.monotonic() + EMPTY_S
+        # Kafka shows what is committed to its log. A group whose last member has gone is not empty before that is there,
+        # and one that is empty and new may not be there yet.
+        while group.group_state == "PreparingRebalance" and not group.members:
+            if time.monotonic() > deadline:
+                break
+            group = self.described()
         state = "Empty" if group.group_state == "Dead" else group.group_state
         self.peer.note(f"{number}: the group", (state, len(group.members)))
 
