@@ -3,10 +3,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q
-BY_FILE := --dist loadfile --no-loadscope-reorder
 export PYTHONDONTWRITEBYTECODE :=  # tests and the processes they start are compiled once, not by each of them
 
-.PHONY: help run test check types quick spark clients format conformance chaos chaos-spark crash delay simulate fuzz bench bench-spark bench-kinesis generate clean
+.PHONY: help run test check types quick format conformance chaos chaos-spark crash delay simulate fuzz bench bench-spark bench-kinesis generate clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -33,16 +32,10 @@ quick:
 
 test: check  ## everything that needs no special hardware (under twenty minutes)
 	$(PYTEST) -n 2 tests/fuzz
-# Spark computes where the clients wait: each fills what the other leaves of the cores. Whole files go to one worker,
-# in the order given here: servers and sessions are started once for a file or for a worker.
-	@$(MAKE) --no-print-directory -j 2 spark clients
+# The longest files come first, and each is one worker's; else a few of them would be left when the other workers are done.
+	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder tests/chaos tests/spark tests/crash tests/kinesis tests/mission \
+		tests/conformance tests/docs
 	HEADRACE_ACCEL=0 $(PYTEST) -n 2 tests/unit/records tests/unit/clients tests/property/test_records.py
-
-spark:
-	$(PYTEST) -n 2 $(BY_FILE) tests/chaos tests/spark tests/crash
-
-clients:
-	$(PYTEST) -n 3 $(BY_FILE) tests/kinesis tests/mission tests/conformance tests/docs
 
 conformance:  ## the client suites alone; TARGET is kafka, kafka-3.9, or headrace-secured (TLS, users, rights)
 	@$(PYTHON) tools/prepare.py test

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from headrace.protocol.messages.alter_user_scram_credentials import (
@@ -42,6 +44,18 @@ def delete(name: str, mechanism: int = 1) -> ScramCredentialDeletion:
 
 
 Change = ScramCredentialUpsertion | ScramCredentialDeletion
+SHOWN_S = 10.0
+
+
+def await_shown(peer: Peer, change: Change) -> None:
+    """Wait until a broker shows what its controller has accepted: Kafka's learns of it a moment later."""
+    is_put = isinstance(change, ScramCredentialUpsertion)
+    request = DescribeUserScramCredentialsRequest(users=[UserName(name=change.name)])
+    deadline = time.monotonic() + SHOWN_S
+    while time.monotonic() < deadline:
+        infos = peer.quiet(request).results[0].credential_infos
+        if is_put == any(info.mechanism == change.mechanism for info in infos):
+            return
 
 
 @scenarios
@@ -54,6 +68,10 @@ def users(peer: Peer) -> None:
         answer = peer.quiet(request)
         answer.results.sort(key=lambda result: result.user)
         peer.note_answer(label, answer)
+        accepted = {result.user for result in answer.results if not result.error_code}
+        for change in changes:
+            if change.name in accepted:
+                await_shown(peer, change)
 
     def describe(label: str, *names: str) -> None:
         wanted = [UserName(name=name) for name in names] or None
