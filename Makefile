@@ -30,7 +30,7 @@ quick:
 # One worker more than cores: there is always a test that waits.
 	$(PYTEST) -n 3 tests/unit tests/property
 
-test: check  ## everything that needs no special hardware (under twenty minutes)
+test: check  ## everything that needs no special hardware (about twenty minutes)
 	$(PYTEST) -n 2 tests/fuzz
 # The longest files come first, and each is one worker's; else a few of them would be left when the other workers are done.
 	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder tests/chaos tests/spark tests/crash tests/kinesis tests/mission \
