@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -146,9 +150,11 @@ def pipeline(
     """
 
     def declare(function: Transform) -> Pipeline:
-        code = function.__code__
+        if not callable(function):
+            raise ConfigError(f"a pipeline is a function of its sources' frames, not {function!r}")
+        file, line = _code_of(function)
         declared = Pipeline(
-            name or function.__name__,
+            name or _name_of(function),
             function,
             source,
             sink,
@@ -156,8 +162,8 @@ def pipeline(
             output_mode,
             checkpoint,
             settings,
-            code.co_filename,
-            code.co_firstlineno,
+            file,
+            line,
         )
         collected = _declared.get()
         if collected is not None:
@@ -256,8 +262,25 @@ def for_each_batch(function: BatchFunction, *, to: Topic | None = None) -> ForEa
 
 
 def _schema_text(schema: Any) -> str | None:
-    """Return a schema as text; a StructType says it by itself."""
-    return schema if schema is None or isinstance(schema, str) else str(schema.simpleString())
+    """Return a schema as text; that of a StructType is JSON, for DDL quotes no names."""
+    return schema if schema is None or isinstance(schema, str) else str(schema.json())
+
+
+def _code_of(function: Any) -> tuple[str, int]:
+    """Return the file and the line of a function, of what it wraps, or of the class of an object that is called."""
+    function = inspect.unwrap(function)
+    while isinstance(function, partial):
+        function = inspect.unwrap(function.func)
+    code = getattr(function, "__code__", None)
+    if code is None:
+        code = getattr(vars(type(function)).get("__call__"), "__code__", None)
+    return ("unknown file", 0) if code is None else (code.co_filename, code.co_firstlineno)
+
+
+def _name_of(function: Any) -> str:
+    while isinstance(function, partial):
+        function = function.func
+    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def _texts(values: Mapping[str, object]) -> Mapping[str, str]:

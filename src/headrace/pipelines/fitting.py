@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.pipelines.declaration import ForEachBatch, Table, Topic
+from headrace.pipelines.frames import spark_schema
 from headrace.pipelines.plan import Plan
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ def problems(spark: SparkSession, frame: DataFrame, plan: Plan) -> Iterator[str]
     else:
         yield from _without_partitions(sink, types)
     if sink.schema is not None:
-        yield from _unlike(dict(spark.createDataFrame([], sink.schema).dtypes), types)
+        wanted = spark.createDataFrame([], spark_schema(sink.schema)).dtypes
+        yield from _unlike(dict(wanted), types)
 
 
 def _unlike_records(topic: Topic, types: Mapping[str, str]) -> Iterator[str]:

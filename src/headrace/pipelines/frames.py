@@ -63,9 +63,16 @@ def read(spark: SparkSession, source: Source, plan: Plan) -> DataFrame:
     reader: Any = spark.readStream if source.stream else spark.read
     reader = reader.format(source.format).options(**source.options)
     if source.schema is not None:
-        reader = reader.schema(source.schema)
+        reader = reader.schema(spark_schema(source.schema))
     frame: DataFrame = reader.load(source.path)
     return frame
+
+
+def spark_schema(text: str) -> Any:
+    """Return what Spark takes as a schema: DDL as it is, and the StructType that JSON is of."""
+    from pyspark.sql.types import StructType  # noqa: PLC0415 - an extra, and slow to import
+
+    return StructType.fromJson(json.loads(text)) if text.lstrip().startswith("{") else text
 
 
 def _read_topic(spark: SparkSession, topic: Topic, plan: Plan) -> DataFrame:

@@ -7,11 +7,13 @@ from typing import Final
 
 from headrace.pipelines.declaration import Topic
 from headrace.pipelines.plan import Connection
+from headrace.spark.options.reader import BOOTSTRAP
+from headrace.spark.options.selection import SELECTION_OPTIONS
 from headrace.spark.options.sink import SINK_OPTIONS
 from headrace.spark.options.source import SOURCE_OPTIONS
 
 DECODED: Final = frozenset({"json", "avro", "protobuf"})
-_SELECTIONS: Final = frozenset({"subscribe", "subscribepattern", "assign"})
+_SELECTIONS: Final = frozenset(map(str.lower, SELECTION_OPTIONS))
 _OF_READS: Final = frozenset(map(str.lower, SOURCE_OPTIONS))
 _OF_WRITES: Final = frozenset(map(str.lower, SINK_OPTIONS))
 
@@ -19,6 +21,16 @@ _OF_WRITES: Final = frozenset(map(str.lower, SINK_OPTIONS))
 def decodes(topic: Topic) -> bool:
     """Return whether the frame of a source has the columns of a schema."""
     return topic.format in DECODED and topic.schema is not None
+
+
+def selects(topic: Topic) -> bool:
+    """Return whether the options of a source say what is read, so that its name does not."""
+    return any(name.lower() in _SELECTIONS for name in topic.options)
+
+
+def is_elsewhere(topic: Topic) -> bool:
+    """Return whether the options of a topic name a cluster of their own."""
+    return any(name.lower() == BOOTSTRAP for name in topic.options)
 
 
 def source_options_of(topic: Topic, group: str, connection: Connection) -> dict[str, str]:
@@ -29,7 +41,7 @@ def source_options_of(topic: Topic, group: str, connection: Connection) -> dict[
         "group": group,
         "kafka.isolation.level": "read_committed",  # what other pipelines write is transactions
     }
-    if not any(name.lower() in _SELECTIONS for name in given):
+    if not selects(topic):
         options["subscribe"] = topic.name
     if decodes(topic):
         assert topic.schema is not None

@@ -9,8 +9,8 @@ from typing import Any, Final
 from headrace.clients.blocking import BlockingClient, NewTopic
 from headrace.errors import ApiError, ErrorCode, HeadraceError
 from headrace.pipelines.declaration import Topic
+from headrace.pipelines.options import is_elsewhere, selects
 from headrace.pipelines.plan import Connection, Plan, PlanError, Problem
-from headrace.spark.options.reader import BOOTSTRAP
 
 DLQ: Final = "dlq:"
 _ABSENT: Final = frozenset(
@@ -77,7 +77,7 @@ def _missing(name: str) -> str:
 
 def _topics(plan: Plan) -> Iterator[Topic]:
     for end in (*plan.sources.values(), plan.sink_topic):
-        if isinstance(end, Topic) and BOOTSTRAP not in end.options:
+        if isinstance(end, Topic) and not is_elsewhere(end):
             yield end
 
 
@@ -85,7 +85,7 @@ def _names(plan: Plan) -> list[str]:
     """Return the topics that have to be there; those of a pattern or an assignment are left to the source."""
     names: dict[str, None] = dict.fromkeys(_dead_letters(plan))
     for topic in _topics(plan):
-        if not {"subscribePattern", "assign", "subscribe"} & set(topic.options):
+        if not selects(topic):
             names |= dict.fromkeys(each.strip() for each in topic.name.split(","))
     return list(names)
 

@@ -34,7 +34,6 @@ SAMPLE_BYTES: Final = 64 << 10
 UNKNOWN_BYTES: Final = 1024
 """Taken for an offset where no partition had anything to measure."""
 _ABSENT: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
-_NOTHING: Final = FetchedPartition()
 _NOT_READY: Final = frozenset({ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE})
 
 
@@ -187,7 +186,7 @@ class ClusterClient:
     ) -> Mapping[TopicPartition, FetchedPartition]:
         """See `SourceClient`."""
         most = self._config.max_partition_fetch_bytes
-        fetched = self._client.fetch(
+        return self._client.fetch(
             {
                 each: replace(position, max_bytes=min(position.max_bytes, most))
                 for each, position in positions.items()
@@ -197,8 +196,6 @@ class ClusterClient:
             max_bytes=self._config.fetch_max_bytes,
             isolation_level=self._isolation,
         )
-        # A broker that slows its clients down may answer nothing at all.
-        return {each: fetched.get(each, _NOTHING) for each in positions}
 
     def close(self) -> None:
         """Close the connections."""

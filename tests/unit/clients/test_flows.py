@@ -15,7 +15,7 @@ from headrace.clients.flows.cluster import (
     TopicSettings,
 )
 from headrace.clients.flows.effects import Backoff, ClientState
-from headrace.clients.flows.fetch import FetchLimits, FetchPosition, fetch
+from headrace.clients.flows.fetch import FetchedPartition, FetchLimits, FetchPosition, fetch
 from headrace.clients.flows.list_offsets import EARLIEST, LATEST, list_offsets
 from headrace.clients.flows.produce import init_producer_id, produce
 from headrace.clients.flows.topic_settings import topic_settings
@@ -246,6 +246,17 @@ def test_fetch_tells_errors_by_partition_and_raises_none() -> None:
     assert set(fetched) == set(positions), "what was not asked for is left out"
     assert state.stale_topics == {"t"}
     assert driver.sleeps == []
+
+
+def test_a_fetch_answer_without_partitions_means_that_nothing_was_read() -> None:
+    """A broker that throttles the client (KIP-219) answers a Fetch without any topic."""
+    state = known_state({"t": {0: 1, 1: 1}})
+    driver = ScriptedDriver(lambda call: FetchResponse(throttle_time_ms=500, responses=[]))
+    positions = {T0: FetchPosition(0), T1: FetchPosition(7)}
+
+    fetched = driver.run(fetch(state, positions, FetchLimits()))
+
+    assert fetched == {T0: FetchedPartition(), T1: FetchedPartition()}
 
 
 def produced(code: int, offset: int = -1, name: str = "t", message: str | None = None):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.types import IntegerType, StringType, StructType
 
 from headrace.errors import ConfigError
 from headrace.pipelines import for_each_batch, pipeline, table, topic
@@ -19,6 +21,7 @@ from headrace.pipelines.options import (
     source_options_of,
 )
 from headrace.pipelines.plan import Connection, Plan, PlanError
+from headrace.spark.decode.ddl import struct_type
 
 CONNECTION = Connection("127.0.0.1:1", {"request_timeout_ms": "5000"})
 ORDERS = topic("orders", schema="id BIGINT")
@@ -43,6 +46,39 @@ def wrong(tmp_path: Path, *pipelines: Pipeline) -> list[str]:
 
 def test_a_pipeline_is_the_function_that_it_was() -> None:
     assert declared(lambda orders: [orders, "and more"])("rows") == ["rows", "and more"]
+
+
+def test_functions_of_every_kind_have_a_place_and_a_name() -> None:
+    class Doubled:
+        def __call__(self, orders: Any) -> Any:
+            return orders
+
+    def both(factor: int, orders: Any) -> Any:
+        return orders
+
+    @functools.wraps(both)
+    def wrapped(orders: Any) -> Any:
+        return both(1, orders)
+
+    kinds: dict[str, Any] = {
+        "Doubled": Doubled(),
+        "both": functools.partial(both, 2),
+        "wrapped": wrapped,
+    }
+    found = {name: pipeline(source=ORDERS, sink=RESULT)(kind) for name, kind in kinds.items()}
+
+    assert [each.name for each in found.values()] == ["Doubled", "both", "both"]
+    assert {each.file for each in found.values()} == {__file__}
+    assert found["Doubled"]("rows") == "rows"
+    with pytest.raises(ConfigError, match="a pipeline is a function of its sources' frames, not 7"):
+        pipeline(source=ORDERS, sink=RESULT)(7)  # type: ignore[arg-type]  # the slip that is tested
+
+
+def test_the_schema_of_a_struct_type_keeps_unusual_names() -> None:
+    kind = StructType().add("flight no", StringType()).add("a-b", IntegerType())
+    use = topic("odd", schema=kind)
+    assert use.schema is not None
+    assert [each.name for each in struct_type(use.schema)] == ["flight no", "a-b"]
 
 
 def test_a_plan_says_everything_for_programs(tmp_path: Path) -> None:

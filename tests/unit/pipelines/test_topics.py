@@ -65,6 +65,20 @@ def test_a_topic_that_one_pipeline_creates_is_there_for_others(
     ]
 
 
+@pytest.mark.parametrize("option", ["subscribePattern", "subscribepattern", "ASSIGN"])
+def test_a_source_whose_options_select_needs_no_topic_of_its_name(
+    headrace_bootstrap: str, tmp_path: Any, option: str
+) -> None:
+    connection = Connection(headrace_bootstrap)
+    value = '{"x": [0]}' if option == "ASSIGN" else "orders[.].*"
+    source = topic("of any name", schema="a INT", options={option: value})
+    sink = topic("made", create=1, key="a")
+
+    (found,) = check_topics([plan(tmp_path, connection, source, sink)], connection)
+
+    assert found.creates == ("made",)
+
+
 def test_nobody_there(tmp_path: Any) -> None:
     connection = Connection("127.0.0.1:1")
     use = topic("t", format="text")

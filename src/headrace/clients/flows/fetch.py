@@ -142,7 +142,9 @@ def fetch(
     yield from metadata.ensure(state, {topic for topic, _ in positions})
     nodes = by_leader(state, positions)
     leaderless = nodes.pop(NO_LEADER, {})
-    fetched = dict.fromkeys(leaderless, FetchedPartition(error=ErrorCode.LEADER_NOT_AVAILABLE))
+    # A broker that throttles its clients may answer without naming any partition: nothing was read of them.
+    fetched = dict.fromkeys(positions, FetchedPartition())
+    fetched |= dict.fromkeys(leaderless, FetchedPartition(error=ErrorCode.LEADER_NOT_AVAILABLE))
     state.stale_topics.update(topic for topic, _ in leaderless)
     outcomes = yield tuple(
         Call(request=fetch_request(part, limits), node=node) for node, part in nodes.items()

@@ -437,10 +437,19 @@ class StreamCore:
                 continue
             inside = [one for one in parcel.records if shards.takes(result.shard, one.hash_key)]
             outcomes += self._delivered(parcel, inside, result)
-            parcel.lane.give_back(record for record in parcel.records if not record.done)
+            strays = [record for record in parcel.records if not record.done]
+            self._time_again(strays)
+            parcel.lane.give_back(strays)
             self._continue(parcel.lane, self._wait)
         self.wants_map = bool(self._misplaced)
         return outcomes
+
+    def _time_again(self, records: Sequence[Outgoing]) -> None:
+        """Have `expire` look at records again: it drops those that are under way when their time ends."""
+        for record in reversed(records):
+            if record not in self._ages:  # then it is older than all that are
+                self._ages[record] = None
+                self._ages.move_to_end(record, last=False)
 
     def _adopt_map(self) -> None:
         """Go on by a new map as soon as nothing is under way: until then lanes of old and new shards would mix."""

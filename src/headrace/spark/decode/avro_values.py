@@ -119,6 +119,8 @@ class _Types:
             for each in schema["fields"]
         ]
         self._open.pop()
+        if not fields and self._open:
+            raise ConfigError(f"option schema: {name} has no fields, and a column needs one")
         return Struct(fields)
 
     def _choice(self, schema: Sequence[Any]) -> Column:
@@ -141,12 +143,11 @@ def _shown(schema: Any) -> str:
 def _leaf(schema: Mapping[str, Any]) -> Column:
     match schema["type"], schema.get("logicalType"):
         case "bytes" | "fixed", "decimal":
-            precision, scale = schema["precision"], schema.get("scale", 0)
-            if precision > MAX_PRECISION:
-                raise ConfigError(
-                    f"option schema has a decimal of {precision} digits: Spark has {MAX_PRECISION} at most"
-                )
-            return Leaf(pa.decimal128(precision, scale))
+            return Leaf(_decimal(schema.get("precision"), schema.get("scale", 0)))
+        case "fixed", _ if schema["size"] < 1:
+            raise ConfigError(
+                f"option schema has a fixed of {schema['size']} bytes, {schema['name']}: leave it out, it holds nothing"
+            )
         case "int", "date":
             return Leaf(pa.date32())
         case "long", "timestamp-millis" | "timestamp-micros" | "timestamp-nanos" as unit:
@@ -159,6 +160,19 @@ def _leaf(schema: Mapping[str, Any]) -> Column:
             return Leaf(_PLAIN[kind])
         case kind, _:
             raise ConfigError(f"option schema has a field of type {kind}, which no column can have")
+
+
+def _decimal(precision: Any, scale: Any) -> Any:
+    if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision != 0:
+        raise ConfigError(
+            f"option schema has a decimal with precision {precision} and scale {scale}: it needs a precision from 1 "
+            "on, and a scale that is not more"
+        )
+    if precision > MAX_PRECISION:
+        raise ConfigError(
+            f"option schema has a decimal of {precision} digits: Spark has {MAX_PRECISION} at most"
+        )
+    return pa.decimal128(precision, scale)
 
 
 def _times(kind: Any, logical: str) -> Column:

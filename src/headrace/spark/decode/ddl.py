@@ -78,7 +78,8 @@ def spark_type(kind: Any, *, quoted: bool) -> str:
 
     Args:
         kind: The type.
-        quoted: Whether names are quoted, as DDL needs it where they are unusual; `simpleString` has them bare.
+        quoted: Whether the text is DDL that a session parses: names are quoted, and a timestamp is of the one type
+            whatever `spark.sql.timestampType` says. Otherwise it is the text of `simpleString`.
     """
     if pa.types.is_struct(kind):
         fields = (
@@ -93,7 +94,7 @@ def spark_type(kind: Any, *, quoted: bool) -> str:
         return f"array<{spark_type(kind.value_type, quoted=quoted)}>"
     if pa.types.is_decimal(kind):
         return f"decimal({kind.precision},{kind.scale})"
-    return _TEXTS[kind]
+    return "timestamp_ltz" if quoted and kind == TIMESTAMP else _TEXTS[kind]
 
 
 def quote(name: str) -> str:

@@ -81,6 +81,10 @@ def _of(kind: Any) -> tuple[Any, Column]:
 
 
 def _struct(kind: Any) -> tuple[Any, Column]:
+    if not kind.num_fields:
+        raise ConfigError(
+            "option schema has a struct without fields: leave it out, it holds nothing"
+        )
     fields, parts, names = [], [], {}
     for number, field in enumerate(kind):
         annotation, column = _of(field.type)

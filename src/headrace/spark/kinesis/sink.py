@@ -23,6 +23,7 @@ from headrace.kinesis.producing.settings import MAX_RECORD_BYTES, ProducerSettin
 from headrace.kinesis.reading.shards import StreamShards
 from headrace.spark.kinesis.access import access
 from headrace.spark.kinesis.options import AWS_OPTIONS, KinesisOptionReader
+from headrace.spark.sink.columns import columns_of
 
 WRITE_OPTIONS: Final = (*AWS_OPTIONS, "aggregate", "maxRecordBytes", "deliveryTimeout")
 AGGREGATE_BYTES: Final = 51_200
@@ -127,7 +128,7 @@ class RowWriter:
             KinesisError: The stream cannot be found.
         """
         self._options = write_options(given)
-        check_columns({each.name: each.dataType.simpleString() for each in schema}, self._options)
+        check_columns(columns_of(schema), self._options)
         if self._options.stream is not None:
             _check_stream(self._options.aws, self._options.stream)
 

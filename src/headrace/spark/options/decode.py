@@ -52,10 +52,6 @@ def decode_options(reader: OptionReader, column: str = "value") -> DecodeOptions
             f"option format {given} decodes the column {column}, which option columns leaves out"
         )
     on_error, dlq_topic = _on_error(reader.text("onError") or "fail")
-    if dlq_topic is not None and dlq_topic in (reader.names("subscribe") or ()):
-        raise ConfigError(
-            f"option onError sends what does not decode to {dlq_topic}, which is read itself: name another topic"
-        )
     framing = _framing(reader.text("framing") or "plain")
     wanted = DecodeOptions(given, schema, on_error, dlq_topic, framing)  # type: ignore[arg-type]  # one of _FORMATS
     return _checked(wanted)

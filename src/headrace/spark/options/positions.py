@@ -26,6 +26,9 @@ STARTING_OPTIONS: Final = (
 )
 ENDING_OPTIONS: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 
+_MAX_INT64: Final = 2**63 - 1
+"""The protocol has no larger offset or time."""
+
 Positions = Mapping[TopicPartition, int]
 
 
@@ -133,6 +136,8 @@ def _at_timestamp(
     if text is not None:
         if text not in {str(EARLIEST), str(LATEST)} and not (text.isascii() and text.isdigit()):
             raise ConfigError(f"option {option} must be milliseconds since 1970, not {text!r}")
+        if int(text) > _MAX_INT64:
+            raise ConfigError(f"option {option} must be at most {_MAX_INT64}, not {text}")
         return AtTimestamp(option, int(text), else_latest)
     option = f"{side}OffsetsByTimestamp"
     text = reader.text(option)
@@ -159,7 +164,11 @@ def _by_partition(example: str, text: str, *, minimum: int) -> Positions:
         raise ConfigError(f"{example}, not {text!r}")
     for topic, part in parsed.items():
         for number, value in part.items():
-            if not number.isdigit() or type(value) is not int or value < minimum:
+            is_place = type(value) is int and minimum <= value <= _MAX_INT64
+            if not (number.isascii() and number.isdigit()) or not is_place:
                 raise ConfigError(f"{example}; {topic} has {number!r}: {value!r}")
-            found[TopicPartition(topic, int(number))] = value
+            place = TopicPartition(topic, int(number))
+            if place in found:
+                raise ConfigError(f"{example}; {topic} names partition {int(number)} twice")
+            found[place] = value
     return found

@@ -29,6 +29,12 @@ class Selection:
             return None
         return self.topics or tuple(sorted({topic for topic, _ in self.partitions}))
 
+    def covers(self, topic: str) -> bool:
+        """Return whether a topic of that name is read, if there is one."""
+        if self.pattern is not None:
+            return re.fullmatch(self.pattern, topic) is not None
+        return topic in (self.names or ())
+
 
 def selection(reader: OptionReader) -> Selection:
     """Return what the one option of the three that is given selects.

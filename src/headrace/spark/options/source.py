@@ -158,7 +158,19 @@ def source_options(options: Mapping[str, str], *, streaming: bool | None) -> Sou
         checked.max_offsets_per_trigger,
     )
     _check_order("minPartitions", checked.min_partitions, "maxTasks", checked.max_tasks)
+    _check_letters(checked)
     return checked
+
+
+def _check_letters(options: SourceOptions) -> None:
+    """Refuse dead letters that the read itself covers: each would be read, fail again, and become another one."""
+    letters = None if options.decode is None else options.decode.dlq_topic
+    if letters is not None and options.selection.covers(letters):
+        pattern = options.selection.pattern
+        how = "" if pattern is None else f" (subscribePattern {pattern!r} matches its name)"
+        raise ConfigError(
+            f"option onError sends what does not decode to {letters}, which is read itself{how}: name another topic"
+        )
 
 
 def _client(reader: OptionReader, history: HistoryOptions | None) -> ClientOptions:

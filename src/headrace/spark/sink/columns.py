@@ -62,6 +62,20 @@ def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
         raise ConfigError("set the option topic, or give each row one in a column topic")
 
 
+def columns_of(schema: Iterable[Any]) -> dict[str, str]:
+    """Return name and type of each column of a Spark schema.
+
+    Raises:
+        ConfigError: Two columns have one name. An Arrow batch then has no column of that name to look up.
+    """
+    found: dict[str, str] = {}
+    for each in schema:
+        if each.name in found:
+            raise ConfigError(f"there are two columns {each.name}: drop or rename one of them")
+        found[each.name] = each.dataType.simpleString()
+    return found
+
+
 def _unknown(name: str) -> str:
     known = ", ".join(COLUMNS)
     if name in _READ_ONLY:
@@ -171,13 +185,10 @@ def _milliseconds(batch: pa.RecordBatch, now_ms: int) -> Iterable[int]:
     column = _there(batch, "timestamp")
     if column is None:
         return repeat(now_ms)
-    from pyarrow import compute  # noqa: PLC0415 - takes longer than a batch of thousands of rows
-
-    # Whole milliseconds downwards, as Spark's own connector has them.
-    floored = compute.floor_temporal(column, unit="millisecond")
-    milliseconds = floored.cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
-    values: list[int] = compute.fill_null(milliseconds, now_ms).to_pylist()
-    return values
+    # Whole milliseconds, rounded down, as Spark's own connector writes them. The column has the session's time zone, and
+    # the number below it has none: so no hour of a zone is special.
+    microseconds = column.view(pa.int64()).to_pylist()
+    return [now_ms if each is None else each // 1000 for each in microseconds]
 
 
 def _headers(batch: pa.RecordBatch) -> Iterable[Headers]:

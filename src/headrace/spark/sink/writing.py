@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from headrace.errors import HeadraceError
 from headrace.spark.options.sink import Once, SinkOptions
 from headrace.spark.sink.cluster import check_cluster, open_cluster
-from headrace.spark.sink.columns import check_columns, content_size, rows_by_topic
+from headrace.spark.sink.columns import check_columns, columns_of, content_size, rows_by_topic
 from headrace.spark.sink.exactly_once import (
     PartitionWrite,
     RowBatch,
@@ -48,7 +48,7 @@ class RowWriter:
             ConfigError: They cannot be written.
         """
         freeze_imports()
-        check_columns({each.name: each.dataType.simpleString() for each in schema}, options)
+        check_columns(columns_of(schema), options)
         check_cluster(options)
         self._options = options
         self._streaming = streaming

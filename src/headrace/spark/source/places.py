@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Sequence
 
 from headrace.errors import ConfigError
@@ -28,12 +27,11 @@ def select(selection: Selection, topology: Topology) -> list[TopicPartition]:
         for name in sorted(topology)
         for number in topology[name].partitions
     ]
-    if selection.pattern is not None:
-        return [each for each in existing if re.fullmatch(selection.pattern, each.topic)]
-    if selection.topics:
-        return [each for each in existing if each.topic in selection.topics]
-    assigned = set(selection.partitions)
-    return [each for each in existing if each in assigned]
+    if selection.partitions:
+        assigned = set(selection.partitions)
+        return [each for each in existing if each in assigned]
+    covered = {name for name in topology if selection.covers(name)}
+    return [each for each in existing if each.topic in covered]
 
 
 def check_exists(

@@ -149,6 +149,10 @@ def test_a_prefix_with_a_schemas_id_is_taken_away(framing: str, wrong: list[byte
     assert list(errors) == [1, 2]
 
 
+def field(kind: Any) -> str:
+    return json.dumps({"type": "record", "name": "r", "fields": [{"name": "a", "type": kind}]})
+
+
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
@@ -167,6 +171,21 @@ def test_a_prefix_with_a_schemas_id_is_taken_away(framing: str, wrong: list[byte
         (
             '{"type": "record", "name": "r", "fields": [{"name": "a", "type": "s"}]}',
             "no Avro schema",
+        ),
+        (field({"type": "record", "name": "e", "fields": []}), "e has no fields"),
+        # A value of a few bytes could hold millions of elements that take no byte.
+        (
+            field({"type": "array", "items": {"type": "record", "name": "e", "fields": []}}),
+            "e has no fields",
+        ),
+        (
+            field({"type": "array", "items": {"type": "fixed", "name": "z", "size": 0}}),
+            "a fixed of 0 bytes, z",
+        ),
+        (field({"type": "bytes", "logicalType": "decimal"}), "a decimal with precision None"),
+        (
+            field({"type": "bytes", "logicalType": "decimal", "precision": 0}),
+            "a decimal with precision 0",
         ),
     ],
 )

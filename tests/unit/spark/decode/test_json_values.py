@@ -152,7 +152,15 @@ def test_an_error_names_the_field() -> None:
 
 
 @pytest.mark.parametrize(
-    "schema", ["a map<binary,int>", "a map<array<int>,int>", "a map<double,int>", '`"` int']
+    "schema",
+    [
+        "a map<binary,int>",
+        "a map<array<int>,int>",
+        "a map<double,int>",
+        '`"` int',
+        "a int, b struct<>",
+        "a array<struct<b: struct<>>>",
+    ],
 )
 def test_schemas_that_json_cannot_have_are_refused(schema: str) -> None:
     with pytest.raises(ConfigError, match="option schema"):

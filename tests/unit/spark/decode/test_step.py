@@ -108,6 +108,15 @@ def test_the_read_takes_what_errors_need_and_no_more() -> None:
     assert list(decoded([batch(plain)], plain, arrow_schema(plain))) == [batch(plain)]
 
 
+def test_a_timestamp_is_of_the_same_type_in_every_session() -> None:
+    """With `spark.sql.timestampType=TIMESTAMP_NTZ` a session reads the word `timestamp` as the other type."""
+    wanted = options(schema="a timestamp, b timestamp_ntz", columns="value,timestamp")
+    assert spark_schema(wanted) == (
+        "value struct<`a`:timestamp_ltz,`b`:timestamp_ntz>, timestamp timestamp_ltz"
+    )
+    assert columns(wanted)[1] == ("timestamp", "timestamp")
+
+
 def test_the_schema_is_told_to_spark_as_it_reads_it() -> None:
     wanted = options(schema="`a b` int, c struct<d:date>", columns="value,offset", onError="null")
     assert (
@@ -122,7 +131,7 @@ def test_the_schema_is_told_to_spark_as_it_reads_it() -> None:
     [
         ({"schema": "id integr"}, "the type 'integr'"),
         ({"columns": "key"}, "option columns leaves out"),
-        ({"onError": "dlq:t"}, "which is read itself"),
+        ({"onError": "dlq:t"}, "t, which is read itself: name another topic"),
         ({"framing": "avro"}, "option framing must be plain"),
         ({"framing": "confluent"}, "not for json"),
         ({"format": "avro"}, "no Avro schema"),
@@ -132,6 +141,25 @@ def test_the_schema_is_told_to_spark_as_it_reads_it() -> None:
 def test_wrong_options_are_refused_before_anything_runs(given: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         options(**given)
+
+
+@pytest.mark.parametrize(
+    ("selection", "said"),
+    [
+        ({"subscribe": "t, letters"}, "letters, which is read itself: name another topic"),
+        ({"subscribePattern": "t|let.*"}, "read itself .subscribePattern 't|let.*' matches"),
+        ({"assign": '{"t": [1], "letters": [0]}'}, "letters, which is read itself"),
+    ],
+)
+def test_letters_are_not_read_by_the_read_that_writes_them(
+    selection: dict[str, str], said: str
+) -> None:
+    """Each letter would be read, would not decode, and would become another letter, without end."""
+    given = {"kafka.bootstrap.servers": "h:1", "format": "json", "schema": "a int", **selection}
+    for streaming in (True, False, None):
+        source_options({**given, "onError": "dlq:others"}, streaming=streaming)
+        with pytest.raises(ConfigError, match=said.replace("|", "[|]")):
+            source_options({**given, "onError": "dlq:letters"}, streaming=streaming)
 
 
 def test_framing_needs_a_format() -> None:

@@ -8,12 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StringType, StructType
 
 from headrace.clients.producer.many import Row, Rows
 from headrace.errors import ConfigError, HeadraceError
 from headrace.spark.options.sink import sink_options
 from headrace.spark.sink import columns as columns_module
-from headrace.spark.sink.columns import check_columns, content_size, rows_by_topic
+from headrace.spark.sink.columns import check_columns, columns_of, content_size, rows_by_topic
 from tests.fixtures.accelerator import built_kernels
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -149,6 +150,32 @@ def test_rows_that_are_no_records(columns: dict[str, Any], message: str) -> None
 def test_columns_that_cannot_be_written(columns: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         check(columns, topic="t")
+
+
+def test_two_columns_of_one_name_are_refused() -> None:
+    """Arrow finds neither of them by its name: the records would have no value."""
+    schema = StructType().add("value", StringType()).add("key", StringType())
+    assert columns_of(schema) == {"value": "string", "key": "string"}
+    with pytest.raises(ConfigError, match="two columns value: drop or rename"):
+        columns_of(schema.add("value", StringType()))
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu"])
+def test_times_do_not_depend_on_the_zone_of_the_session(zone: str) -> None:
+    """The column has the session's zone. Every hour of it is written, those that a clock shows twice or never, too."""
+    first = int(dt.datetime(1800, 1, 1, tzinfo=dt.UTC).timestamp())
+    changes = [1792888200, 1793511000, 1774746000, 1772953200]  # in Berlin and New York, 2026
+    seconds = [first, -1, 0, *(at + 1800 * step for at in changes for step in range(-4, 5))]
+    micros = [each * 1_000_000 + extra for each in seconds for extra in (0, 1, 999_999)]
+    column = pa.array(micros, pa.int64()).cast(pa.timestamp("us", tz=zone))
+    headers = pa.array([[{"key": "h", "value": b""}]] * len(micros), HEADERS)
+    values = pa.array([b"v"] * len(micros))
+
+    for rows in (
+        batch(value=values, timestamp=column),
+        batch(value=values, timestamp=column, headers=headers),
+    ):
+        assert [row[3] for row in records(rows)["t"]] == [each // 1000 for each in micros]
 
 
 def test_a_topic_is_an_option_or_a_column() -> None:
