@@ -185,8 +185,8 @@ def _milliseconds(batch: pa.RecordBatch, now_ms: int) -> Iterable[int]:
     column = _there(batch, "timestamp")
     if column is None:
         return repeat(now_ms)
-    # Whole milliseconds, rounded down, as Spark's own connector writes them. The column has the session's time zone, and
-    # the number below it has none: so no hour of a zone is special.
+    # Whole milliseconds, rounded down, as Spark's own connector writes them. The column has the session's time zone;
+    # its numbers have none, so that no hour of a zone is special.
     microseconds = column.view(pa.int64()).to_pylist()
     return [now_ms if each is None else each // 1000 for each in microseconds]
 
