@@ -112,7 +112,8 @@ class Schedule:
         self._append = append
         self._journal = journal
         self._in_memory = in_memory
-        self._mark = Mark(target.log_end_offset)
+        self._mark = Mark(target.log_start_offset)
+        """The last mark. Without one, any batch of the target may be a release."""
         self._marked_at = log.log_end_offset
         """The offset of the last mark in the schedule."""
         self._reached = NOTHING
@@ -173,19 +174,22 @@ class Schedule:
         log = self.log
         self._keep()
         if log.log_end_offset == log.log_start_offset:
-            self._write_mark(self._mark, now_ms)
+            # 1. The mark is synced. 2. A power cut takes what the target has not synced. 3. Releases take the offsets
+            # of what is gone. A mark that speaks of these offsets would hide the releases from the next start.
+            self._write_mark(Mark(self._target_synced), now_ms)
             return
         found = self._last_mark()
         if found is not None:
             self._marked_at, self._mark = found
-        self._synced_mark = self._marked_at
+            if self._marked_at < log.high_watermark:
+                self._synced_mark = self._marked_at
         self._find_releases()
         self._loading = (log.log_start_offset, log.log_end_offset)
         self._reached = self._mark.cursor
         if now_ms < self._reached.due_ms:
             earlier = (*self._mark.earlier, (log.log_end_offset, self._reached))
             self._reached = NOTHING
-            self._write_mark(Mark(self.target.log_end_offset, NOTHING, earlier), now_ms)
+            self._write_mark(Mark(self._target_synced, NOTHING, earlier), now_ms)
             self._ready_offset = log.log_end_offset
 
     def _last_mark(self) -> tuple[int, Mark] | None:
