@@ -11,7 +11,7 @@ from headrace.core.log.cleaner import BACKOFF_MS, LogCleaner
 from headrace.core.log.config import LogConfig
 from headrace.core.log.log_manager import LogManager, PartitionSpec
 from headrace.core.log.partition_log import PartitionLog
-from headrace.core.log.replacement import SWAP_SUFFIX, Replacement
+from headrace.core.log.replacement import Replacement, swap_path
 from headrace.errors import StorageError
 from headrace.records.compression import Compression
 from headrace.types import FileRange, TopicPartition
@@ -334,7 +334,7 @@ def test_the_check_finds_a_missing_directory_sync(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(
         Replacement,
         "name",
-        lambda self, files: files.rename(self.first.path + SWAP_SUFFIX, self.first.path),
+        lambda self, files: files.rename(swap_path(self.first, self.owner), self.first.path),
     )
     failures = 0
     for number in range(1, 60):

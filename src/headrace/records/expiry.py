@@ -63,6 +63,15 @@ def check_expiry(batch: Buffer) -> Expiry:
     raise InvalidRecordsError(reason, wrong[:_MOST_REPORTED], reason)
 
 
+def expiry_at_append(batch: Buffer, *, validate: bool) -> Expiry:
+    """Return when the records of a batch expire that is appended. What the broker built itself is not refused.
+
+    Raises:
+        InvalidRecordError: As `check_expiry`, if the batch is to be validated.
+    """
+    return check_expiry(batch) if validate else expiry_of_batch(BatchHeader.parse(batch), batch)
+
+
 def _expiries(records: Sequence[Record]) -> list[int]:
     """Return when each record expires, -1 for one whose header makes no sense."""
     times: list[int] = []
@@ -74,7 +83,7 @@ def _expiries(records: Sequence[Record]) -> list[int]:
                 if content not in known:
                     known[content] = _ttl_ms(content)
                 ttl_ms = known[content]
-                expiry = timestamp + ttl_ms if ttl_ms >= 0 <= timestamp else -1
+                expiry = min(timestamp + ttl_ms, NEVER) if ttl_ms >= 0 <= timestamp else -1
         times.append(expiry)
     return times
 

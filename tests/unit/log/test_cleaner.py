@@ -71,7 +71,7 @@ class World:
 
 
 @pytest.mark.parametrize("kind", ["rename", "sync_directory"])
-def test_a_full_table_of_files_between_removal_and_name_ends_the_service(kind: str) -> None:
+def test_a_full_table_of_files_between_removal_and_name_puts_the_name_off(kind: str) -> None:
     world = World()
     task = world.step_until_ready()
     before = latest(world.log)
@@ -79,7 +79,34 @@ def test_a_full_table_of_files_between_removal_and_name_ends_the_service(kind: s
     world.files.fault = lambda operation, _path: errno.EMFILE if operation == kind else None
     task, error = world.step()
     assert error is not None
-    with pytest.raises(OSError, match="EMFILE"):  # at any other moment it would end the round only
+    world.cleaner.finish(task, error, NOW_MS)
+    assert world.cleaner.start() is None  # it does not try again at once
+    assert world.unnamed  # it holds the only copy
+    assert latest(world.log) == before
+    world.files.fault = None
+    at = world.cleaner.next_deadline_ms
+    assert at is not None
+    world.cleaner.tick(at)
+    while world.cleaner.due:
+        task, error = world.step()
+        assert error is None
+        world.cleaner.finish(task, None, at)
+    assert not world.unnamed
+    assert latest(world.log) == before
+    world.start()
+    assert latest(world.log) == before
+
+
+@pytest.mark.parametrize("kind", ["rename", "sync_directory"])
+def test_an_error_of_the_disk_between_removal_and_name_ends_the_service(kind: str) -> None:
+    world = World()
+    task = world.step_until_ready()
+    before = latest(world.log)
+    world.cleaner.finish(task, None, NOW_MS)
+    world.files.fault = lambda operation, _path: errno.EIO if operation == kind else None
+    task, error = world.step()
+    assert error is not None
+    with pytest.raises(OSError, match="EIO"):  # at any other moment it would end the round only
         world.cleaner.finish(task, error, NOW_MS)
     world.files.fault = None
     assert world.unnamed  # it holds the only copy
@@ -103,7 +130,7 @@ def test_a_full_table_of_files_before_the_removal_ends_the_round() -> None:
 def test_what_retention_overtakes_is_dropped_under_each_of_its_names() -> None:
     world = World()
     task = world.step_until_ready()
-    assert world.unnamed == [f"{0:020d}.log.swap"]
+    assert world.unnamed == [f"{0:020d}.log.{world.log.owner}.swap"]
     log = world.log
     log.advance_log_start_offset(log.segments.all[1].base_offset)
     world.manager.delete_below_start([log], NOW_MS)

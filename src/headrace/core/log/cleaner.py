@@ -23,7 +23,7 @@ from headrace.core.log.disk_errors import is_passing
 from headrace.core.log.expiry_cleaning import ExpiryCleaning, plan_expiry
 from headrace.core.log.log_manager import LogManager
 from headrace.core.log.partition_log import PartitionLog
-from headrace.core.log.replacement import CLEANED_SUFFIX, SWAP_SUFFIX
+from headrace.core.log.replacement import discard_replacements
 from headrace.core.log.rewriting import Rewriting
 from headrace.errors import StorageError
 from headrace.ports import FileSystem, Journal
@@ -66,6 +66,8 @@ class LogCleaner:
         self._uncleanable: set[PartitionLog] = set()
         self._round: Rewriting | None = None
         self._running = False
+        self._paused = False
+        """Whether the round waits for the next check before its next step."""
         self._next_check_ms: int | None = None
 
     def _read(self) -> dict[str, int]:
@@ -91,12 +93,12 @@ class LogCleaner:
     @property
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do next."""
-        return self._next_check_ms if self._round is None else None
+        return self._next_check_ms if self._round is None or self._paused else None
 
     @property
     def due(self) -> bool:
         """Whether `start` would return a round."""
-        return self._round is not None and not self._running
+        return self._round is not None and not self._running and not self._paused
 
     def tick(self, now_ms: int) -> None:
         """Begin a round if it is time to look for one, and one is needed.
@@ -106,7 +108,10 @@ class LogCleaner:
         """
         if self._next_check_ms is None:
             self._next_check_ms = now_ms
-        if self._round is not None or now_ms < self._next_check_ms:
+        if now_ms < self._next_check_ms:
+            return
+        self._paused = False
+        if self._round is not None:
             return
         logs = self._logs.logs.values()
         compacted = [log for log in logs if log.config.compacts]
@@ -167,10 +172,11 @@ class LogCleaner:
         log = task.log
         if self._logs.get(log.topic_partition) is not log or log.failure is not None:
             self._end(now_ms)  # deleted meanwhile; errors are only to be expected
+            self._discard(task)
             return
         if error is not None and task.half_done:
-            self._end(now_ms, self.backoff_ms)
-            raise error
+            self._not_named(task, error, now_ms)
+            return
         log.settle()
         if log.segments.start_offset > task.segments[0].base_offset:
             self._discard(task)  # retention has taken a segment from under the round
@@ -212,7 +218,7 @@ class LogCleaner:
             task.log.install(replacement)
 
     def _end(self, now_ms: int, pause_ms: int = 0) -> None:
-        self._round = None
+        self._round, self._paused = None, False
         self._next_check_ms = now_ms + pause_ms
 
     def _failed(self, task: Rewriting, error: Exception, now_ms: int) -> None:
@@ -228,11 +234,28 @@ class LogCleaner:
         self._discard(task)
         self._end(now_ms, self.backoff_ms)
 
+    def _not_named(self, task: Rewriting, error: Exception, now_ms: int) -> None:
+        """Keep a round whose last group is installed and has no name yet: what has failed is tried again."""
+        if not isinstance(error, OSError) or not is_passing(error):
+            self._end(now_ms, self.backoff_ms)
+            raise error
+        self._journal.warning(
+            "log_not_compacted", partition=str(task.log.topic_partition), reason=str(error)
+        )
+        self._paused, self._next_check_ms = True, now_ms + self.backoff_ms
+
     def _discard(self, task: Rewriting) -> None:
-        """Remove what an unfinished round has written; whatever stays, the next start removes."""
-        for name in self._files.list(task.log.directory):
-            if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)):
-                self._files.remove(f"{task.log.directory}/{name}")
+        """Remove what an unfinished round has written, wherever the log's directory was meanwhile."""
+        if self._logs.failure is None:
+            try:
+                discard_replacements(self._files, task.log.directory, task.log.owner)
+            except OSError as error:
+                # It takes space until the next start removes it, and does nothing else.
+                self._journal.warning(
+                    "compaction_left_files",
+                    partition=str(task.log.topic_partition),
+                    reason=str(error),
+                )
 
     def _give_up(self, log: PartitionLog, error: Exception) -> None:
         self._uncleanable.add(log)

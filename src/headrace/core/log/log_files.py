@@ -13,6 +13,7 @@ from typing import Final
 
 from headrace.core.log.aborted_index import encode_aborted
 from headrace.core.log.config import LogConfig
+from headrace.core.log.partition_metadata import owner_in
 from headrace.core.log.recovery import EPOCHS_FILE, LoadedLog
 from headrace.core.log.segment import Segment, write_cache
 from headrace.core.log.segments import Segments
@@ -44,6 +45,7 @@ class LogFiles:
         "cached_end_offset",
         "directory",
         "files",
+        "owner",
         "segments",
     )
 
@@ -67,6 +69,8 @@ class LogFiles:
         """
         self.files = files
         self._metadata = metadata
+        self.owner = owner_in(metadata)
+        """The id of the log's topic in hexadecimal, "" without `metadata`."""
         self._epochs = loaded.epochs
         self._producers = loaded.producers
         self._snapshots = loaded.snapshots

@@ -18,6 +18,7 @@ from headrace.core.log.control_batch import Marker, build_marker
 from headrace.core.log.leader_epochs import LeaderEpochCache
 from headrace.core.log.log_files import MAX_OFFSET_SPAN, LogFiles, repair_metadata
 from headrace.core.log.open_segments import OpenSegments
+from headrace.core.log.partition_metadata import owner_in
 from headrace.core.log.producer_state import SEQUENCE_MASK, BatchEntry, ProducerState
 from headrace.core.log.recovery import LoadedLog, LogLoader, RecoveryReport
 from headrace.core.log.replacement import Replacement, install
@@ -37,11 +38,10 @@ from headrace.ports import File, FileSystem, Journal
 from headrace.records.batch import (
     LOG_OVERHEAD,
     TRANSACTIONAL_FLAG,
-    BatchHeader,
     TimestampType,
     unpack_header,
 )
-from headrace.records.expiry import NO_RECORDS, Expiry, check_expiry, expiry_of_batch
+from headrace.records.expiry import NO_RECORDS, Expiry, expiry_at_append
 from headrace.types import NO_TIMESTAMP, Buffer, FileRange, TopicPartition
 
 _HEAD: Final = struct.Struct(">qii")
@@ -147,13 +147,13 @@ class PartitionLog:
 
         Args:
             files: The file system that has the directory.
-            directory: The partition's directory; if it exists, its name has been synced in the one above.
+            directory: The partition's; if it exists, its name has been synced in the one above.
             config: The topic's settings.
             topic_partition: Whose log it is.
             now_ms: The wall clock.
             clean: Whether the log was closed in order, so that its caches can be trusted.
             recovery_point: Offset below which everything is known to have been synced.
-            log_start_offset: The log start as it was last made durable; None if that is not known.
+            log_start_offset: The durable log start; None if that is not known.
             metadata: Content of `partition.metadata`, written with the first batch.
             journal: Told about repairs.
             sync: Called with what a recovery has to sync before the log may be used.
@@ -170,12 +170,12 @@ class PartitionLog:
             clean=clean,
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
+            owner=owner_in(metadata),
         ).load()
         if loaded.unsynced is not None:
             sync(loaded.unsynced)
             repair_metadata(files, directory, metadata)
-        if journal is not None:
-            loaded.tell(journal, topic_partition)
+        loaded.tell(journal, topic_partition)
         return cls(
             files,
             directory,
@@ -200,6 +200,11 @@ class PartitionLog:
     def directory(self) -> str:
         """The log's directory."""
         return self._log_files.directory
+
+    @property
+    def owner(self) -> str:
+        """The id of the log's topic in hexadecimal, "" if the log was opened without it."""
+        return self._log_files.owner
 
     @property
     def leader_epoch(self) -> int:
@@ -272,7 +277,7 @@ class PartitionLog:
         if config.message_timestamp_type == TimestampType.LOG_APPEND_TIME:
             records = with_log_append_time(records, now_ms)
             append_time_ms = max_timestamp = now_ms
-        expiry = _expiry(records, validate=validate) if config.expires else NO_RECORDS
+        expiry = expiry_at_append(records, validate=validate) if config.expires else NO_RECORDS
         offset = self._write(records, fields, max_timestamp, leader_epoch, now_ms)
         if config.expires:
             self._note_expiry(fields[1] + LOG_OVERHEAD, expiry)
@@ -591,10 +596,3 @@ class PartitionLog:
         """Drop the files because the log is being deleted; a sync that runs meanwhile may fail as it likes."""
         self._log_files.abandon()
         self._failure = OSError("the log was deleted")
-
-
-def _expiry(records: Buffer, *, validate: bool) -> Expiry:
-    """Return when the records of a batch expire. Of what the broker has accepted before, nothing is refused."""
-    if validate:
-        return check_expiry(records)
-    return expiry_of_batch(BatchHeader.parse(records), records)

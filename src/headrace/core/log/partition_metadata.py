@@ -12,6 +12,11 @@ def encode_topic_id(topic_id: bytes) -> bytes:
     return f"version: 0\ntopic_id: {text}\n".encode()
 
 
+def owner_in(content: bytes | None) -> str:
+    """Return the topic id of a file's content in hexadecimal, "" without one."""
+    return (decode_topic_id(content) or b"").hex()
+
+
 def decode_topic_id(content: bytes | None) -> bytes | None:
     """Return the topic id, None when the file is absent or damaged."""
     for line in (content or b"").splitlines():

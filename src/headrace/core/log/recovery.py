@@ -69,9 +69,9 @@ class LoadedLog:
     """What was checked, to be synced before anybody hears of it; None after a clean shutdown."""
     report: RecoveryReport = field(default_factory=RecoveryReport)
 
-    def tell(self, journal: Journal, topic_partition: TopicPartition) -> None:
+    def tell(self, journal: Journal | None, topic_partition: TopicPartition) -> None:
         """Write down what was cut off, if anything was."""
-        if self.report.reason:
+        if self.report.reason and journal is not None:
             journal.warning(
                 "torn_log_tail_cut_off",
                 partition=str(topic_partition),
@@ -95,8 +95,10 @@ class LogLoader:
         clean: bool,
         recovery_point: int,
         log_start_offset: int | None = None,
+        owner: str = "",
     ) -> None:
         self._files = files
+        self._owner = owner
         self._directory = directory
         self._config = config
         self._now_ms = now_ms
@@ -160,7 +162,7 @@ class LogLoader:
         indexes: list[int] = []
         caches = dict.fromkeys(("index", "txnindex", "ttlindex"), indexes)
         by_kind = {"log": bases, "snapshot": snapshots, **caches}
-        for name in finish_replacements(self._files, self._directory):
+        for name in finish_replacements(self._files, self._directory, self._owner):
             match = _NAMED.fullmatch(name)
             if match is not None:
                 by_kind[match[2]].append(int(match[1]))

@@ -3,11 +3,15 @@
 Neighbouring sealed segments with offsets B to E become one segment. Its last batch always ends at E, if only as a
 header, so the file itself says which segments it replaces.
 
-    1. `<B>.log.cleaned` is written and synced                                    in a thread
-    2. it is renamed to `<B>.log.swap`, durably: from here on it counts           in a thread
+    1. `<B>.log.<T>.cleaned` is written and synced                                in a thread
+    2. it is renamed to `<B>.log.<T>.swap`, durably: from here on it counts       in a thread
     3. the old segments and their indexes are removed (`install`)                 on the loop
     4. the removals are made durable                                              in a thread
-    5. `<B>.log.swap` is renamed to `<B>.log`, durably                            in a thread
+    5. `<B>.log.<T>.swap` is renamed to `<B>.log`, durably                        in a thread
+
+T is the id of the topic. While a step runs in its thread, the topic may be deleted, and another one created under its
+name: then the step writes into the directory of the other topic. What it leaves there has the wrong id: it never
+counts, and is removed. Step 5 does nothing there, as it finds no file with its id.
 
 Between 2 and 3 the log still consists of the old segments; a round that ends there removes the `.swap`. Between 3 and 5
 the new segment is open, and stays so until its file has its name (`Segments.settle`).
@@ -44,13 +48,13 @@ from headrace.records.batch import HEADER_SIZE, BatchHeader
 CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
 
+_REPLACEMENT_FILE: Final = re.compile(r"(\d{20})\.log(?:\.([0-9a-f]{32}))?\.(cleaned|swap)")
 _SEGMENT_FILE: Final = re.compile(r"(\d{20})\.(log|index|txnindex|ttlindex)")
-_SWAP_FILE: Final = re.compile(r"(\d{20})\.log\.swap")
 
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """A compacted segment as `<base>.log.swap`, durable, and the segments that it replaces."""
+    """A compacted segment in a file of its own, synced, and the segments that it replaces."""
 
     sources: Sequence[Segment]
     file: File
@@ -60,6 +64,8 @@ class Replacement:
     """Offsets of markers of which nothing is left: their transactions are no longer told to readers."""
     expiries: ExpiryIndex | None = None
     """When the records expire, where they do."""
+    owner: str = ""
+    """The id of the log's topic in hexadecimal, "" if the log does not know it."""
 
     @property
     def first(self) -> Segment:
@@ -68,16 +74,47 @@ class Replacement:
 
     def make_count(self, files: FileSystem) -> None:
         """Give the file its second name, step 2: a start after a crash will go on from here."""
-        files.rename(self.first.path + CLEANED_SUFFIX, self.first.path + SWAP_SUFFIX)
+        files.rename(cleaned_path(self.first, self.owner), swap_path(self.first, self.owner))
 
     def name(self, files: FileSystem) -> None:
         """Give the installed file its last name, steps 4 and 5.
 
         Raises:
-            OSError: It is half done; the log can be used again after a restart.
+            OSError: It does not have it yet. Unless the disk has failed, the call can be repeated.
         """
         files.sync_directory(self.first.directory)
-        files.rename(self.first.path + SWAP_SUFFIX, self.first.path)
+        files.rename(swap_path(self.first, self.owner), self.first.path)
+
+
+def cleaned_path(first: Segment, owner: str) -> str:
+    """Return the path of what is to replace a segment, while it is written."""
+    return _replacement_path(first.path, owner, CLEANED_SUFFIX)
+
+
+def swap_path(first: Segment, owner: str) -> str:
+    """Return the path of what replaces a segment, once it is complete."""
+    return _replacement_path(first.path, owner, SWAP_SUFFIX)
+
+
+def _replacement_path(path: str, owner: str, suffix: str) -> str:
+    return f"{path}.{owner}{suffix}" if owner else path + suffix
+
+
+def discard_replacements(files: FileSystem, directory: str, owner: str) -> None:
+    """Remove what a round of an owner has written and not installed.
+
+    Raises:
+        OSError: Something may still be there; the next start removes it.
+    """
+    found = [
+        name
+        for name in files.list(directory)
+        if (match := _REPLACEMENT_FILE.fullmatch(name)) and (match[2] or "") == owner
+    ]
+    for name in found:
+        files.remove(f"{directory}/{name}")
+    if found:
+        files.sync_directory(directory)
 
 
 def install(
@@ -106,8 +143,14 @@ def install(
     segments.replace(sources, segment)
 
 
-def finish_replacements(files: FileSystem, directory: str) -> list[str]:
+def finish_replacements(files: FileSystem, directory: str, owner: str = "") -> list[str]:
     """Finish or discard what a crash has cut short; return the names in the directory afterwards.
+
+    Args:
+        files: The file system of the log.
+        directory: The log's directory.
+        owner: The id of the log's topic in hexadecimal. What was written for another topic is removed. Files without
+            an id are the log's own: earlier versions wrote them.
 
     Raises:
         StorageError: A `.swap` file is damaged.
@@ -117,16 +160,20 @@ def finish_replacements(files: FileSystem, directory: str) -> list[str]:
         return names
     for name in names:
         path = f"{directory}/{name}"
-        if name.endswith(CLEANED_SUFFIX):
+        match = _REPLACEMENT_FILE.fullmatch(name)
+        if match is None:
+            continue
+        if match[3] == "swap" and match[2] in {None, owner}:
+            _finish(files, directory, int(match[1]), path, names)
+        else:
             files.remove(path)
-        elif match := _SWAP_FILE.fullmatch(name):
-            _finish(files, directory, int(match[1]), names)
     return files.list(directory)
 
 
-def _finish(files: FileSystem, directory: str, base_offset: int, names: Sequence[str]) -> None:
+def _finish(
+    files: FileSystem, directory: str, base_offset: int, swap: str, names: Sequence[str]
+) -> None:
     target = segment_path(directory, base_offset, LOG_SUFFIX)
-    swap = target + SWAP_SUFFIX
     end_offset = _end_offset(files.open(swap), swap)
     for name in reversed(names):
         match = _SEGMENT_FILE.fullmatch(name)

@@ -18,7 +18,7 @@ from typing import Final
 from headrace.core.log.expiry_index import ExpiryIndex
 from headrace.core.log.index import SparseIndex
 from headrace.core.log.partition_log import PartitionLog
-from headrace.core.log.replacement import CLEANED_SUFFIX, Replacement
+from headrace.core.log.replacement import Replacement, cleaned_path
 from headrace.core.log.segment import Segment
 from headrace.errors import CorruptRecordError
 from headrace.ports import File, FileSystem
@@ -95,14 +95,19 @@ class Rewriting:
         """A group that is ready to be installed before the next step."""
         self.learned: list[tuple[Segment, ExpiryIndex]] = []
         """When the records expire of segments that stay as they are."""
-        self.half_done = False
-        """Whether a group is installed whose file has yet to get its name: an error now is final for the directory."""
         self.finished = False
+        self._handed_over: Replacement | None = None
+        """The last group, until its file has its name."""
         self._files = files
         self._config = log.config
         self._kept_ends = log.producers.last_offsets
         self._kept_starts = {start for _, start in log.epochs.entries}
         self._steps = self.work()
+
+    @property
+    def half_done(self) -> bool:
+        """Whether a group is installed whose file has yet to get its name: the next `run` begins with that."""
+        return self._handed_over is not None and self.replacement is None
 
     @property
     def clean_end_offset(self) -> int | None:
@@ -132,8 +137,11 @@ class Rewriting:
 
         Raises:
             OSError: A file could not be read or written.
-            CorruptRecordError: A batch is damaged. After an error the round is over.
+            CorruptRecordError: A batch is damaged. After an error the round is over, unless it is `half_done`.
         """
+        if self._handed_over is not None:
+            self._handed_over.name(self._files)
+            self._handed_over = None
         budget = STEP_BYTES
         for consumed in self._steps:
             budget -= consumed
@@ -162,7 +170,8 @@ class Rewriting:
     def rewrite(self, sources: Sequence[Segment]) -> Iterator[int]:
         """Put what stays of neighbouring segments into one, and hand it over; yields what was read."""
         group = _Group(sources, SparseIndex(self._config.index_interval_bytes))
-        path, end_offset = sources[0].path + CLEANED_SUFFIX, sources[-1].end_offset
+        path = cleaned_path(sources[0], self.log.owner)
+        end_offset = sources[-1].end_offset
         stats = self.stats
         for source in sources:
             for header, batch in batches(self._files.open(source.path), source):
@@ -190,7 +199,13 @@ class Rewriting:
             markers, expiries = self.take_dropped_markers(), group.expiries
             yield from self._hand_over(
                 Replacement(
-                    sources, group.file, group.index, group.first_timestamp, markers, expiries
+                    sources,
+                    group.file,
+                    group.index,
+                    group.first_timestamp,
+                    markers,
+                    expiries,
+                    self.log.owner,
                 )
             )
         else:
@@ -201,11 +216,8 @@ class Rewriting:
     def _hand_over(self, replacement: Replacement) -> Iterator[int]:
         """Have a group installed, by whoever runs the steps, before it gets its name."""
         replacement.make_count(self._files)
-        self.replacement = replacement
+        self.replacement = self._handed_over = replacement
         yield 0
-        self.half_done = True
-        replacement.name(self._files)
-        self.half_done = False
 
     def _keep(self, group: _Group, batch: Buffer) -> None:
         header = BatchHeader.parse(batch)
