@@ -15,6 +15,16 @@ from typing import Final
 
 _NANOSECONDS_PER_MILLISECOND: Final = 1_000_000
 _SLEW_DIVISOR: Final = 20
+_BOOT_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def boot_ns() -> int:
+    """Return nanoseconds of a clock that never goes back, and goes on while the machine is suspended.
+
+    Linux' monotonic clock stands still then. A laptop that wakes up would think for a while that partitions and leases
+    are its own that belong to others by now.
+    """
+    return time.clock_gettime_ns(_BOOT_CLOCK)
 
 
 class SteadyClock:

@@ -72,9 +72,9 @@ class TopicSource(Consumer):
             listener=listener,
         )
 
-    def valid(self, topic_partition: TopicPartition) -> bool:  # noqa: ARG002 - other sources look at it
-        """Say yes: the worker is told before a partition is another's, or the group refuses its commit."""
-        return True
+    def valid(self, topic_partition: TopicPartition) -> bool:
+        """Whether the group counts on this member for a partition, by its last heartbeat that was acknowledged."""
+        return self._core.holds(topic_partition, self._driver.now_ms())
 
     def epoch(self, topic_partition: TopicPartition) -> int:  # noqa: ARG002 - all partitions have the group's
         """Return the generation of the group."""

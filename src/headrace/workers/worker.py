@@ -34,7 +34,7 @@ from headrace.workers.counters import Counters, Hook, Tally
 from headrace.workers.handovers import Handovers
 from headrace.workers.outlet import Outlet
 from headrace.workers.pausing import Pauses
-from headrace.workers.processing import Processor
+from headrace.workers.processing import LOOK_AGAIN_S, Processor
 from headrace.workers.scheduler import Scheduler
 from headrace.workers.settings import WorkerSettings
 from headrace.workers.slots import Slots
@@ -421,11 +421,16 @@ class Worker:
             self._forget(partitions)
 
     async def _drained(self, partitions: Collection[TopicPartition]) -> None:
+        """Wait until nothing runs in partitions, or until they may belong to others."""
         while self._scheduler.busy(partitions) or (
             self._at_most_once and self._scheduler.unfinished(partitions)
         ):
+            if not all(map(self._source.valid, partitions)):
+                return
             self._ended.clear()
-            await self._ended.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_AGAIN_S):
+                    await self._ended.wait()
 
     def _forget(self, partitions: Collection[TopicPartition]) -> None:
         self._scheduler.drop(partitions)

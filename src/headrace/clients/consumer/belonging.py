@@ -161,6 +161,11 @@ class Belonging:
             member.confirm()
         return member.lost is None and not member.doubtful
 
+    def holds(self, now_ms: int) -> bool:
+        """Whether the partitions are this consumer's at a time, by the clock of the engine; any thread may ask."""
+        member = self.member
+        return member is None or (member.lost is None and not member.doubts(now_ms))
+
     def leaves_time(self) -> bool:
         """Whether nothing has to be done before the next record, which then counts as a poll."""
         member = self.member

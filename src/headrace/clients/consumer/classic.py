@@ -82,16 +82,17 @@ class ClassicMember(Member):
         return self._joining.running
 
     @property
-    def doubtful(self) -> bool:
-        """Whether the session may have ended: nobody has confirmed the membership for as long as a session lasts.
+    def session_ms(self) -> int:
+        """How long the coordinator keeps a member of which it hears nothing: as long as the member asked for."""
+        return self._config.session_timeout_ms
 
-        (1) The process stops, (2) the session ends, others read and commit, (3) the process goes on, with records in
-        hand that were fetched before. They must wait for the coordinator's word. While a member joins that keeps its
-        partitions, its heartbeats go on, and their answers count.
+    @property
+    def _has_session(self) -> bool:
+        """Whether there is a session whose end takes partitions away.
+
+        A member that joins without partitions has none. One that keeps its partitions goes on with heartbeats.
         """
-        if self.generation < 0 or (self.joining and not self._reports.owned):
-            return False
-        return self._engine.now_ms >= self._confirmed_ms + self._config.session_timeout_ms
+        return self.generation >= 0 and not (self.joining and not self._reports.owned)
 
     def identity(self) -> Committer:
         """Return who commits."""
@@ -163,18 +164,18 @@ class ClassicMember(Member):
         def beaten(outcome: ErrorCode | HeadraceError) -> None:
             if isinstance(outcome, ErrorCode):
                 if outcome in _CONFIRMING and generation == self.generation:
-                    self._confirmed_ms = began_ms
+                    self._confirmed(began_ms)
                 elif outcome not in _UNDERSTOOD:  # such as that the group is closed to us
                     self._refused(outcome)
                 self.answered(outcome, generation)
-            elif isinstance(outcome, ApiError):
+            elif not _passes(outcome):
                 self._reports.failed(outcome)
-            # Else the coordinator moves or is away: reading goes on, and the next beat looks for it again.
             if self.generation >= 0:
-                pause_ms = self._beat_every_ms
-                if isinstance(outcome, TransportError):
-                    pause_ms = min(pause_ms, self._config.retry_backoff_ms)
-                self._beat_at(max(began_ms + pause_ms, self._engine.now_ms + 1))
+                due_ms = max(began_ms + self._beat_every_ms, self._engine.now_ms + 1)
+                if not isinstance(outcome, ErrorCode) and _passes(outcome):
+                    # The coordinator moves or is away. The next heartbeat looks for it again.
+                    due_ms = self._engine.now_ms + min(self._beat_every_ms, self._pause_ms())
+                self._beat_at(due_ms)
 
         self._beating.start(flow, beaten, self._config.session_timeout_ms)
 
@@ -230,7 +231,7 @@ class ClassicMember(Member):
         """Bring or fetch the assignment; None when the group moved on to another generation meanwhile."""
         self.member_id, self.generation = joined.member_id, joined.generation_id
         if not self._reports.owned:
-            self._confirmed_ms = self._engine.now_ms
+            self._confirmed(self._engine.now_ms)
         # Else only heartbeats count: this answer may have waited for a process that was stopped.
         # The session runs from the join's answer on; the leader may take its time, and so may the others' syncs.
         self._beat_at(self._engine.now_ms + self._beat_every_ms)
@@ -253,7 +254,7 @@ class ClassicMember(Member):
             self._check_nothing_lost(code)
             return None
         raise_for(code, f"cannot sync with group {self._settings.group_id!r}")
-        self._confirmed_ms = max(self._confirmed_ms, began_ms)
+        self._confirmed(began_ms)
         partitions = membership.decode_assignment(synced.assignment)
         for assignor in self.assignors:
             if assignor.name == joined.protocol_name and hasattr(assignor, "on_assignment"):
@@ -300,6 +301,11 @@ class ClassicMember(Member):
             )
             for member in members
         ]
+
+
+def _passes(error: HeadraceError) -> bool:
+    """Whether an error of a heartbeat says only that the coordinator cannot be asked at present."""
+    return isinstance(error, TransportError) or (isinstance(error, ApiError) and error.retriable)
 
 
 def withhold(

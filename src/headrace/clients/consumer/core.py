@@ -425,6 +425,10 @@ class ConsumerCore:
         )
         return {name: found.get(name) for name in names}
 
+    def holds(self, name: TopicPartition, now_ms: int) -> bool:
+        """Whether a partition is this consumer's at a time, by the clock of the engine; any thread may ask."""
+        return name in self.cursors and self._group.holds(now_ms)
+
     def group_metadata(self) -> GroupMetadata:
         """Return the consumer's place in its group."""
         if self._config.group_id is None:

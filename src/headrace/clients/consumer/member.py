@@ -20,6 +20,9 @@ from headrace.errors import ApiError, ErrorCode, HeadraceError
 from headrace.types import TopicPartition
 
 LEAVE_TIMEOUT_MS: Final = 3_000
+MARGIN_SHARE: Final = 10
+"""A member gives its partitions up when a tenth of its session is left. The clocks of member and broker may each be
+five per cent off while they catch up with wall time (`headrace.clock`), and handlers need a moment to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,7 @@ class Member(ABC):
         self._beat_timer: Timer | None = None
         self._confirmed_ms = 0
         """When the last request was sent by whose answer the coordinator counted on this member."""
+        self._session_timer: Timer | None = None
         self._asked_ms = 0
         """When the last heartbeat was sent."""
         self._polls = 0
@@ -92,8 +96,8 @@ class Member(ABC):
 
     @property
     @abstractmethod
-    def doubtful(self) -> bool:
-        """Whether the session may have ended, so that what is in hand must wait for the coordinator's word."""
+    def session_ms(self) -> int:
+        """How long the coordinator keeps a member of which it hears nothing."""
 
     @abstractmethod
     def identity(self) -> Committer:
@@ -126,6 +130,25 @@ class Member(ABC):
         """Whether the member has its place and knows of no change to it."""
         pending = self.rejoin or self.joining or self.arrived is not None or self.lost is not None
         return self.generation >= 0 and not pending
+
+    @property
+    def owned_until_ms(self) -> int:
+        """When the partitions are given up, unless the coordinator acknowledges another request before."""
+        return self._confirmed_ms + self.session_ms - self.session_ms // MARGIN_SHARE
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the session may have ended, so that what is in hand must wait for the coordinator's word."""
+        return self.doubts(self._engine.now_ms)
+
+    def doubts(self, now_ms: int) -> bool:
+        """Whether the session may have ended at a time, by the clock of the engine; any thread may ask."""
+        return self._has_session and now_ms >= self.owned_until_ms
+
+    @property
+    def _has_session(self) -> bool:
+        """Whether there is a session whose end takes partitions away."""
+        return self.generation >= 0
 
     def confirm(self) -> None:
         """Ask the coordinator whether it counts on this member, unless it was asked a moment ago.
@@ -185,6 +208,7 @@ class Member(ABC):
         """Be no member any more, without telling anybody."""
         self._stop_beating()
         self._cancel_retry()
+        self._cancel_session()
         if self._poll_timer is not None:
             self._poll_timer.cancel()
             self._poll_timer = None
@@ -192,6 +216,42 @@ class Member(ABC):
         self.rejoin = False
         self.arrived = None
         self.lost = None
+
+    # The session
+
+    def _confirmed(self, sent_ms: int) -> None:
+        """The coordinator has acknowledged a request that was sent at this time: the session lasts from then on."""
+        self._confirmed_ms = max(self._confirmed_ms, sent_ms)
+        if self._session_timer is None or not self._session_timer.pending:
+            self._session_timer = self._engine.at(self.owned_until_ms, self._check_session)
+
+    def _check_session(self) -> None:
+        """Give everything up when nothing was acknowledged for as long as a session lasts, less a margin.
+
+        (1) The network is cut, (2) the session ends, others get the partitions, (3) the network is back: in between the
+        member cannot learn whose they are, so it owns nothing.
+        """
+        self._session_timer = None
+        if not self._has_session:
+            return  # the next acknowledged request begins a session
+        if self._engine.now_ms < self.owned_until_ms:
+            self._session_timer = self._engine.at(self.owned_until_ms, self._check_session)
+            return
+        silent_ms = self._engine.now_ms - self._confirmed_ms
+        reason = (
+            f"no heartbeat of member {self.member_id!r} of group {self._group!r} was acknowledged for {silent_ms} ms, "
+            f"and its session lasts {self.session_ms} ms"
+        )
+        if self._reports.owned or self.arrived is not None:
+            self._reports.warn(
+                f"{reason}: its partitions may belong to other members by now, so it gives them up and joins again"
+            )
+        self.lose(reason)
+
+    def _cancel_session(self) -> None:
+        if self._session_timer is not None:
+            self._session_timer.cancel()
+            self._session_timer = None
 
     # Losing one's place
 

@@ -46,8 +46,12 @@ ASLEEP_INTERVALS: Final = 3
 """A member that sent nothing for so many intervals did not run: others may have taken its place meanwhile."""
 SHORTEST_INTERVAL_MS: Final = 500
 """As far as time limits go: who waits for partitions may be told to come back in a few milliseconds."""
+DEFAULT_SESSION_MS: Final = 45_000
+"""Kafka's default for `group.consumer.session.timeout.ms`."""
 SESSION_INTERVALS: Final = 9
-"""Kafka's default session in its default intervals; what the coordinator's really is, it does not tell."""
+"""Kafka's default session in its default intervals, for a session that the member may not look up."""
+SESSION_CHECK_MS: Final = 60_000
+"""How often a member looks up how long its session lasts: an administrator may change that at any time."""
 UNRELEASED_PATIENCE_MS: Final = 60_000
 """A static member that was killed comes back before its old session has ended; its successor waits so long for that."""
 
@@ -107,6 +111,12 @@ class ServerSideMember(Member):
             server_assignor=config.group_remote_assignor or None,
         )
         self._interval_ms = FIRST_INTERVAL_MS
+        self._session_ms: int | None = None
+        """What the group's configuration says; None while it is not known."""
+        self._session_asked_ms: int | None = None
+        self._asking_session = Background(engine)
+        self._sent_ms = 0
+        """When the heartbeat under way was sent."""
         self._joining = False
         self._joined = 0
         """How often the group has taken this member in."""
@@ -141,21 +151,24 @@ class ServerSideMember(Member):
         return super().settled and self._offered == self._given
 
     @property
-    def doubtful(self) -> bool:
-        """Whether the session may have ended: nothing was confirmed for long, or this process has slept."""
+    def session_ms(self) -> int:
+        """How long the coordinator keeps a member of which it hears nothing: as it said, or else a cautious guess."""
+        if self._session_ms is not None:
+            return self._session_ms
+        return min(DEFAULT_SESSION_MS, SESSION_INTERVALS * self._pace_ms)
+
+    def doubts(self, now_ms: int) -> bool:
+        """Whether the session may have ended at a time, or this process has slept."""
         if self.generation < 0:
             return False
-        now_ms = self._engine.now_ms
-        late = now_ms >= self._confirmed_ms + SESSION_INTERVALS * self._pace_ms
-        return self._slept or late or self._confirmed_ms < self._woke_ms
+        return super().doubts(now_ms) or self._slept(now_ms) or self._confirmed_ms < self._woke_ms
 
     @property
     def _pace_ms(self) -> int:
         return max(self._interval_ms, SHORTEST_INTERVAL_MS)
 
-    @property
-    def _slept(self) -> bool:
-        return self._engine.now_ms >= self._asked_ms + ASLEEP_INTERVALS * self._pace_ms
+    def _slept(self, now_ms: int) -> bool:
+        return now_ms >= self._asked_ms + ASLEEP_INTERVALS * self._pace_ms
 
     def identity(self) -> Committer:
         """Return who commits."""
@@ -191,6 +204,7 @@ class ServerSideMember(Member):
         """Be no member any more, without telling anybody."""
         self._joining = False
         self._forget_assignment()
+        self._asking_session.stop()
         super().stop()
 
     def lose(self, reason: str) -> None:
@@ -223,7 +237,7 @@ class ServerSideMember(Member):
         if self._beating.running or (self.generation < 0 and not self._joining):
             return
         began_ms = self._engine.now_ms
-        if self._slept:
+        if self._slept(began_ms):
             self._woke_ms = began_ms
         self._asked_ms = began_ms
         # No longer than an interval or two: a member whose heartbeat hangs is not one that sleeps.
@@ -246,6 +260,7 @@ class ServerSideMember(Member):
         everything = joining or self._tell_all
         owned = self._owned if everything or self._tell_owned else None
         self._tell_all = self._tell_owned = False
+        self._sent_ms = self._engine.now_ms
         return (
             yield from consumer_group.heartbeat(
                 self._engine.state,
@@ -274,12 +289,13 @@ class ServerSideMember(Member):
 
     def _led_on(self, began_ms: int, response: ConsumerGroupHeartbeatResponse) -> None:
         self._failures = 0
-        self._confirmed_ms = began_ms
         self._interval_ms = max(1, response.heartbeat_interval_ms)
         if self._joining:
             self._joining = False
             self._joined += 1
         self.generation = response.member_epoch
+        self._confirmed(self._sent_ms)
+        self._look_up_session()
         given = consumer_group.assigned(response)
         if given is not None:
             self._given = given
@@ -288,6 +304,24 @@ class ServerSideMember(Member):
             self._beat()
         else:
             self._beat_at(max(began_ms + self._interval_ms, self._engine.now_ms + 1))
+
+    def _look_up_session(self) -> None:
+        """Ask how long the session lasts, unless that was asked a while ago: heartbeats do not tell."""
+        now_ms, asked_ms = self._engine.now_ms, self._session_asked_ms
+        if self._asking_session.running or (
+            asked_ms is not None and now_ms < asked_ms + SESSION_CHECK_MS
+        ):
+            return
+        self._session_asked_ms = now_ms
+        flow = consumer_group.session_timeout(self._group)
+        self._asking_session.start(flow, self._session_found, self._config.request_timeout_ms)
+
+    def _session_found(self, outcome: int | HeadraceError | None) -> None:
+        if isinstance(outcome, int):
+            self._session_ms = outcome
+            if self._session_timer is not None:  # it may end earlier than was thought
+                self._cancel_session()
+                self._confirmed(self._confirmed_ms)
 
     def _try_again(self) -> None:
         self._tell_all = True

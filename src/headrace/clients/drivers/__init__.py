@@ -47,6 +47,9 @@ class AsyncDriver(Protocol):
 
     engine: Engine
 
+    def now_ms(self) -> int:
+        """Return the time by the clock of the engine, which may not have looked at it for a while; from any thread."""
+
     @property
     def lost_connections(self) -> int:
         """How many connections ended so far, for whatever reason."""

@@ -22,7 +22,7 @@ from headrace.clients.drivers.tls import client_context, distrust
 from headrace.clients.engine import Engine, Outcome, Task
 from headrace.clients.flows.effects import ClientState, Flow
 from headrace.clients.pool import Link, Pool
-from headrace.clock import SteadyClock
+from headrace.clock import SteadyClock, boot_ns
 from headrace.errors import AuthenticationError, ClosedError, ProtocolError
 from headrace.types import Buffer, FileRange
 
@@ -255,7 +255,7 @@ class AioDriver:
         self._config = config
         self._loop = running_loop()
         self._transports = Transports(self, self._loop, config)
-        self._clock = SteadyClock()
+        self._clock = SteadyClock(monotonic_ns=boot_ns)
         self._slew_at_ms = 0
         self.pool = Pool(
             state,
@@ -288,6 +288,10 @@ class AioDriver:
     def lost_connections(self) -> int:
         """How many connections ended so far, for whatever reason."""
         return self.pool.lost_connections
+
+    def now_ms(self) -> int:
+        """Return the time; any thread may ask."""
+        return self._clock.now_ms()
 
     async def run(self, flow: Flow[T], timeout_ms: int | None = None) -> T:
         """Run a flow to its end and return its result.

@@ -29,7 +29,7 @@ from headrace.clients.drivers.sockets import Sockets
 from headrace.clients.engine import Engine, Outcome, Task
 from headrace.clients.flows.effects import ClientState, Flow
 from headrace.clients.pool import Pool
-from headrace.clock import SteadyClock
+from headrace.clock import SteadyClock, boot_ns
 from headrace.errors import ClosedError
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ class BlockingDriver:
     def __init__(self, state: ClientState, config: ClientConfig) -> None:
         self.state = state
         self._config = config
-        self._clock = SteadyClock()
+        self._clock = SteadyClock(monotonic_ns=boot_ns)
         self._slew_at_ms = 0
         self._lock = threading.RLock()
         self._inner: list[bool] = []

@@ -48,7 +48,10 @@ SUBSCRIPTION_VERSION: Final = 3
 JOIN_CHANNEL: Final = "join"
 """A connection of its own: brokers answer in order, so commits and heartbeats would wait for the slowest member."""
 REBALANCE_SLACK_MS: Final = 5_000
-"""A join waits for the slowest member up to the rebalance timeout; the answer may take a little longer to arrive."""
+"""How much longer than the time-outs say an answer may take to arrive."""
+ATTEMPTS_A_SESSION: Final = 3
+"""How many heartbeats may go unanswered, one after another, until the session is over. The connection of one that is
+not answered in its part of the session is given up, for it may be dead although nobody has closed it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,15 @@ class GroupSettings:
     session_timeout_ms: int = 45_000
     rebalance_timeout_ms: int = 300_000
     group_instance_id: str | None = None
+
+    @property
+    def patience_ms(self) -> int:
+        """How long an answer to a join or a sync is waited for before it is asked for again, on a new connection.
+
+        A rebalance may last longer. Who asks again takes the place of its earlier request. The connection may be dead
+        although nobody has closed it, and then no answer comes.
+        """
+        return min(self.rebalance_timeout_ms, self.session_timeout_ms) + REBALANCE_SLACK_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +116,7 @@ def join_group(
             request,
             JoinGroupResponse,
             lambda response: response.error_code,
-            timeout_ms=settings.rebalance_timeout_ms + REBALANCE_SLACK_MS,
+            timeout_ms=settings.patience_ms,
             channel=JOIN_CHANNEL,
         )
     )
@@ -133,7 +145,7 @@ def sync_group(
             request,
             SyncGroupResponse,
             lambda response: response.error_code,
-            timeout_ms=settings.rebalance_timeout_ms + REBALANCE_SLACK_MS,
+            timeout_ms=settings.patience_ms,
             channel=JOIN_CHANNEL,
         )
     )
@@ -143,7 +155,7 @@ def heartbeat(state: ClientState, settings: GroupSettings, member: Membership) -
     """Tell the coordinator that the member lives; return its verdict.
 
     NONE is a good one; REBALANCE_IN_PROGRESS asks to join again; UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION and
-    FENCED_INSTANCE_ID say that the partitions are lost.
+    FENCED_INSTANCE_ID say that the partitions are lost. It is sent once: the session lasts from when it was sent.
     """
     request = HeartbeatRequest(
         group_id=settings.group_id,
@@ -157,7 +169,8 @@ def heartbeat(state: ClientState, settings: GroupSettings, member: Membership) -
         request,
         HeartbeatResponse,
         lambda answer: answer.error_code,
-        timeout_ms=settings.session_timeout_ms,
+        timeout_ms=max(1, settings.session_timeout_ms // ATTEMPTS_A_SESSION),
+        attempts=1,
     )
     return ErrorCode(response.error_code)
 

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from headrace.clock import boot_ns
 from headrace.core.lease.actions import (
     UNKNOWN,
     Action,
@@ -88,16 +89,9 @@ class Listener(Protocol):
         """Take what makes it pointless to go on: access was taken away, the stream was deleted."""
 
 
-_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
 def monotonic_ms() -> int:
-    """Return milliseconds of a clock that never goes back, and goes on while the machine is suspended.
-
-    Linux' monotonic clock stands still then: a laptop or a virtual machine that wakes up would think for a while that
-    its leases, which are others' by now, are its own.
-    """
-    return time.clock_gettime_ns(_CLOCK) // 1_000_000
+    """Return milliseconds of a clock that never goes back, and goes on while the machine is suspended."""
+    return boot_ns() // 1_000_000
 
 
 def wall_ms() -> int:

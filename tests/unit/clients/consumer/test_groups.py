@@ -689,9 +689,10 @@ def test_a_process_that_slept_while_it_joined_hands_out_nothing_that_others_have
     assert sorted(numbers(first) + numbers(second) + numbers(third)) == list(range(6))
 
 
-def test_a_doubt_that_lasts_as_long_as_a_join_does_not_flood_the_coordinator() -> None:
+def test_a_member_whose_join_hangs_gives_up_when_its_session_ends_and_asks_seldom() -> None:
     world = make_world()
-    first = member(world, "cooperative-sticky")
+    listener = Listener()
+    first = member(world, "cooperative-sticky", listener=listener)
     rebalance(first)
     world.fill("t", 6, 10)
     assert len(first.poll(1_000, 1)) == 1
@@ -717,7 +718,8 @@ def test_a_doubt_that_lasts_as_long_as_a_join_does_not_flood_the_coordinator() -
     assert own is not None
     assert own.joining
     world.advance(46_000)  # a session, without a word that confirms
-    assert own.doubtful
+    assert own.lost is not None
     first.calls.clear()
     assert first.poll(5_000) == []
+    assert listener.told[-1] == ("lost", list(range(6)))
     assert len(first.requests(HeartbeatRequest)) <= 51
