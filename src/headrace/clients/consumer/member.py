@@ -248,6 +248,12 @@ class Member(ABC):
             )
         self.lose(reason)
 
+    def _session_changed(self) -> None:
+        """The session has another length than was thought: it may end earlier."""
+        if self._session_timer is not None:
+            self._cancel_session()
+            self._confirmed(self._confirmed_ms)
+
     def _cancel_session(self) -> None:
         if self._session_timer is not None:
             self._session_timer.cancel()

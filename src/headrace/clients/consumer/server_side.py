@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from headrace.clients.config import ConsumerConfig
 from headrace.clients.consumer.background import Background
 from headrace.clients.consumer.member import Arrival, Member, Reports
+from headrace.clients.consumer.session_length import SessionLength
 from headrace.clients.engine import Engine, Timer
 from headrace.clients.flows import consumer_group, metadata
 from headrace.clients.flows.consumer_group import (
@@ -46,12 +47,6 @@ ASLEEP_INTERVALS: Final = 3
 """A member that sent nothing for so many intervals did not run: others may have taken its place meanwhile."""
 SHORTEST_INTERVAL_MS: Final = 500
 """As far as time limits go: who waits for partitions may be told to come back in a few milliseconds."""
-DEFAULT_SESSION_MS: Final = 45_000
-"""Kafka's default for `group.consumer.session.timeout.ms`."""
-SESSION_INTERVALS: Final = 9
-"""Kafka's default session in its default intervals, for a session that the member may not look up."""
-SESSION_CHECK_MS: Final = 60_000
-"""How often a member looks up how long its session lasts: an administrator may change that at any time."""
 UNRELEASED_PATIENCE_MS: Final = 60_000
 """A static member that was killed comes back before its old session has ended; its successor waits so long for that."""
 
@@ -111,10 +106,9 @@ class ServerSideMember(Member):
             server_assignor=config.group_remote_assignor or None,
         )
         self._interval_ms = FIRST_INTERVAL_MS
-        self._session_ms: int | None = None
-        """What the group's configuration says; None while it is not known."""
-        self._session_asked_ms: int | None = None
-        self._asking_session = Background(engine)
+        self._session = SessionLength(
+            engine, self._group, config.request_timeout_ms, self._session_changed
+        )
         self._sent_ms = 0
         """When the heartbeat under way was sent."""
         self._joining = False
@@ -153,9 +147,7 @@ class ServerSideMember(Member):
     @property
     def session_ms(self) -> int:
         """How long the coordinator keeps a member of which it hears nothing: as it said, or else a cautious guess."""
-        if self._session_ms is not None:
-            return self._session_ms
-        return min(DEFAULT_SESSION_MS, SESSION_INTERVALS * self._pace_ms)
+        return self._session.within(self._pace_ms)
 
     def doubts(self, now_ms: int) -> bool:
         """Whether the session may have ended at a time, or this process has slept."""
@@ -204,7 +196,7 @@ class ServerSideMember(Member):
         """Be no member any more, without telling anybody."""
         self._joining = False
         self._forget_assignment()
-        self._asking_session.stop()
+        self._session.stop()
         super().stop()
 
     def lose(self, reason: str) -> None:
@@ -295,7 +287,7 @@ class ServerSideMember(Member):
             self._joined += 1
         self.generation = response.member_epoch
         self._confirmed(self._sent_ms)
-        self._look_up_session()
+        self._session.look()
         given = consumer_group.assigned(response)
         if given is not None:
             self._given = given
@@ -304,24 +296,6 @@ class ServerSideMember(Member):
             self._beat()
         else:
             self._beat_at(max(began_ms + self._interval_ms, self._engine.now_ms + 1))
-
-    def _look_up_session(self) -> None:
-        """Ask how long the session lasts, unless that was asked a while ago: heartbeats do not tell."""
-        now_ms, asked_ms = self._engine.now_ms, self._session_asked_ms
-        if self._asking_session.running or (
-            asked_ms is not None and now_ms < asked_ms + SESSION_CHECK_MS
-        ):
-            return
-        self._session_asked_ms = now_ms
-        flow = consumer_group.session_timeout(self._group)
-        self._asking_session.start(flow, self._session_found, self._config.request_timeout_ms)
-
-    def _session_found(self, outcome: int | HeadraceError | None) -> None:
-        if isinstance(outcome, int):
-            self._session_ms = outcome
-            if self._session_timer is not None:  # it may end earlier than was thought
-                self._cancel_session()
-                self._confirmed(self._confirmed_ms)
 
     def _try_again(self) -> None:
         self._tell_all = True

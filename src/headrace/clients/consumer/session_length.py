@@ -1,0 +1,64 @@
+"""How long a session lasts under the protocol `consumer`: the coordinator decides it, and heartbeats do not tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from headrace.clients.consumer.background import Background
+from headrace.clients.engine import Engine
+from headrace.clients.flows.consumer_group import session_timeout
+
+DEFAULT_SESSION_MS: Final = 45_000
+"""Kafka's default for `group.consumer.session.timeout.ms`."""
+SESSION_INTERVALS: Final = 9
+"""Kafka's default session in its default heartbeat intervals, for a session that may not be looked up."""
+CHECK_MS: Final = 60_000
+"""How often it is looked up: an administrator may change it at any time."""
+
+
+class SessionLength:
+    """Looks up `consumer.session.timeout.ms` of a group."""
+
+    def __init__(
+        self, engine: Engine, group: str, timeout_ms: int, on_change: Callable[[], object]
+    ) -> None:
+        """Prepare to look.
+
+        Args:
+            engine: What runs it.
+            group: The group.
+            timeout_ms: How long a broker may take to answer.
+            on_change: Called when the length is known, or known to be another.
+        """
+        self._engine = engine
+        self._group = group
+        self._timeout_ms = timeout_ms
+        self._on_change = on_change
+        self._asking = Background(engine)
+        self._asked_ms: int | None = None
+        self._known_ms: int | None = None
+
+    def within(self, interval_ms: int) -> int:
+        """Return the length in milliseconds, or a cautious guess by the interval between heartbeats."""
+        if self._known_ms is not None:
+            return self._known_ms
+        return min(DEFAULT_SESSION_MS, SESSION_INTERVALS * interval_ms)
+
+    def look(self) -> None:
+        """Ask a broker, unless that was done a while ago."""
+        now_ms = self._engine.now_ms
+        if self._asking.running:
+            return
+        if self._asked_ms is None or now_ms >= self._asked_ms + CHECK_MS:
+            self._asked_ms = now_ms
+            self._asking.start(session_timeout(self._group), self._found, self._timeout_ms)
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._asking.stop()
+
+    def _found(self, outcome: object) -> None:
+        if isinstance(outcome, int) and outcome != self._known_ms:
+            self._known_ms = outcome
+            self._on_change()
