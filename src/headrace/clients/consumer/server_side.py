@@ -106,9 +106,7 @@ class ServerSideMember(Member):
             server_assignor=config.group_remote_assignor or None,
         )
         self._interval_ms = FIRST_INTERVAL_MS
-        self._session = SessionLength(
-            engine, self._group, config.request_timeout_ms, self._session_changed
-        )
+        self._session = SessionLength(engine, config, self._session_changed)
         self._sent_ms = 0
         """When the heartbeat under way was sent."""
         self._joining = False

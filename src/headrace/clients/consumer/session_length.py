@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from headrace.clients.config import ConsumerConfig
 from headrace.clients.consumer.background import Background
 from headrace.clients.engine import Engine
 from headrace.clients.flows.consumer_group import session_timeout
@@ -21,19 +22,17 @@ class SessionLength:
     """Looks up `consumer.session.timeout.ms` of a group."""
 
     def __init__(
-        self, engine: Engine, group: str, timeout_ms: int, on_change: Callable[[], object]
+        self, engine: Engine, config: ConsumerConfig, on_change: Callable[[], object]
     ) -> None:
         """Prepare to look.
 
         Args:
             engine: What runs it.
-            group: The group.
-            timeout_ms: How long a broker may take to answer.
+            config: The consumer's configuration.
             on_change: Called when the length is known, or known to be another.
         """
         self._engine = engine
-        self._group = group
-        self._timeout_ms = timeout_ms
+        self._config = config
         self._on_change = on_change
         self._asking = Background(engine)
         self._asked_ms: int | None = None
@@ -52,7 +51,9 @@ class SessionLength:
             return
         if self._asked_ms is None or now_ms >= self._asked_ms + CHECK_MS:
             self._asked_ms = now_ms
-            self._asking.start(session_timeout(self._group), self._found, self._timeout_ms)
+            assert self._config.group_id is not None, "a member has a group"
+            flow = session_timeout(self._config.group_id)
+            self._asking.start(flow, self._found, self._config.request_timeout_ms)
 
     def stop(self) -> None:
         """Look no more."""
