@@ -15,6 +15,7 @@ from typing import Final
 from headrace.coordination.limits import check_commit, holds
 from headrace.coordination.watches import Callback, Watches
 from headrace.errors import StorageError
+from headrace.forking import FORKED, disown_in_children, keep_for_ever
 from headrace.ports import Check, Conflict, Delete, Entry, Put, Unavailable, Unknown
 
 APPLICATION_ID: Final = 0x48524D44
@@ -67,6 +68,12 @@ class SqliteMetadataStore:
             self._connection.close()
             raise
         self._watches = Watches(self.get, self.list)
+        disown_in_children(self)
+
+    def disown(self) -> None:
+        """Keep the connection untouched, in a forked child: even closing it would write to the parent's file."""
+        keep_for_ever(self._connection)
+        self._connection = _Disowned(self._path)  # type: ignore[assignment]  # every use of it raises
 
     def _open(self) -> None:
         # Before anything touches the WAL: in this mode SQLite keeps the lock from the first read on.
@@ -190,6 +197,20 @@ class SqliteMetadataStore:
         """End the session, write the WAL back into the file and release the lock."""
         self._watches.clear()
         self._connection.close()
+
+
+class _Disowned:
+    """Stands where the parent's connection was."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def execute(self, *_: object) -> None:
+        """Refuse."""
+        raise Unavailable(f"{self._path}: this store {FORKED}")
+
+    def close(self) -> None:
+        """Do nothing: the connection is the parent's."""
 
 
 def _reason(error: sqlite3.Error) -> str:

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from headrace.errors import ClosedError, TransportError
+from headrace.forking import FORKED, disown_in_children
 from headrace.kinesis.client.settings import AwsSettings
 from headrace.kinesis.producing import delivery as aio_delivery
 from headrace.kinesis.producing import producer as aio
@@ -34,6 +35,14 @@ class _LoopThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self.closed = False
+        self._forked = False
+        disown_in_children(self)
+
+    def disown(self) -> None:
+        """Become closed, in a forked child: the loop and its thread are the parent's."""
+        self.closed = self._forked = True
+        self._lock = threading.Lock()
+        self._thread = None
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait until something is done; if the waiting is interrupted, it is done no further.
@@ -44,7 +53,9 @@ class _LoopThread:
         with self._lock:
             if self.closed:
                 work.close()
-                raise ClosedError("the producer is closed")
+                raise ClosedError(
+                    f"this producer {FORKED}" if self._forked else "the producer is closed"
+                )
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from headrace.errors import ClosedError, ConfigError, LeaseLostError
+from headrace.forking import FORKED, disown_in_children
 from headrace.kinesis.client.settings import AwsSettings
 from headrace.kinesis.records import StreamRecord
 from headrace.kinesis.stream import kinesis as streams_of
@@ -109,8 +110,12 @@ class Consumer:
         """What was fetched last and is not checkpointed to its end."""
         self._done = asyncio.Event()
         self._work: asyncio.Task[None] | None = None
-        self._stopped = False
-        self._cleaned = False
+        self._stopped = self._cleaned = self._forked = False
+        disown_in_children(self)
+
+    def disown(self) -> None:
+        """Become closed, in a forked child: the leases are the parent's."""
+        self._stopped = self._cleaned = self._forked = True
 
     async def __aenter__(self) -> Self:
         return self
@@ -189,7 +194,8 @@ class Consumer:
 
     async def _begun(self) -> StreamConsumer:
         if self._cleaned:
-            raise ClosedError(f"{self.owner}: the consumer is closed")
+            state = FORKED if self._forked else "is closed"
+            raise ClosedError(f"{self.owner}: the consumer {state}")
         if self._source is None:
             self._source = self._streams.open_source(
                 self.group, delivery="at_most_once", drain_timeout_s=DRAIN_TIMEOUT_S

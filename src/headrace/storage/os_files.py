@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from headrace.errors import StorageError
+from headrace.forking import disown_in_children
 from headrace.ports import LogDirectory
 from headrace.types import Buffer
 
@@ -135,7 +136,7 @@ class OsFile:
 class OsFileSystem:
     """One log directory on disk; see `headrace.ports.FileSystem`."""
 
-    __slots__ = ("_lock", "_root", "_root_text")
+    __slots__ = ("__weakref__", "_lock", "_root", "_root_text")
 
     def __init__(self, root: str | Path) -> None:
         """Use the directory `root`, which is created durably if it does not exist."""
@@ -164,6 +165,11 @@ class OsFileSystem:
                 f"{self._root} is in use by another broker; stop it, or give this one another directory"
             ) from None
         self._lock = descriptor
+        disown_in_children(self)
+
+    def disown(self) -> None:
+        """Close the copy of the lock, in a forked child: else the claim would outlive the parent."""
+        self.unlock()
 
     def unlock(self) -> None:
         """Release the claim; no error if there is none."""

@@ -343,6 +343,11 @@ class Broker(World):
                 self.broker.close(self.now_ms())
             self._stores.close()
 
+    def disown(self) -> None:
+        """Become closed, in a forked child: see `World.disown`."""
+        super().disown()
+        self._closing = True
+
     def share_partitioner(self, topic: str, name: str, new: Partitioner) -> Partitioner:
         """Return the partitioner that all producers of this process use for a topic, if it has a state; else `new`."""
         from headrace.streams.partitioners import TopicPartitioners  # noqa: PLC0415 - not every broker is written to

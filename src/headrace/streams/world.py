@@ -24,6 +24,7 @@ from headrace.clock import SteadyClock
 from headrace.config.listeners import parse_listener, parse_protocol_map
 from headrace.core.deferred import Deferred
 from headrace.errors import ApiError, ClosedError, ErrorCode, TransportError
+from headrace.forking import FORKED, disown_in_children
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.codec import Message
 from headrace.protocol.frame import RequestHeader
@@ -77,7 +78,9 @@ class World:
         )
         self._pumping = False
         self._closed = False
+        self._forked = False
         self._thread: threading.Thread | None = None
+        disown_in_children(self)
 
     # For drivers
 
@@ -96,8 +99,7 @@ class World:
         Raises:
             ClosedError: The broker is closed.
         """
-        if self._closed:
-            raise ClosedError("the embedded broker is closed")
+        self._raise_if_closed()
         self._clients.append(client)
 
     def detach(self, client: LocalClient) -> None:
@@ -244,8 +246,7 @@ class World:
         wanted = parse_listener(address, parse_protocol_map(config.listener_security_protocol_map))
         check_exposure(wanted, config, insecure=insecure)
         with self._listening:
-            if self._closed:
-                raise ClosedError("the embedded broker is closed")
+            self._raise_if_closed()
             if self._listener is None:
                 listener = Listener(self, self.broker.journal)
                 with self.condition:
@@ -269,7 +270,21 @@ class World:
             if self._listener is not None:
                 self._listener.close()
 
+    def disown(self) -> None:
+        """Become closed, in a forked child: the broker works on in the parent, with its files, threads and sockets."""
+        self._closed = self._forked = True
+        self.condition = threading.Condition(threading.RLock())  # the parent's may be held for ever
+        self._listening = threading.Lock()
+        self._thread = self._listener = None
+        self._pumping = False
+
     # Within
+
+    def _raise_if_closed(self) -> None:
+        if self._forked:
+            raise ClosedError(f"this embedded broker {FORKED}")
+        if self._closed:
+            raise ClosedError("the embedded broker is closed")
 
     def _context(self, header: RequestHeader) -> RequestContext:
         host, port = self._address

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from headrace.clients.drivers import Target
 from headrace.errors import ConfigError
+from headrace.forking import disown_in_children, handled_by_event_loop
 from headrace.serdes.serde import Serde, resolve_serde
 from headrace.workers.counters import Counters, Hook
 from headrace.workers.handlers import DEFAULT_BATCH, read_handler
@@ -93,6 +94,7 @@ class App:
         self._service: Service | None = None
         self.counters: dict[str, Counters] = {}
         """What each worker counted, by its name."""
+        disown_in_children(self)
 
     # Decorators
 
@@ -295,6 +297,10 @@ class App:
         )
         return self._service
 
+    def disown(self) -> None:
+        """Forget a run that is under way, in a forked child: it goes on in the parent alone."""
+        self._service = None
+
     async def _run_with_signals(self) -> None:
         service = self.service()
         signals = itertools.count(1)
@@ -309,7 +315,8 @@ class App:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop)
         try:
-            await service.run()
+            with handled_by_event_loop(signal.SIGTERM, signal.SIGINT):
+                await service.run()
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)

@@ -23,6 +23,10 @@ class Driver(Protocol):
     engine: Engine
 
     @property
+    def closed(self) -> bool:
+        """Whether the client was closed, or belongs to the parent of this forked process."""
+
+    @property
     def lost_connections(self) -> int:
         """How many connections ended so far, for whatever reason."""
 
@@ -49,6 +53,10 @@ class AsyncDriver(Protocol):
 
     def now_ms(self) -> int:
         """Return the time by the clock of the engine, which may not have looked at it for a while; from any thread."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the client was closed, or belongs to the parent of this forked process."""
 
     @property
     def lost_connections(self) -> int:

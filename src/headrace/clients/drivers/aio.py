@@ -24,6 +24,7 @@ from headrace.clients.flows.effects import ClientState, Flow
 from headrace.clients.pool import Link, Pool
 from headrace.clock import SteadyClock, boot_ns
 from headrace.errors import AuthenticationError, ClosedError, ProtocolError
+from headrace.forking import FORKED, disown_in_children
 from headrace.types import Buffer, FileRange
 
 T = TypeVar("T")
@@ -281,8 +282,15 @@ class AioDriver:
         self._timer_ms = 0
         self._wakeups: set[Wakeup] = set()
         self._closed = False
+        self._forked = False
+        disown_in_children(self)
 
     # What a client uses
+
+    @property
+    def closed(self) -> bool:
+        """Whether the client was closed, or belongs to the parent of this forked process."""
+        return self._closed
 
     @property
     def lost_connections(self) -> int:
@@ -314,7 +322,7 @@ class AioDriver:
         try:
             while not task.done:
                 if self._closed:
-                    raise ClosedError("the client was closed")
+                    raise self._closed_error()
                 if task.invocation is not None:
                     await self._invoke(task)
                 else:
@@ -372,6 +380,13 @@ class AioDriver:
             await asyncio.wait(opening)
         await asyncio.sleep(0)  # transports close at the loop's next turn
 
+    def disown(self) -> None:
+        """Become closed, in a forked child: the transports are the parent's."""
+        self._closed = self._forked = True
+
+    def _closed_error(self) -> ClosedError:
+        return ClosedError(f"this client {FORKED}" if self._forked else "the client is closed")
+
     # The engine on the loop
 
     def refresh(self) -> None:
@@ -412,7 +427,7 @@ class AioDriver:
 
     def _enter(self) -> Engine:
         if self._closed:
-            raise ClosedError("the client is closed")
+            raise self._closed_error()
         self.refresh()
         return self.engine
 

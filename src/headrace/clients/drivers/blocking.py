@@ -31,6 +31,7 @@ from headrace.clients.flows.effects import ClientState, Flow
 from headrace.clients.pool import Pool
 from headrace.clock import SteadyClock, boot_ns
 from headrace.errors import ClosedError
+from headrace.forking import FORKED, disown_in_children
 
 T = TypeVar("T")
 
@@ -92,8 +93,15 @@ class BlockingDriver:
         self._looks_at_ms = 0
         """When the thread will look next; 0 while it is awake."""
         self._closed = False
+        self._forked = False
+        disown_in_children(self)
 
     # What a client uses
+
+    @property
+    def closed(self) -> bool:
+        """Whether the client was closed, or belongs to the parent of this forked process."""
+        return self._closed
 
     @property
     def lost_connections(self) -> int:
@@ -132,7 +140,7 @@ class BlockingDriver:
             try:
                 while not task.done:
                     if self._closed:
-                        raise ClosedError("the client was closed")
+                        raise self._closed_error()
                     if task.invocation is not None:
                         self._invoke(task)
                     elif engine.callbacks:
@@ -197,6 +205,22 @@ class BlockingDriver:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(JOIN_S)
 
+    def disown(self) -> None:
+        """Become closed, in a forked child: sockets, epoll instance and locks of the parent are left alone."""
+        if self._closed:
+            return
+        self._closed = self._forked = True
+        self._lock = threading.RLock()  # a thread of the parent may have held the other at the fork
+        self._served = threading.Condition(self._lock)
+        self._attention = threading.Condition(self._lock)
+        self._thread = None
+        self._selecting_until_ms = 0
+        self._callbacks.disown()
+        self._sockets.disown()
+
+    def _closed_error(self) -> ClosedError:
+        return ClosedError(f"this client {FORKED}" if self._forked else "the client is closed")
+
     # Entering and leaving
 
     def _enter(self) -> Engine:
@@ -204,7 +228,7 @@ class BlockingDriver:
         self._lock.acquire()
         if self._closed:
             self._lock.release()
-            raise ClosedError("the client is closed")
+            raise self._closed_error()
         self._inner.append(inner)
         self._refresh()
         return self.engine

@@ -16,7 +16,7 @@ INSIDE: Final = "a callback that runs inside the client cannot wait for it; call
 _log = logging.getLogger("headrace.clients")
 
 
-def report(error: Exception) -> None:
+def report(error: BaseException) -> None:
     """Tell of an exception that a callback raised and that nobody waits for."""
     _log.error("a callback of a client failed", exc_info=error)
 
@@ -81,10 +81,15 @@ class Callbacks:
             finally:
                 self._lock.release()
 
+    def disown(self) -> None:
+        """Forget what is due, in a forked child: the parent calls it."""
+        self._due.clear()
+        self._lock = threading.RLock()
+
     def _run(self) -> None:
         while self._due:
             callback = self._due.popleft()
             try:
                 callback()
-            except Exception as error:  # noqa: BLE001 - one callback's fault must not stop the others
+            except BaseException as error:  # noqa: BLE001 - one callback's fault must not stop the others
                 report(error)

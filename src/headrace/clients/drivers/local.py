@@ -16,6 +16,7 @@ from headrace.clients.drivers.entry import INSIDE, Callbacks, Entry, jitter, own
 from headrace.clients.engine import Engine, Outcome, Task, Timer
 from headrace.clients.flows.effects import Call, ClientState, Flow
 from headrace.errors import ClosedError, HeadraceError, TransportError
+from headrace.forking import FORKED, disown_in_children
 
 if TYPE_CHECKING:
     from headrace.clients.producer.partitioners import Partitioner
@@ -172,12 +173,27 @@ class Local:
             jitter=jitter,
         )
         self._closed = False
+        self._forked = False
         self._inner: list[bool] = []
         """For each entry that is open: whether its thread was inside before."""
         self._callbacks = Callbacks(self.engine)
         self._entry = Entry(self._enter, self._leave)
+        disown_in_children(self)
         with target.condition:
             target.attach(self)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the client was closed, or belongs to the parent of this forked process."""
+        return self._closed
+
+    def disown(self) -> None:
+        """Become closed, in a forked child: the broker is the parent's."""
+        self._closed = self._forked = True
+        self._callbacks.disown()
+
+    def _closed_error(self) -> ClosedError:
+        return ClosedError(f"this client {FORKED}" if self._forked else "the client is closed")
 
     @property
     def runs_here(self) -> bool:
@@ -213,7 +229,7 @@ class Local:
         self.target.condition.acquire()
         if self._closed:
             self.target.condition.release()
-            raise ClosedError("the client is closed")
+            raise self._closed_error()
         self._inner.append(inner)
         self._refresh()
         return self.engine
@@ -286,7 +302,7 @@ class LocalDriver(Local):
             try:
                 while not task.done:
                     if self._closed:
-                        raise ClosedError("the client was closed")
+                        raise self._closed_error()
                     if task.invocation is not None:
                         self._invoke(task)
                         continue
@@ -310,7 +326,9 @@ class LocalDriver(Local):
             self.target.start_background()
 
     def connect(self) -> None:
-        """Make sure that the broker answers: it does."""
+        """Make sure that the broker answers: it does, unless the client is closed."""
+        with self._entry:
+            pass
 
     def close(self) -> None:
         """Leave the broker; calls under way fail."""

@@ -15,7 +15,6 @@ from headrace.clients.drivers.aio import LoopCallbacks, Wakeup, outcome_of, runn
 from headrace.clients.drivers.local import Local, LocalTarget, settled
 from headrace.clients.engine import Task
 from headrace.clients.flows.effects import ClientState, Flow
-from headrace.errors import ClosedError
 
 T = TypeVar("T")
 
@@ -73,7 +72,7 @@ class LocalAioDriver(Local):
         try:
             while not task.done:
                 if self._closed:
-                    raise ClosedError("the client was closed")
+                    raise self._closed_error()
                 if task.invocation is not None:
                     await self._invoke(task)
                 else:
@@ -90,7 +89,9 @@ class LocalAioDriver(Local):
         self._pump()
 
     async def connect(self) -> None:
-        """Make sure that the broker answers: it does."""
+        """Make sure that the broker answers: it does, unless the client is closed."""
+        with self._entry:
+            pass
 
     async def close(self) -> None:
         """Leave the broker; calls under way fail."""

@@ -124,6 +124,15 @@ class Sockets:
         self._wakes.close()
         self._waker.close()
 
+    def disown(self) -> None:
+        """Close this process's copies of the descriptors, in a forked child; the parent's connections live on."""
+        watched = list(self._selector.get_map().values())
+        # Nothing is unregistered: the parent's epoll instance is the same, and forgets nothing while the parent has it.
+        self._selector.close()
+        for key in watched:
+            key.fileobj.close()  # type: ignore[union-attr]  # all of them are sockets, not bare descriptors
+        self._waker.close()
+
     # What the pool asks for
 
     def open(self, link: Link) -> None:

@@ -421,7 +421,7 @@ class Producer:
         Args:
             timeout_s: As for `flush`.
         """
-        if self._core.closed:
+        if self._core.closed or self._driver.closed:
             return
         try:
             self._driver.run(self._core.close(self._limit_ms(timeout_s)), UNLIMITED_MS)

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 from headrace.core.lease.checkpoint import Checkpoint, parse_checkpoint
 from headrace.core.lease.lease import HashRange, Lease, LeaseKey
 from headrace.errors import ConfigError, LeaseStoreError
+from headrace.forking import FORKED, disown_in_children, keep_for_ever
 from headrace.kinesis.leases import writes
 
 T = TypeVar("T")
@@ -58,6 +59,15 @@ class SqliteLeaseStore:
         self._connection: sqlite3.Connection | None = None
         # One thread: SQLite's connections are used by one at a time, and a disk that is slow blocks no event loop.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headrace-leases")
+        self._forked = False
+        disown_in_children(self)
+
+    def disown(self) -> None:
+        """Become closed, in a forked child, and leave the connection untouched: see `keep_for_ever`."""
+        self._forked = True
+        if self._connection is not None:
+            keep_for_ever(self._connection)
+            self._connection = None
 
     async def open(self) -> None:
         """Open the file; create it, and the directories above it, where they are missing.
@@ -71,6 +81,8 @@ class SqliteLeaseStore:
 
     async def close(self) -> None:
         """Close the file."""
+        if self._forked:
+            return
         with contextlib.suppress(RuntimeError):  # closed before
             await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
         self._thread.shutdown(wait=False)
@@ -204,6 +216,8 @@ class SqliteLeaseStore:
         return await self._run(use)
 
     async def _run(self, work: Callable[[], T]) -> T:
+        if self._forked:
+            raise LeaseStoreError(f"{self._path}: this store of leases {FORKED}")
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except RuntimeError as error:  # of an executor that was shut down

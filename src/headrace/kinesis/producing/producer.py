@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from headrace.errors import ClosedError, HeadraceError
+from headrace.forking import FORKED, disown_in_children
 from headrace.kinesis.client.backoff import REPEATABLE, region_of
 from headrace.kinesis.client.errors import Verdict, error_code, explained, verdict
 from headrace.kinesis.client.settings import AwsClient, AwsSettings, open_client
@@ -57,12 +58,18 @@ class Producer:
         self._client: AwsClient | None = None
         self._streams: dict[str, _Stream] = {}
         self._closed = False
+        self._forked = False
         self._buffered = 0
         self._turns = asyncio.Lock()
         self._freed = asyncio.Event()
         self._pending: set[Delivery] = set()
         self._flushes = 0
         self._failures: list[tuple[Delivery, HeadraceError]] = []
+        disown_in_children(self)
+
+    def disown(self) -> None:
+        """Become closed, in a forked child: connections and event loop are the parent's."""
+        self._closed = self._forked = True
 
     async def __aenter__(self) -> Self:
         return self
@@ -101,6 +108,7 @@ class Producer:
             TypeError: The data is text, or the key is none.
         """
         _check_kinds(data, partition_key)
+        self._raise_if_closed()
         found = self._streams.get(stream) or await self._open(stream)
         await self._room(len(data))
         self._raise_if_closed()
@@ -124,6 +132,8 @@ class Producer:
         Raises:
             HeadraceError: The first failure since the last flush that the program has not asked for.
         """
+        if self._forked:
+            self._raise_if_closed()
         pending = list(self._pending)
         self._flushes += 1
         self._hurry()
@@ -152,6 +162,8 @@ class Producer:
         Raises:
             HeadraceError: As `flush`.
         """
+        if self._forked:
+            return
         self._closed = True
         try:
             if flush:
@@ -176,7 +188,9 @@ class Producer:
 
     def _raise_if_closed(self) -> None:
         if self._closed:
-            raise ClosedError("the producer is closed")
+            raise ClosedError(
+                f"this producer {FORKED}" if self._forked else "the producer is closed"
+            )
 
     async def _room(self, size: int) -> None:
         """Wait for room in the buffer, in the order of calls; a record always fits into an empty one."""
