@@ -16,7 +16,7 @@ from headrace.errors import ConfigError
 from headrace.forking import disown_in_children, handled_by_event_loop
 from headrace.serdes.serde import Serde, resolve_serde
 from headrace.workers.counters import Counters, Hook
-from headrace.workers.handlers import DEFAULT_BATCH, read_handler
+from headrace.workers.handlers import DEFAULT_BATCH, read_handler, refuse_coroutines
 from headrace.workers.outcomes import OnFailure, Retry
 from headrace.workers.scheduler import Ordering
 from headrace.workers.service import Service
@@ -134,6 +134,8 @@ class App:
         Raises:
             ConfigError: The function cannot be a handler, or the arguments do not go together.
         """
+        refuse_coroutines("dedupe=", dedupe)
+        _check_seen(seen)
         settings = partial(
             WorkerSettings,
             topics=as_topics(topics),
@@ -147,7 +149,7 @@ class App:
             on_failure=on_failure,
             dedupe=dedupe,
             seen=seen,
-            serde=None if serde is None else resolve_serde(serde),
+            serde=_serde(serde),
             delivery=delivery,
             transaction_ms=transaction_ms,
             transaction_records=transaction_records,
@@ -205,7 +207,8 @@ class App:
             serde: How results become bytes; None is what the topic's metadata say, or else: bytes and text as they
                 are, everything else as JSON.
         """
-        publication = Publication(topic, key, None if serde is None else resolve_serde(serde))
+        refuse_coroutines("key=", key)
+        publication = Publication(topic, key, _serde(serde))
 
         def register(target: F) -> F:
             self._publications_of(target).append(publication)
@@ -214,7 +217,8 @@ class App:
         return register
 
     def hook(self, function: Hook) -> Hook:
-        """Have a function told of every `Event`, on the event loop; also as a decorator."""
+        """Have a plain function told of every `Event`, on the event loop; also as a decorator."""
+        refuse_coroutines("a hook", function)
         self._hooks.append(function)
         return function
 
@@ -320,3 +324,24 @@ class App:
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
+
+
+def _serde(given: str | Serde | type[Any] | None) -> Serde | None:
+    if given is None:
+        return None
+    serde = resolve_serde(given)
+    refuse_coroutines("a serde", serde.serialize, serde.deserialize)
+    return serde
+
+
+def _check_seen(seen: object) -> None:
+    """Refuse what keeps no keys, or would have to be awaited: then every record would look like a duplicate."""
+    if seen is None:
+        return
+    add = getattr(seen, "add", None)
+    contains = getattr(type(seen), "__contains__", None)
+    if contains is None or not callable(add):
+        raise ConfigError(
+            f"seen={seen!r} keeps no keys: it needs `key in seen` and `seen.add(key)`"
+        )
+    refuse_coroutines("seen=", contains, add)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Collection
-from typing import TYPE_CHECKING, Any
+import inspect
+from collections.abc import Awaitable, Callable, Collection
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.clients.producer.delivery import RecordMetadata
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
     from headrace.workers.outbox import Publisher
     from headrace.workers.scheduler import Job, Scheduler
     from headrace.workers.source import Source
+    from headrace.workers.threads import HandlerThreads
+
+NOT_OURS: Final = object()
+"""What a call returns that was not made, as its partition went while no thread was free."""
 
 
 class Hold:
@@ -41,6 +47,17 @@ class Hold:
         """Whether it is still this one's."""
         return self.wanted() and self._source.valid(self._job.topic_partition)
 
+    async def in_thread(self, threads: HandlerThreads, call: Callable[[], Any]) -> Any:
+        """Return what a call returns that is made in a thread, unless the partition is not this member's by then."""
+        self._job.in_thread = True
+        try:
+            return await threads.run(partial(self._if_ours, call))
+        finally:
+            self._job.in_thread = False
+
+    def _if_ours(self, call: Callable[[], Any]) -> Any:
+        return call() if self.valid() else NOT_OURS
+
 
 class Context:
     """The parameter `context` of a handler.
@@ -50,7 +67,7 @@ class Context:
         attempt: Which attempt this is, from 1.
     """
 
-    __slots__ = ("_hold", "_out", "attempt", "records")
+    __slots__ = ("_hold", "_out", "_sent", "attempt", "records")
 
     def __init__(
         self, records: list[ConsumerRecord], attempt: int, out: Publisher, hold: Hold
@@ -59,6 +76,7 @@ class Context:
         self.attempt = attempt
         self._out = out
         self._hold = hold
+        self._sent: list[Any] = []
 
     @property
     def record(self) -> ConsumerRecord:
@@ -166,7 +184,24 @@ class Context:
                 headers, ttl_ms=ttl_ms, deliver_at_ms=deliver_at_ms, delay_ms=delay_ms, tags=tags
             )
         )
-        return self._out.publish(topic, value, key=key, headers=own)
+        return self._noted(self._out.publish(topic, value, key=key, headers=own))
+
+    def _noted(self, sending: Awaitable[RecordMetadata]) -> Awaitable[RecordMetadata]:
+        if inspect.iscoroutine(sending):
+            self._sent.append(sending)
+        return sending
+
+    async def finish(self) -> None:
+        """Publish what the handler gave to `publish` and did not await; for the worker, when the handler has ended."""
+        if any(map(_not_begun, self._sent)):
+            await asyncio.sleep(0)  # tasks that were made of some begin
+            for sending in self._sent:
+                if _not_begun(sending):
+                    await sending
+
+
+def _not_begun(coroutine: Any) -> bool:
+    return inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED
 
 
 class ThreadContext(Context):
@@ -192,11 +227,25 @@ class ThreadContext(Context):
         ttl_ms: int | None = None,
         tags: Collection[str] = (),
     ) -> Any:
-        """Write a record, and return where it went when it is safe."""
+        """Write a record, and return where it went when it is safe.
+
+        Where an event loop runs, as in a coroutine that a plain function has made, it is to be awaited.
+        """
         own = tuple(
             directives(
                 headers, ttl_ms=ttl_ms, deliver_at_ms=deliver_at_ms, delay_ms=delay_ms, tags=tags
             )
         )
         sending = self._out.publish(topic, value, key=key, headers=own)
-        return asyncio.run_coroutine_threadsafe(sending, self._loop).result()
+        running = _running_loop()
+        if running is self._loop:
+            return self._noted(sending)
+        sent = asyncio.run_coroutine_threadsafe(sending, self._loop)
+        return sent.result() if running is None else asyncio.wrap_future(sent, loop=running)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from headrace.clients.consumer.records import ConsumerRecord
+from headrace.workers.results import ready
 
 _log: Final = logging.getLogger("headrace.workers")
 
@@ -68,6 +69,8 @@ class Tally:
         setattr(self.counters, kind, getattr(self.counters, kind) + len(records))
         for hook in self._hooks:
             try:
-                hook(Event(kind, self._worker, records, error, attempt))
-            except Exception:  # noqa: BLE001 - a fault of the program's metrics must not stop its work
+                ready("a hook", hook(Event(kind, self._worker, records, error, attempt)))
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # noqa: BLE001 - a fault of the program's metrics must not stop its work
                 _log.exception("%s: a hook failed", self._worker)

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.kinesis.records import StreamRecord
 from headrace.records.directives import DELAY_MS, DELIVER_AT_MS
+from headrace.workers.outcomes import message_of
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -155,7 +156,7 @@ def dead_letter_headers(
         *_shard_headers(record),
         (f"{LETTER}consumer-group", group.encode()),
         (ERROR_TYPE, type(error).__name__.encode()),
-        (ERROR_MESSAGE, str(error)[:MAX_MESSAGE].encode(errors="replace")),
+        (ERROR_MESSAGE, message_of(error)[:MAX_MESSAGE].encode(errors="replace")),
         (ATTEMPTS, str(attempts).encode()),
         (GROUP, group.encode()),
     )

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal
+from typing import Any, Final, Literal
 
 from headrace.errors import ConfigError, HeadraceError, SerializationError
+
+MAX_PAUSE_S: Final = 100 * 365 * 86_400.0
+"""The longest pause that can be written down in a record's headers, and then some."""
 
 
 class Skip(Exception):  # noqa: N818 - a wish of the handler, not a fault
@@ -26,9 +31,15 @@ class RetryLater(Exception):  # noqa: N818 - as above
 
     def __init__(self, delay_s: float, reason: str = "") -> None:
         super().__init__(reason or f"try again in {delay_s} s")
-        if delay_s < 0:
-            raise ConfigError(f"a pause of {delay_s} seconds is negative")
+        if not 0 <= delay_s <= MAX_PAUSE_S:
+            raise ConfigError(
+                f"RetryLater({delay_s}): a pause is from 0 to {MAX_PAUSE_S:.0f} seconds"
+            )
         self.delay_s = delay_s
+
+
+class Unusable(HeadraceError):  # noqa: N818 - the worker's verdict, which no program catches
+    """The program's code cannot be used as it is: no record would be handled, so the worker stops at the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +51,7 @@ class Retry:
         first: Seconds before the second attempt; each further pause is `factor` times longer.
         max: The longest pause, in seconds.
         factor: How pauses grow.
-        on: Exceptions that are worth another attempt; others go to the dead letters at once.
+        on: The exceptions that are worth another attempt, one class or several; others go to the dead letters at once.
         topics: Wait in topics `retry.<seconds>.<topic>` instead of in place: other records of the key or partition are
             handled meanwhile, so their order is lost.
     """
@@ -49,24 +60,39 @@ class Retry:
     first: float = 0.2
     max: float = 30.0
     factor: float = 2.0
-    on: tuple[type[Exception], ...] = (Exception,)
+    on: type[Exception] | tuple[type[Exception], ...] = (Exception,)
     topics: bool = False
 
     def __post_init__(self) -> None:
-        if self.attempts < 1:
-            raise ConfigError("Retry(attempts=...) counts the first attempt: it is at least 1")
-        if self.first < 0 or self.max < 0 or self.factor < 1:
-            raise ConfigError("the pauses of a Retry are not negative and do not shrink")
+        if self.attempts % 1 != 0 or self.attempts < 1:
+            raise ConfigError(
+                "Retry(attempts=...) counts the first attempt: it is a whole number, at least 1"
+            )
+        if not (0 <= self.first <= MAX_PAUSE_S and 0 <= self.max <= MAX_PAUSE_S):
+            raise ConfigError(f"the pauses of a Retry are from 0 to {MAX_PAUSE_S:.0f} seconds")
+        if not (self.factor >= 1 and math.isfinite(self.factor)):
+            raise ConfigError("the factor of a Retry is at least 1, and finite")
+        kinds: tuple[object, ...] = self._kinds
+        for kind in kinds:
+            if not (isinstance(kind, type) and issubclass(kind, Exception)):
+                raise ConfigError(f"Retry(on=...) takes classes of exceptions, not {kind!r}")
+
+    @property
+    def _kinds(self) -> tuple[type[Exception], ...]:
+        return self.on if isinstance(self.on, tuple) else (self.on,)
 
     def pause_s(self, attempt: int) -> float:
         """Return the seconds to wait after a failed attempt; the first attempt has number 1."""
-        return min(self.max, self.first * self.factor ** min(attempt - 1, 64))
+        try:
+            return min(self.max, self.first * self.factor ** min(attempt - 1, 64))
+        except OverflowError:
+            return self.max
 
     def again(self, error: Exception, attempt: int) -> bool:
         """Whether an attempt that failed is followed by another."""
         if isinstance(error, Skip | DeadLetter) or attempt >= self.attempts:
             return False
-        return isinstance(error, (RetryLater, *self.on))
+        return isinstance(error, (RetryLater, *self._kinds))
 
 
 NO_RETRY = Retry(attempts=1)
@@ -88,6 +114,8 @@ def judge(
     error: Exception, attempt: int, retry: Retry, *, dead_letters: bool, on_failure: OnFailure
 ) -> Verdict:
     """Decide what becomes of records after a failed attempt."""
+    if isinstance(error, Unusable):
+        return Verdict.STOP
     if isinstance(error, Skip):
         return Verdict.SKIP
     if not _hopeless(error) and retry.again(error, attempt):
@@ -101,3 +129,20 @@ def _hopeless(error: Exception) -> bool:
     """Whether bytes do not decode for a reason that stays; a schema registry that does not answer comes back."""
     cause = error.__cause__
     return isinstance(error, SerializationError) and not isinstance(cause, OSError | HeadraceError)
+
+
+def said(error: BaseException) -> str:
+    """Return what an exception says of itself, `ValueError('negative')`, also if it cannot."""
+    return _text_of(error, repr)
+
+
+def message_of(error: BaseException) -> str:
+    """Return an exception's message, also if it has none that can be read."""
+    return _text_of(error, str)
+
+
+def _text_of(error: BaseException, text: Callable[[Any], str]) -> str:
+    try:
+        return text(error)
+    except Exception as raised:  # noqa: BLE001 - the program's own, and the record has to be named all the same
+        return f"{type(error).__name__} (its text cannot be read: {type(raised).__name__})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final
 
@@ -12,11 +12,13 @@ from headrace.clients.consumer.records import ConsumerRecord
 from headrace.errors import SerializationError
 from headrace.serdes.serde import resolve_serde
 from headrace.serdes.typed import serde_of_type
-from headrace.workers.context import Context, Hold, ThreadContext
-from headrace.workers.dedupe import Deduplication
+from headrace.workers.context import NOT_OURS, Context, Hold, ThreadContext
+from headrace.workers.dedupe import Deduplication, check_keys
 from headrace.workers.letters import place_text
 from headrace.workers.outbox import Outbox, Publisher
+from headrace.workers.outcomes import message_of
 from headrace.workers.outlet import Outlet
+from headrace.workers.results import each_of, finished, ready
 from headrace.workers.scheduler import Job, Scheduler
 from headrace.workers.settings import WorkerSettings
 from headrace.workers.source import Source
@@ -25,7 +27,8 @@ from headrace.workers.threads import HandlerThreads
 Decode = Callable[[bytes], Any]
 LOOK_AGAIN_S: Final = 0.05
 """The pause before it is asked again whether a partition is still this member's."""
-_NOT_OURS: Final = object()
+CLOSE_TIMEOUT_S: Final = 1.0
+"""How long a `seen=` may take to keep the keys of the last transaction."""
 
 
 class Processor:
@@ -47,7 +50,9 @@ class Processor:
         self._scheduler = scheduler
         self._sources = settings.retry_topics()
         self._decoders: dict[str, Decode] = {}
-        self._deduplication = None if settings.dedupe is None else Deduplication(settings.seen)
+        self._deduplication = (
+            None if settings.dedupe is None else Deduplication(settings.seen, settings.name)
+        )
 
     async def process(self, job: Job, out: Publisher) -> list[ConsumerRecord]:
         """Handle a job's records; whatever is raised says why they failed.
@@ -85,6 +90,7 @@ class Processor:
         assert deduplication is not None, "only then this is called"
         assert self._settings.dedupe is not None, "there is a deduplication"
         keys = [self._settings.dedupe(value) for value in values]
+        check_keys(keys)
         fresh = await deduplication.begin(keys)
         chosen = list(itertools.compress(records, fresh))
         handled = False
@@ -99,7 +105,7 @@ class Processor:
                 out.keys += new  # they are known when their transaction is committed
                 deduplication.hold(new)
             else:
-                deduplication.end(new, handled=handled)
+                await deduplication.end(new, handled=handled)
         return chosen
 
     def written(self, boxes: Iterable[Outbox], committed: bool) -> None:  # noqa: FBT001 - it is what this says
@@ -107,6 +113,11 @@ class Processor:
         if self._deduplication is not None:
             for box in boxes:
                 self._deduplication.release(box.keys, handled=committed)
+
+    async def close(self) -> None:
+        """End, when the keys of committed records are kept, or after a moment."""
+        if self._deduplication is not None:
+            await self._deduplication.close(CLOSE_TIMEOUT_S)
 
     async def _handle(
         self,
@@ -120,31 +131,43 @@ class Processor:
         argument = values if handler.wants_batches else values[0]
         if not (hold.valid() or await _is_ours(hold)):
             return
-        if handler.is_async:
-            if handler.context is None:
-                result = await handler.call(argument)
-            else:
-                context = Context(records, attempt, out, hold)
-                result = await handler.call(argument, **{handler.context: context})
+        context: Context | None = None
+        if handler.context is not None:
+            kind = Context if handler.is_async else ThreadContext
+            context = kind(records, attempt, out, hold)
+        if not handler.is_async:
+            result = await self._in_thread(argument, context, hold)
+        elif context is None:
+            result = await handler.call(argument)
         else:
-            call = partial(handler.call, argument)
-            if handler.context is not None:
-                context = ThreadContext(records, attempt, out, hold)
-                call = partial(handler.call, argument, **{handler.context: context})
-            while (result := await self._threads.run(partial(_if_ours, hold, call))) is _NOT_OURS:
-                if not await _is_ours(hold):
-                    return
-        if result is not None and hold.wanted():
+            result = await handler.call(argument, context=context)
+        if result is not None:
+            result = await finished(result)
+        if not hold.wanted():
+            return
+        if context is not None:
+            await context.finish()
+        if result is not None:
             await self._publish(records, result, out)
 
+    async def _in_thread(self, argument: Any, context: Context | None, hold: Hold) -> Any:
+        """Call a handler that is a plain function; None if it was not called, as the partition has gone."""
+        call = partial(self._handler.call, argument)
+        if context is not None:
+            call = partial(call, context=context)
+        while (result := await hold.in_thread(self._threads, call)) is NOT_OURS:
+            if not await _is_ours(hold):
+                return None
+        return result
+
     async def _publish(self, records: list[ConsumerRecord], result: Any, out: Publisher) -> None:
-        """Write what a handler returned; of a handler of batches each item of a list."""
+        """Write what a handler returned; of a handler of batches each item of a list, a tuple or a set."""
         batch = self._handler.wants_batches
-        results: Sequence[Any] = result if batch and isinstance(result, list) else [result]
+        results = each_of(result) if batch else [result]
         for publication in self._settings.publications:
             for one in results:
                 if publication.key is not None:
-                    key = publication.key(one)
+                    key = ready("key=", publication.key(one))
                 else:
                     key = None if batch else records[0].key
                 await out.publish(publication.topic, one, key=key, serde=publication.serde)
@@ -172,7 +195,7 @@ def _value(decode: Decode, record: ConsumerRecord) -> Any:
         return decode(record.value)
     except Exception as error:
         raise SerializationError(
-            f"the value of the record at {place_text(record)} does not decode: {error}",
+            f"the value of the record at {place_text(record)} does not decode: {message_of(error)}",
             topic=record.topic,
             partition=record.partition,
             offset=record.offset,
@@ -186,8 +209,3 @@ async def _is_ours(hold: Hold) -> bool:
             LOOK_AGAIN_S
         )  # it is lost in a moment, or was not told yet that it is not
     return hold.wanted()
-
-
-def _if_ours(hold: Hold, call: Callable[[], Any]) -> Any:
-    """Call a handler in its thread, unless its partition went while there was none free."""
-    return call() if hold.valid() else _NOT_OURS

@@ -28,7 +28,16 @@ _SHARED: Final = None
 class Job:
     """One call of the handler: a record, or a batch of one partition's records that follow each other."""
 
-    __slots__ = ("attempt", "error", "lane", "let_go", "records", "topic_partition", "waits")
+    __slots__ = (
+        "attempt",
+        "error",
+        "in_thread",
+        "lane",
+        "let_go",
+        "records",
+        "topic_partition",
+        "waits",
+    )
 
     def __init__(self, lane: _Lane, records: list[ConsumerRecord]) -> None:
         self.topic_partition = lane.topic_partition
@@ -42,6 +51,8 @@ class Job:
         """Whether it waits for its next attempt."""
         self.let_go = False
         """Whether nobody waits for it any more: however it ends, its records are not finished."""
+        self.in_thread = False
+        """Whether its handler runs in a thread at this moment, where nothing can cancel it."""
 
 
 class _Lane:

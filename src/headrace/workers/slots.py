@@ -13,7 +13,15 @@ from headrace.types import TopicPartition
 from headrace.workers import letters
 from headrace.workers.counters import EventKind, Tally
 from headrace.workers.outbox import Outbox, Publisher
-from headrace.workers.outcomes import RetryLater, Skip, Verdict, judge
+from headrace.workers.outcomes import (
+    MAX_PAUSE_S,
+    RetryLater,
+    Skip,
+    Unusable,
+    Verdict,
+    judge,
+    said,
+)
 from headrace.workers.outlet import Outlet
 from headrace.workers.processing import LOOK_AGAIN_S, Processor
 from headrace.workers.scheduler import Job, Scheduler
@@ -97,9 +105,8 @@ class Slots:
         }
         for job in concerned.values():
             job.let_go = True
-        overlaps = len(concerned)
-        if self._settings.handler.is_async:
-            overlaps = await _cancel(concerned)
+        overlaps = sum(job.in_thread for job in concerned.values())
+        overlaps += await _cancel(task for task, job in concerned.items() if not job.in_thread)
         if overlaps:
             self._tally.counters.overlaps += overlaps
             _log.warning(
@@ -139,8 +146,17 @@ class Slots:
         if job is not None and (task.cancelled() or error is not None):
             self._scheduler.abandon(job)  # it may not even have begun
         if error is not None:
-            self._fail(error)
+            self._fail(error if job is None else self._broken(job, error))
         self._ended(None)
+
+    def _broken(self, job: Job, error: BaseException) -> WorkerFailedError:
+        """Return what to say of an error that is neither the handler's nor a broker's."""
+        failure = WorkerFailedError(
+            f"the worker {self._settings.name!r} stopped at the record at {letters.place_text(job.records[0])}, which "
+            f"is not committed: {said(error)}"
+        )
+        failure.__cause__ = error
+        return failure
 
     # One job
 
@@ -193,13 +209,14 @@ class Slots:
             if task.cancelling():
                 raise
             job.error = RuntimeError("the handler was cancelled, and not by its worker")
-            self._count("failed", job)
-        except Exception as error:  # noqa: BLE001 - the program's; `_failed` finds what becomes of it
-            job.error = error
-            if not isinstance(error, Skip):
-                self._count("failed", job)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the program's; `_failed` finds what becomes of it
+            job.error = _as_exception(error)
         finally:
             self._tally.counters.in_flight -= 1
+        if not isinstance(job.error, Skip):
+            self._count("failed", job)
         return []
 
     async def _failed(self, job: Job, error: Exception) -> None:
@@ -213,7 +230,7 @@ class Slots:
         )
         if verdict is Verdict.RETRY:
             await self._retry(job, error)
-        elif len(job.records) > 1 and not isinstance(error, Skip):
+        elif len(job.records) > 1 and not isinstance(error, Skip | Unusable):
             job.error = None
             self._scheduler.split(job)
         elif verdict is Verdict.SKIP:
@@ -231,9 +248,9 @@ class Slots:
             self._fail(self._last_words(job, error))
 
     async def _retry(self, job: Job, error: Exception) -> None:
-        pause_s = self._settings.retry.pause_s(job.attempt)
-        if isinstance(error, RetryLater):
-            pause_s = error.delay_s
+        pause_s = _asked_for(error)
+        if pause_s is None:
+            pause_s = self._settings.retry.pause_s(job.attempt)
         due_ms = self._outlet.now_ms() + round(pause_s * 1000)
         if not self._settings.retry.topics:
             self._count("retried", job)
@@ -261,10 +278,10 @@ class Slots:
         out = self._out()
         place = letters.place_text(record)
         waiting = (
-            "%s: the record at %s waits to be written to %s (%r), and holds up what is behind it"
+            "%s: the record at %s waits to be written to %s (%s), and holds up what is behind it"
         )
         told = asyncio.get_running_loop().call_later(
-            SLOW_WRITE_S, _log.warning, waiting, self._settings.name, place, topic, job.error
+            SLOW_WRITE_S, _log.warning, waiting, self._settings.name, place, topic, _reason(job)
         )
         try:
             if self._letters is not None:
@@ -303,8 +320,8 @@ class Slots:
         """Log the first dead letter, the second, the fourth and so on."""
         count = self._tally.counters.dead_lettered
         if not count & (count - 1):
-            said = "%s: the record at %s is in the dead letters, %s (%d so far): %r"
-            _log.info(said, self._settings.name, place, topic, count, job.error)
+            text = "%s: the record at %s is in the dead letters, %s (%d so far): %s"
+            _log.info(text, self._settings.name, place, topic, count, _reason(job))
 
     async def _ensure(self, topic: str, source: str) -> None:
         """Create a topic before the first write, with as many partitions as that where the records come from."""
@@ -331,13 +348,41 @@ class Slots:
         fate = "It is not committed and comes again at the next start."
         if self._settings.delivery == "at_most_once":
             fate = "It was committed before, and does not come again."
+        place, remedy = letters.place_text(record), ""
+        if isinstance(error, Unusable):
+            what = f"the record at {place} was not handled: {error}"
+        else:
+            what = (
+                f"the record at {place} failed in attempt {job.attempt} of {self._settings.retry.attempts} with "
+                f"{said(error)}"
+            )
+            remedy = ' dead_letter=True keeps such records aside, on_failure="skip" drops them'
         failure = WorkerFailedError(
-            f"the worker {self._settings.name!r} stopped: the record at {letters.place_text(record)} failed in attempt "
-            f"{job.attempt} of {self._settings.retry.attempts} with {error!r}. "
-            f'{fate} dead_letter=True keeps such records aside, on_failure="skip" drops them'
+            f"the worker {self._settings.name!r} stopped: {what}. {fate}{remedy}"
         )
         failure.__cause__ = error
         return failure
+
+
+def _reason(job: Job) -> str:
+    return "" if job.error is None else said(job.error)
+
+
+def _asked_for(error: Exception) -> float | None:
+    """Return the pause that a handler asked for; None where it asked for none that is possible."""
+    delay_s = getattr(error, "delay_s", None) if isinstance(error, RetryLater) else None
+    if isinstance(delay_s, int | float) and 0 <= delay_s <= MAX_PAUSE_S:
+        return delay_s
+    return None
+
+
+def _as_exception(error: BaseException) -> Exception:
+    """Return an exception that fails a record and nothing else: `sys.exit()` in a handler ends no event loop."""
+    if isinstance(error, Exception):
+        return error
+    failure = RuntimeError(f"the handler raised {said(error)}")
+    failure.__cause__ = error
+    return failure
 
 
 async def _cancel(tasks: Iterable[asyncio.Task[None]]) -> int:

@@ -32,6 +32,7 @@ from headrace.types import TopicPartition
 from headrace.workers import letters
 from headrace.workers.counters import Counters, Hook, Tally
 from headrace.workers.handovers import Handovers
+from headrace.workers.outcomes import message_of
 from headrace.workers.outlet import Outlet
 from headrace.workers.pausing import Pauses
 from headrace.workers.processing import LOOK_AGAIN_S, Processor
@@ -85,7 +86,9 @@ class Worker:
             max_buffered=settings.max_buffered,
         )
         self._source: Source = open_source(settings, outlet)
-        processor = Processor(settings, outlet, self._threads, self._source, self._scheduler)
+        self._processor = processor = Processor(
+            settings, outlet, self._threads, self._source, self._scheduler
+        )
         self._transactor: Transactor | None = None
         if settings.delivery == "exactly_once":
             self._transactor = new_transactor(settings, outlet, self._source, processor.written)
@@ -130,7 +133,7 @@ class Worker:
         try:
             await self._work()
         except Exception as error:
-            self._state, self._error = "failed", str(error)
+            self._state, self._error = "failed", message_of(error)
             raise
         finally:
             if self._state != "failed":
@@ -189,6 +192,7 @@ class Worker:
                 await self._transactor.close()
             if self._timer is not None:
                 self._timer.cancel()
+            await self._processor.close()
             self._threads.close()
         return None
 

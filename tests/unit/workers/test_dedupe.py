@@ -26,7 +26,7 @@ def test_a_key_that_is_being_handled_is_waited_for(handled, second) -> None:
         for _ in range(3):
             await asyncio.sleep(0)
         assert not waiting.done()
-        deduplication.end(["a", "b"], handled=handled)
+        await deduplication.end(["a", "b"], handled=handled)
         assert await waiting == second
 
     asyncio.run(main())
@@ -37,7 +37,7 @@ def test_keys_may_be_kept_elsewhere() -> None:
         kept: set[Hashable] = {"old"}
         deduplication = Deduplication(kept)
         assert await deduplication.begin(["old", "new"]) == [False, True]
-        deduplication.end(["new"], handled=True)
+        await deduplication.end(["new"], handled=True)
         assert kept == {"old", "new"}
 
     asyncio.run(main())

@@ -61,6 +61,25 @@ def test_a_retry_that_makes_no_sense_is_refused(wrong) -> None:
         Retry(**wrong)
 
 
-def test_a_pause_is_not_negative() -> None:
-    with pytest.raises(ConfigError, match="negative"):
-        RetryLater(-1)
+@pytest.mark.parametrize("pause", [-1, float("inf"), float("nan"), 1e300])
+def test_a_pause_is_a_time_that_can_be_waited_for(pause: float) -> None:
+    with pytest.raises(ConfigError, match="a pause is from 0 to"):
+        RetryLater(pause)
+    with pytest.raises(ConfigError, match="the pauses of a Retry are from 0 to"):
+        Retry(first=pause)
+    with pytest.raises(ConfigError, match="the pauses of a Retry are from 0 to"):
+        Retry(max=pause)
+
+
+def test_a_retry_takes_exceptions_one_or_several() -> None:
+    assert Retry(on=ValueError).again(ValueError(), 1)
+    assert not Retry(on=(ValueError, OSError)).again(KeyError(), 1)
+    for wrong in ("ValueError", (ValueError, "OSError"), [ValueError], int):
+        with pytest.raises(ConfigError, match="takes classes of exceptions"):
+            Retry(on=wrong)  # type: ignore[arg-type]  # that is the case
+    for count in (0, 1.5, float("nan")):
+        with pytest.raises(ConfigError, match="whole number"):
+            Retry(attempts=count)  # type: ignore[arg-type]  # that is the case
+    with pytest.raises(ConfigError, match="finite"):
+        Retry(factor=float("inf"))
+    assert Retry(attempts=2000, factor=1e300, max=5).pause_s(1500) == 5
