@@ -134,8 +134,7 @@ class App:
         Raises:
             ConfigError: The function cannot be a handler, or the arguments do not go together.
         """
-        refuse_coroutines("dedupe=", dedupe)
-        _check_seen(seen)
+        _check_keys(dedupe, seen)
         settings = partial(
             WorkerSettings,
             topics=as_topics(topics),
@@ -334,8 +333,9 @@ def _serde(given: str | Serde | type[Any] | None) -> Serde | None:
     return serde
 
 
-def _check_seen(seen: object) -> None:
+def _check_keys(dedupe: object, seen: object) -> None:
     """Refuse what keeps no keys, or would have to be awaited: then every record would look like a duplicate."""
+    refuse_coroutines("dedupe=", dedupe)
     if seen is None:
         return
     add = getattr(seen, "add", None)
