@@ -59,8 +59,7 @@ def read_handler(target: Any) -> Handler:
     return Handler(
         call=call,
         name=name,
-        is_async=inspect.iscoroutinefunction(call)
-        or inspect.iscoroutinefunction(getattr(call, "__call__", None)),  # noqa: B004 - its method is wanted
+        is_async=any(map(inspect.iscoroutinefunction, (call, _call_of(call)))),
         wants_batches=item is not None or not wants_one,
         schema=_known(item[0] if item is not None else schema),
         context=context,
@@ -98,10 +97,14 @@ def layers(call: Any) -> Iterator[Any]:
             inner := getattr(call, "__func__", None)
         ) is not None:
             call = inner
-        elif not inspect.isroutine(call) and inspect.ismethod(getattr(call, "__call__", None)):  # noqa: B004 - its method is wanted
-            call = call.__call__
+        elif not inspect.isroutine(call) and inspect.ismethod(_call_of(call)):
+            call = _call_of(call)
         else:
             return
+
+
+def _call_of(target: Any) -> Any:
+    return getattr(target, "__call__", None)  # noqa: B004 - the method itself is wanted
 
 
 def _callable_of(name: str, target: Any) -> tuple[Callable[..., Any], bool]:

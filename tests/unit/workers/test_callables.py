@@ -1,7 +1,7 @@
 """Every kind of callable as a handler: it handles each record before its offset is committed, or it is refused.
 
-`KINDS` make a handler of a function that notes what it has handled; each is tried as a coroutine function and as a plain
-one, for one record and for batches, with and without the context, in every delivery mode.
+`KINDS` make a handler of a function that notes what it has handled; each is tried as a coroutine function and as a
+plain one, for one record and for batches, with and without the context.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whatever a program gives to a worker may raise, once or always: no partition stands still, and no record goes unnamed.
+"""Whatever a program gives to a worker may raise or hang: no partition stands still, and no record goes unnamed.
 
 `Faulty` is every object that a program can give: the handler, `dedupe=`, `seen=`, a serde, `key=`, a hook. Each raises
 at one place, exceptions of every kind, those included whose text cannot be read.
