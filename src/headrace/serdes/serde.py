@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from headrace.errors import ConfigError
 from headrace.serdes.plain import BytesSerde, JsonSerde, StringSerde
+from headrace.serdes.shape import is_type
 from headrace.serdes.typed import serde_of_type
 
 ENTRY_POINTS = "headrace.serdes"
@@ -53,7 +54,11 @@ def resolve_serde(given: str | Serde | type[Any]) -> Serde:
     """
     if isinstance(given, str):
         return _named(given)()
-    if isinstance(given, type):
+    if isinstance(given, type) and issubclass(given, Serde):
+        raise ConfigError(
+            f"{given.__name__} is the class of a serde: give an object, {given.__name__}()"
+        )
+    if isinstance(given, type) or is_type(given):
         serde: Serde = serde_of_type(given)
         return serde
     if isinstance(given, Serde):

@@ -1,14 +1,14 @@
-"""Serdes made of a type: pydantic's models by pydantic, structs, dataclasses and plain types by msgspec."""
+"""Serdes made of a type: what is pydantic's by pydantic, structs, dataclasses and plain types by msgspec."""
 
 from __future__ import annotations
 
-import sys
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from headrace.errors import ConfigError
 from headrace.serdes.plain import BytesSerde, StringSerde
+from headrace.serdes.shape import has_constraints, members, needs_pydantic, unreadable
 
 
 class MsgspecSerde:
@@ -21,12 +21,19 @@ class MsgspecSerde:
             kind: A `msgspec.Struct`, a dataclass, a TypedDict, a NamedTuple, or a type made of plain ones.
 
         Raises:
-            ConfigError: msgspec cannot read JSON into the type.
+            ConfigError: msgspec cannot read JSON into the type, or into a part of it.
         """
         try:
             self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind)
-        except TypeError as error:
-            raise ConfigError(f"no serde can be made of {kind!r}: {error}") from None
+            strange = unreadable(kind)
+        except Exception as error:
+            raise ConfigError(f"no serde can be made of {kind!r}: {error}") from error
+        if strange:
+            raise ConfigError(
+                f"no serde can be made of {kind!r}: nothing says how {strange[0].__qualname__} is read from JSON. Use "
+                "a dataclass, a msgspec.Struct or a pydantic model, or give an object with serialize and deserialize: "
+                "serde=MySerde()"
+            )
         self._encode = msgspec.json.Encoder().encode
 
     def serialize(self, value: Any) -> bytes:
@@ -39,37 +46,77 @@ class MsgspecSerde:
 
 
 class PydanticSerde:
-    """JSON of one of pydantic's models."""
+    """JSON of a type that pydantic knows: a model, a union of models, a dataclass that has some."""
 
-    def __init__(self, model: Any) -> None:
-        """Prepare a serde of a model class."""
-        self._model = model
+    def __init__(self, kind: Any) -> None:
+        """Prepare a serde.
+
+        Raises:
+            ConfigError: pydantic is not installed, or has no schema for the type.
+        """
+        try:
+            from pydantic import TypeAdapter  # noqa: PLC0415 - an extra, and slow to load
+
+            adapter: Any = TypeAdapter(kind)
+        except Exception as error:
+            raise ConfigError(f"no serde can be made of {kind!r}: {error}") from error
+        self.deserialize = adapter.validate_json
+        self._check = adapter.validate_python
+        self._dump = adapter.dump_json
 
     def serialize(self, value: Any) -> bytes:
-        """Return the model as JSON; a dict is checked against the model first."""
-        checked = value if isinstance(value, self._model) else self._model.model_validate(value)
-        text: str = checked.model_dump_json()
-        return text.encode()
+        """Return the value as JSON; what is no model yet is checked first."""
+        data: bytes = self._dump(self._check(value))
+        return data
 
-    def deserialize(self, data: bytes) -> Any:
-        """Return the model, validated."""
-        return self._model.model_validate_json(data)
+
+class BufferSerde:
+    """Bytes as they are, as a bytearray or a memoryview."""
+
+    def __init__(self, kind: type[bytearray | memoryview]) -> None:
+        self.deserialize = kind
+        self.serialize = bytes
+
+
+_RAW: Final = (bytes, bytearray, memoryview)
 
 
 def serde_of_type(kind: Any) -> Any:
     """Return the serde that reads and writes a type.
 
     Args:
-        kind: bytes, str, a pydantic model, or any type that msgspec reads from JSON.
+        kind: bytes or str, which are the record's as they are; or what JSON is read into: a pydantic model, a
+            dataclass, a msgspec.Struct, a TypedDict, a type made of them and of plain ones. Each may be `T | None`.
 
     Raises:
         ConfigError: There is none.
     """
-    if kind is bytes:
-        return BytesSerde()
-    if kind is str:
+    choices = members(kind)
+    if any(each in _RAW for each in choices) or choices == [str]:
+        return _plain_serde(kind, choices)
+    return PydanticSerde(kind) if needs_pydantic(kind) else MsgspecSerde(kind)
+
+
+def writer_of_type(kind: type[Any]) -> Any:
+    """Return the serde that writes values of a type: more than can be read, as every subclass of a dict."""
+    try:
+        return serde_of_type(kind)
+    except ConfigError:
+        return MsgspecSerde(Any)
+
+
+def _plain_serde(kind: Any, choices: list[Any]) -> Any:
+    if len(choices) > 1:
+        raise ConfigError(
+            f"no serde can be made of {kind!r}: bytes are the record's own, and what else they could be is not said in "
+            "them. Take bytes alone, and decode them in the program"
+        )
+    if has_constraints(kind):
+        raise ConfigError(
+            f"no serde can be made of {kind!r}: nothing checks the constraints of bytes and text. Leave them out, or "
+            "give the value a model"
+        )
+    [choice] = choices
+    if choice is str:
         return StringSerde()
-    pydantic = sys.modules.get("pydantic")  # a model's module has imported it
-    if pydantic is not None and isinstance(kind, type) and issubclass(kind, pydantic.BaseModel):
-        return PydanticSerde(kind)
-    return MsgspecSerde(kind)
+    return BytesSerde() if choice is bytes else BufferSerde(choice)

@@ -15,8 +15,9 @@ from headrace.clients.drivers import Target
 from headrace.errors import ConfigError
 from headrace.forking import disown_in_children, handled_by_event_loop
 from headrace.serdes.serde import Serde, resolve_serde
+from headrace.serdes.typed import serde_of_type
 from headrace.workers.counters import Counters, Hook
-from headrace.workers.handlers import DEFAULT_BATCH, read_handler, refuse_coroutines
+from headrace.workers.handlers import DEFAULT_BATCH, Handler, read_handler, refuse_coroutines
 from headrace.workers.outcomes import OnFailure, Retry
 from headrace.workers.scheduler import Ordering
 from headrace.workers.service import Service
@@ -148,7 +149,6 @@ class App:
             on_failure=on_failure,
             dedupe=dedupe,
             seen=seen,
-            serde=_serde(serde),
             delivery=delivery,
             transaction_ms=transaction_ms,
             transaction_records=transaction_records,
@@ -157,15 +157,18 @@ class App:
             consumer={"client_id": self._client_id, **self._properties, **properties},
             **self._pace,
         )
-        return partial(self._register, settings, name, group or self._group, batch)
+        group = group or self._group
+        return partial(self._register, settings, name, group, batch=batch, serde=_serde(serde))
 
     def _register(
         self,
         settings: Callable[..., WorkerSettings],
         name: str | None,
         group: str | None,
-        batch: int | None,
         target: F,
+        *,
+        batch: int | None,
+        serde: Serde | None,
     ) -> F:
         handler = read_handler(target)
         if group is None:
@@ -177,6 +180,7 @@ class App:
             handler=handler,
             group=group,
             batch=(batch or DEFAULT_BATCH) if handler.wants_batches else batch,
+            serde=serde or _serde_of(handler),
             publications=self._publications_of(target),
         )
         shared = [each.name for each in self._workers if worker.has_id_of(each)]
@@ -323,6 +327,19 @@ class App:
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
+
+
+def _serde_of(handler: Handler) -> Serde | None:
+    """Return the serde of a handler's annotation, if it has one."""
+    if handler.schema is None:
+        return None
+    try:
+        serde: Serde = serde_of_type(handler.schema)
+    except ConfigError as error:
+        raise ConfigError(
+            f"the handler {handler.name!r} cannot be given what its annotation says: {error}"
+        ) from error
+    return serde
 
 
 def _serde(given: str | Serde | type[Any] | None) -> Serde | None:

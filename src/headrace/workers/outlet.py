@@ -23,7 +23,7 @@ from headrace.clients.producer.delivery import RecordMetadata
 from headrace.clock import SteadyClock
 from headrace.errors import ApiError, ErrorCode
 from headrace.serdes.serde import Serde, resolve_serde
-from headrace.serdes.typed import serde_of_type
+from headrace.serdes.typed import writer_of_type
 from headrace.types import TopicPartition
 from headrace.workers.letters import Headers
 
@@ -132,7 +132,7 @@ class Outlet:
     def _serde(self, kind: str | type[Any]) -> Serde:
         serde = self._serdes.get(kind)
         if serde is None:
-            made = resolve_serde(kind) if isinstance(kind, str) else serde_of_type(kind)
+            made = resolve_serde(kind) if isinstance(kind, str) else writer_of_type(kind)
             serde = self._serdes[kind] = made
         return serde
 

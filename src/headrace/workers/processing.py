@@ -11,7 +11,6 @@ from typing import Any, Final
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.errors import SerializationError
 from headrace.serdes.serde import resolve_serde
-from headrace.serdes.typed import serde_of_type
 from headrace.workers.context import NOT_OURS, Context, Hold, ThreadContext
 from headrace.workers.dedupe import Deduplication, check_keys
 from headrace.workers.letters import place_text
@@ -175,12 +174,10 @@ class Processor:
     # Values
 
     async def _decoder(self, topic: str) -> Decode:
-        """Return what makes values of a topic's bytes: the worker's serde, the annotation's, or the topic's own."""
+        """Return what makes values of a topic's bytes: the worker's serde, or the topic's own."""
         decode: Decode = bytes
         if self._settings.serde is not None:
             decode = self._settings.serde.deserialize
-        elif self._handler.schema is not None:
-            decode = serde_of_type(self._handler.schema).deserialize
         elif self._settings.elsewhere is None:
             settings = await self._outlet.settings(self._sources.get(topic, topic))
             decode = resolve_serde(settings.serde or "bytes").deserialize

@@ -68,7 +68,8 @@ class WorkerSettings:
         dedupe: Returns a value's key; a record with a key that was handled is skipped.
         seen: Where handled keys are kept: an object with `key in seen` and `seen.add(key)`. None remembers the last
             100,000 in memory, which a restart forgets.
-        serde: How bytes become values, in place of the annotation: a name, a serde, or a type.
+        serde: How bytes become values: the one that was given, else that of the handler's annotation. None is what the
+            topic's metadata say.
         delivery: "at_least_once"; "at_most_once": offsets are committed before records are handled; or "exactly_once":
             results and positions are committed in one transaction, and only committed records are read.
         transaction_ms: How often that is, for exactly once: results can be read so much later.
