@@ -214,6 +214,24 @@ class ClosedError(HeadraceError):
     """The client was closed before."""
 
 
+class InternalError(HeadraceError):
+    """Code inside a client raised an exception that nobody expects, which is `__cause__`; the call it served has failed."""
+
+    @classmethod
+    def of(cls, error: Exception, what: str) -> HeadraceError:
+        """Return an error that a caller can be given: `error` itself if it is one, else one that is caused by it.
+
+        Args:
+            error: What was raised.
+            what: What failed, for the text.
+        """
+        if isinstance(error, HeadraceError):
+            return error
+        internal = cls(f"{what}: {type(error).__name__}: {error}")
+        internal.__cause__ = error
+        return internal
+
+
 class SerializationError(HeadraceError):
     """A key or value could not be turned into bytes, or bytes into a key or value.
 

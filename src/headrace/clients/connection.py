@@ -28,7 +28,7 @@ from headrace.clients.versions import (
     our_range,
     version_table,
 )
-from headrace.errors import ApiError, ErrorCode, HeadraceError, ProtocolError
+from headrace.errors import ErrorCode, HeadraceError, InternalError, ProtocolError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.codec import Message
 from headrace.protocol.frame import (
@@ -174,8 +174,9 @@ class Connection(Generic[K]):
             )
             leave_out_unknown(request, self._extensions)
             self._encode(request, version, token if answered else None, answered=answered)
-        except (ApiError, ProtocolError) as error:
-            self._completed.append(Completed(token, error))
+        except Exception as error:  # noqa: BLE001 - whoever waits for the outcome gets it
+            what = f"{type(request).__name__} cannot be sent to {self.peer}"
+            self._completed.append(Completed(token, InternalError.of(error, what)))
             return
         if not answered:
             self._unconfirmed.append(token)
@@ -311,9 +312,12 @@ class Connection(Generic[K]):
             return
         try:
             _, response = decode_response(frame, entry.response_type, entry.version)
-        except ProtocolError:
+        except Exception as error:
             self._in_flight.appendleft(entry)
-            raise
+            if isinstance(error, ProtocolError):
+                raise
+            what = f"{self.peer} sent a {entry.response_type.__name__} that cannot be read"
+            raise ProtocolError(f"{what}: {error!r}") from error
         self._completed.append(Completed(entry.token, response))
         if self._holding and not self._in_flight and self._exchange is not None:
             self._begin_exchange()

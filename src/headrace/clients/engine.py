@@ -26,7 +26,8 @@ from headrace.clients.flows.effects import (
     Sleep,
     Wait,
 )
-from headrace.errors import HeadraceError, TransportError
+from headrace.clients.trouble import Trouble, advised
+from headrace.errors import HeadraceError, InternalError, TransportError
 from headrace.protocol.codec import Message
 
 T = TypeVar("T")
@@ -38,6 +39,8 @@ UNLIMITED_MS: Final = 1 << 60
 """A time-out that never comes."""
 TIMERS_KEPT: Final = 64
 """Timers are not looked through before there are more."""
+LATE_MS: Final = 1_000
+"""So long after its deadline a call ends without the transport, which should have ended it."""
 ANY_NODE_SHARE: Final = 3
 """Where any broker will do, one that hangs may take only this part of the time."""
 
@@ -88,8 +91,10 @@ class Task(Generic[T]):
         "alarm",
         "deadline_ms",
         "done",
+        "failure",
         "flow",
         "invocation",
+        "late",
         "on_done",
         "on_invoke",
         "outcome",
@@ -101,6 +106,8 @@ class Task(Generic[T]):
         self.flow = flow
         self.deadline_ms = deadline_ms
         self.done = False
+        self.failure: HeadraceError | None = None
+        """After what it tried again last."""
         self.outcome: T | BaseException | None = None
         self.invocation: Invoke | None = None
         """The program's code that the task waits for; the driver runs it and calls `Engine.resume`."""
@@ -111,6 +118,8 @@ class Task(Generic[T]):
         self.paused_turn = -1
         """The turn that the alarm may end."""
         self.alarm: Timer | None = None
+        self.late: object = None
+        """What the flow gets when the alarm ends its turn."""
 
     def result(self) -> T:
         """Return what the flow returned, or raise what it raised; only when done."""
@@ -148,6 +157,8 @@ class Engine:
         self.callbacks: deque[Callable[[], object]] = deque()
         """The program's own code that is due, in order. The driver runs it when it holds no lock; what it raises must
         not end anything but itself."""
+        self.trouble = Trouble()
+        """What is tried again."""
         self._request_timeout_ms = request_timeout_ms
         self._jitter = jitter
         self._ready: deque[tuple[Task[Any], Any]] = deque()
@@ -266,9 +277,14 @@ class Engine:
         except StopIteration as stop:
             self._finish(task, stop.value)
         except Exception as error:  # noqa: BLE001 - whoever started the task is told
+            if task.on_invoke is None:  # no program waits for its own exceptions
+                error = InternalError.of(error, "the client failed in the background")
             self._finish(task, error)
         else:
-            self._carry_out(task, effect)
+            try:
+                self._carry_out(task, effect)
+            except Exception as error:  # noqa: BLE001 - the flow is told, and goes on or ends
+                self._resume(task, task.turn, InternalError.of(error, "the call failed"))
 
     def _finish(self, task: Task[Any], outcome: object) -> None:
         task.done = True
@@ -278,7 +294,10 @@ class Engine:
         if task.alarm is not None:
             task.alarm.cancel()
         if task.on_done is not None:
-            task.on_done(task)
+            try:
+                task.on_done(task)
+            except Exception as error:  # noqa: BLE001 - the tasks that are ready besides go on
+                self.callbacks.append(partial(_raise, error))
 
     def _carry_out(self, task: Task[Any], effect: Effect) -> None:
         turn = task.turn
@@ -302,10 +321,15 @@ class Engine:
 
     def _call(self, task: Task[Any], call: Call, on_done: Callable[[Outcome], object]) -> None:
         deadline_ms = min(self.now_ms + self._limit_ms(call), task.deadline_ms)
+        name = type(call.request).__name__
         if deadline_ms <= self.now_ms:
-            on_done(TransportError(f"no time was left to ask for {type(call.request).__name__}"))
-        else:
-            self.transport.submit(call, deadline_ms, on_done)
+            on_done(_timed_out(f"no time was left for {name}", task.failure))
+            return
+        turn = task.turn
+        self.transport.submit(call, deadline_ms, on_done)
+        if task.turn == turn and not task.done:
+            late = TransportError(f"{name} had no outcome in time")
+            self._resume_at(task, deadline_ms + LATE_MS, late)
 
     def _gather(self, task: Task[Any], calls: tuple[Call, ...]) -> None:
         turn = task.turn
@@ -326,13 +350,20 @@ class Engine:
 
     def _sleep(self, task: Task[Any], sleep: Sleep) -> None:
         until_ms = self.now_ms + max(1, round(sleep.duration_ms * self._jitter()))
-        if until_ms >= task.deadline_ms:
-            self._resume(task, task.turn, sleep.cause)
-        else:
+        cause, before = sleep.cause, task.failure
+        task.failure = cause
+        self.trouble.note(cause, self.now_ms)
+        if until_ms < task.deadline_ms:
             self._resume_at(task, until_ms)
+        elif type(cause) is TransportError:
+            # The last attempt had perhaps no time left, and what went wrong before says why.
+            self._resume(task, task.turn, _timed_out(advised(cause), before))
+        else:
+            self._resume(task, task.turn, cause)
 
-    def _resume_at(self, task: Task[Any], when_ms: int) -> None:
+    def _resume_at(self, task: Task[Any], when_ms: int, late: object = None) -> None:
         task.paused_turn = task.turn
+        task.late = late
         alarm = task.alarm
         if when_ms >= UNLIMITED_MS or (alarm and alarm.pending and alarm.when_ms == when_ms):
             return  # a flow that waits again and again for one moment needs one timer
@@ -340,8 +371,19 @@ class Engine:
         def due() -> None:
             if task.paused_turn == task.turn:
                 self._waiting.pop(task, None)
-                self._resume(task, task.turn, None)
+                self._resume(task, task.turn, task.late)
 
         if alarm is not None:
             alarm.cancel()
         task.alarm = self.at(when_ms, due)
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def _timed_out(text: str, before: HeadraceError | None) -> TransportError:
+    """Return the error of an operation without time, with what went wrong before, where the text does not say it."""
+    if before is None or str(before) in text:
+        return TransportError(text)
+    return TransportError(f"{text}; before that: {advised(before)}")

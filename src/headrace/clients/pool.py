@@ -20,7 +20,13 @@ from headrace.clients.config import ClientConfig, parse_bootstrap
 from headrace.clients.connection import Completed, Connection
 from headrace.clients.engine import ANY_NODE_SHARE, Outcome
 from headrace.clients.flows.effects import ANY_NODE, Call, ClientState
-from headrace.errors import AuthenticationError, ClosedError, HeadraceError, TransportError
+from headrace.errors import (
+    AuthenticationError,
+    ClosedError,
+    HeadraceError,
+    InternalError,
+    TransportError,
+)
 from headrace.security.mechanisms import SaslClient
 
 RENEWAL_PAUSE_MS: Final = 1000
@@ -189,6 +195,13 @@ class Pool:
         elif call.node == ANY_NODE:
             limit_ms //= ANY_NODE_SHARE
         pending = Pending(call, deadline_ms, limit_ms, on_done)
+        try:
+            self._submit(call, pending)
+        except Exception as error:  # noqa: BLE001 - whoever waits for the outcome gets it
+            what = f"{type(call.request).__name__} cannot be sent"
+            self._complete(pending, InternalError.of(error, what))
+
+    def _submit(self, call: Call, pending: Pending) -> None:
         if self._closed is not None:
             self._complete(pending, self._closed)
         elif call.node == ANY_NODE:
@@ -269,7 +282,7 @@ class Pool:
         """Take note that a socket is open."""
         if link.lost is None:
             link.open = True
-            self._shell.flush(link)
+            self._flush(link)
 
     def received(self, link: Link) -> None:
         """Take in what the connection made of received bytes."""
@@ -278,7 +291,7 @@ class Pool:
         if not link.ready:
             self._shake_hands(link)
         elif link.authenticating:
-            self._shell.flush(link)
+            self._flush(link)
             self._note_login(link)
         self._settle(link.connection.take_completed())
 
@@ -292,8 +305,10 @@ class Pool:
             link.connection.authenticate(client)
         except AuthenticationError as error:
             self.denied(link, error)
+        except Exception as error:  # noqa: BLE001 - what waits for the login is told
+            self.failed(link, error)
         else:
-            self._shell.flush(link)
+            self._flush(link)
 
     def denied(self, link: Link, error: AuthenticationError) -> None:
         """Give up a connection whose broker does not trust us or is not to be trusted, or for want of credentials."""
@@ -319,6 +334,11 @@ class Pool:
         hung_up = link.lost is None and reason.startswith(("closed", "lost"))
         supposed = self._supposed(link) if hung_up else ""
         self._give_up(link, TransportError(f"{link.peer} {reason}{supposed}"))
+
+    def failed(self, link: Link, error: Exception) -> None:
+        """Give up a connection that the client's own code has failed to serve."""
+        self._on_error(error)
+        self.lost(link, f"cannot be used: {type(error).__name__}: {error}")
 
     def refused(self, link: Link, reason: str) -> None:
         """Give up a connection that could not be opened."""
@@ -368,7 +388,10 @@ class Pool:
             link.lost = refusal
             return link
         self.links[address, channel] = link
-        self._shell.open(link)
+        try:
+            self._shell.open(link)
+        except Exception as error:  # noqa: BLE001 - what waits for the connection is told
+            self.refused(link, f"{type(error).__name__}: {error}")
         return link
 
     def _shake_hands(self, link: Link) -> None:
@@ -380,12 +403,12 @@ class Pool:
                 pending.silent_from_ms = now_ms + pending.limit_ms
             self._note_login(link)
         # What waited for the handshake goes out now; or the handshake goes on.
-        self._shell.flush(link)
+        self._flush(link)
         if link.lost is not None:
             return  # and whoever waits for any broker has been sent to the next one
         if link.connection.wants_credentials and not link.authenticating:
             link.authenticating = True
-            self._shell.authenticate(link)
+            self._authenticate(link)
         walk = self._walks.pop(link.channel, None) if link.ready else None
         for pending in walk.waiting if walk is not None else ():
             self._carry(link, pending)
@@ -415,7 +438,19 @@ class Pool:
         link.authenticating = True
         if link.expires_ms <= now_ms:
             link.connection.hold()
-        self._shell.authenticate(link)
+        self._authenticate(link)
+
+    def _authenticate(self, link: Link) -> None:
+        try:
+            self._shell.authenticate(link)
+        except Exception as error:  # noqa: BLE001 - what waits for the login is told
+            self.failed(link, error)
+
+    def _flush(self, link: Link) -> None:
+        try:
+            self._shell.flush(link)
+        except Exception as error:  # noqa: BLE001 - what waits for an answer is told
+            self.failed(link, error)
 
     def _carry(self, link: Link, pending: Pending) -> None:
         if link.lost is not None:
@@ -427,10 +462,10 @@ class Pool:
             return
         pending.silent_from_ms = self._now_ms() + pending.limit_ms
         connection = link.connection
+        link.pending.append(pending)  # before anything can fail: from here on it has a deadline
         connection.send(call.request, pending, answered=call.answered, max_version=call.max_version)
-        link.pending.append(pending)
         if link.ready:
-            self._shell.flush(link)
+            self._flush(link)
             if link.lost is None:
                 self._settle(connection.take_completed())
 
@@ -438,7 +473,10 @@ class Pool:
         link.lost = error
         self.lost_connections += link.ready
         del self.links[link.address, link.channel]
-        self._shell.close(link)
+        try:
+            self._shell.close(link)
+        except Exception as failure:  # noqa: BLE001 - the calls are told that the connection is gone all the same
+            self._on_error(failure)
         self._settle(link.connection.abandon(error))
         link.pending.clear()
 

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.clients.engine import Engine, TaskCancelled
 from headrace.clients.flows.effects import Call, ClientState, Invoke, Sleep, Wait
-from headrace.errors import TransportError
+from headrace.errors import InternalError, TransportError
 from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 CALL = Call(request=HeartbeatRequest(group_id="g"), node=1)
@@ -183,7 +183,7 @@ def test_a_background_task_must_not_run_the_programs_code():
     def flow():
         yield Invoke(print)
 
-    with pytest.raises(RuntimeError):
+    with pytest.raises(InternalError, match="cannot run the program's code"):
         engine.spawn(flow()).result()
 
 
@@ -219,7 +219,8 @@ def test_one_task_that_fails_leaves_the_others_alone():
     first, second = engine.spawn(broken()), engine.spawn(sound())
     transport.answer(HeartbeatResponse())
     transport.answer(HeartbeatResponse())
-    assert isinstance(first.outcome, KeyError)
+    assert isinstance(first.outcome, InternalError)
+    assert isinstance(first.outcome.__cause__, KeyError)
     assert second.result() == "fine"
 
 

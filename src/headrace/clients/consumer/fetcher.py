@@ -26,7 +26,7 @@ from headrace.clients.flows.fetch import (
 )
 from headrace.clients.flows.list_offsets import READ_COMMITTED, READ_UNCOMMITTED
 from headrace.clients.flows.routing import by_leader, partition_error
-from headrace.errors import ErrorCode, HeadraceError
+from headrace.errors import ErrorCode, HeadraceError, InternalError
 from headrace.protocol.codec import Message
 from headrace.types import TopicPartition
 
@@ -123,9 +123,9 @@ class Fetcher:
                 for name, data in read_fetch(self._engine.state, positions, outcome):
                     if name in positions:
                         self._take_answer(cursors[name], positions[name].offset, data)
-            except HeadraceError as error:
+            except Exception as error:  # noqa: BLE001 - the next poll raises it
                 self._mute(cursors.values())
-                self._on_failure(error)
+                self._on_failure(InternalError.of(error, "an answer cannot be taken in"))
             self._engine.notify()
 
         call = Call(
@@ -144,6 +144,7 @@ class Fetcher:
         if data.error == ErrorCode.OFFSET_OUT_OF_RANGE:
             cursor.out_of_range = True
         elif data.error in metadata.STALE_LEADER_ERRORS or data.error.retriable:
+            self._engine.trouble.note(partition_error(cursor.name, data.error), self._engine.now_ms)
             self._mute([cursor])
         elif data.error:
             self._mute([cursor])

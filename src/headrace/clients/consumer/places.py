@@ -67,11 +67,13 @@ class Places:
         return (yield from self._known(name, self._engine.now_ms + timeout_ms))
 
     def _known(self, name: TopicPartition, until_ms: int) -> Flow[int]:
+        began_ms = self._engine.now_ms
         while (offset := self.cursor(name).offset) is None:
             self._raise_failure()
             self._locator.work()
             if self._engine.now_ms >= until_ms:
-                raise TransportError(f"the position of {name} was not found in time")
+                text = f"the position of {name} was not found in time"
+                raise TransportError(self._engine.trouble.explain(text, began_ms))
             yield Wait(until_ms)
         return offset
 

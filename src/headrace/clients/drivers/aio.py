@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from headrace.clients.config import ClientConfig
 from headrace.clients.drivers.credentials import Credentials, no_token
-from headrace.clients.drivers.entry import Entry, jitter, renewal_share, report
+from headrace.clients.drivers.entry import Entry, jitter, renewal_share, report, warner
 from headrace.clients.drivers.sockets import os_reason
 from headrace.clients.drivers.tls import client_context, distrust
 from headrace.clients.engine import Engine, Outcome, Task
@@ -131,6 +131,8 @@ class LinkProtocol(asyncio.BufferedProtocol):
             driver.pool.denied(link, error)
         except ProtocolError as error:
             driver.pool.lost(link, f"lost: {error}")
+        except Exception as error:  # noqa: BLE001 - whoever waits for the connection is told
+            driver.pool.failed(link, error)
         else:
             driver.pool.received(link)
         driver.arm()
@@ -247,6 +249,10 @@ class Transports:
             else:
                 self._driver.pool.refused(link, refusal(error))
             self._driver.arm()
+        except Exception as error:  # noqa: BLE001 - a task that ends in silence would leave the link without an outcome
+            self._driver.refresh()
+            self._driver.pool.failed(link, error)
+            self._driver.arm()
 
 
 class AioDriver:
@@ -274,6 +280,7 @@ class AioDriver:
             request_timeout_ms=config.request_timeout_ms,
             jitter=jitter,
         )
+        self.engine.trouble.warn = warner(config.client_id)
         self._callbacks = LoopCallbacks(self.engine)
         self._armed_for = 0
         """How many requests the pool had been given when the timer was set last."""

@@ -24,6 +24,7 @@ from headrace.clients.drivers.entry import (
     owned,
     renewal_share,
     report,
+    warner,
 )
 from headrace.clients.drivers.sockets import Sockets
 from headrace.clients.engine import Engine, Outcome, Task
@@ -75,6 +76,7 @@ class BlockingDriver:
             request_timeout_ms=config.request_timeout_ms,
             jitter=jitter,
         )
+        self.engine.trouble.warn = warner(config.client_id)
         self._entry = Entry(self._enter, self._leave)
         self._calls = 0
         """Threads that are inside `run` and not in the program's own code."""

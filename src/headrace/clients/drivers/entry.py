@@ -6,6 +6,7 @@ import logging
 import random
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Final
 
@@ -19,6 +20,11 @@ _log = logging.getLogger("headrace.clients")
 def report(error: BaseException) -> None:
     """Tell of an exception that a callback raised and that nobody waits for."""
     _log.error("a callback of a client failed", exc_info=error)
+
+
+def warner(client_id: str) -> Callable[[str], object]:
+    """Return what logs a warning of a client, with its name."""
+    return partial(_log.warning, "client %s: %s", client_id)
 
 
 def jitter() -> float:

@@ -12,10 +12,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from headrace.clients.config import ClientConfig
-from headrace.clients.drivers.entry import INSIDE, Callbacks, Entry, jitter, owned, report
+from headrace.clients.drivers.entry import (
+    INSIDE,
+    Callbacks,
+    Entry,
+    jitter,
+    owned,
+    report,
+    warner,
+)
 from headrace.clients.engine import Engine, Outcome, Task, Timer
 from headrace.clients.flows.effects import Call, ClientState, Flow
-from headrace.errors import ClosedError, HeadraceError, TransportError
+from headrace.errors import ClosedError, HeadraceError, InternalError, TransportError
 from headrace.forking import FORKED, disown_in_children
 
 if TYPE_CHECKING:
@@ -140,7 +148,11 @@ class LocalTransport:
         if self._closed:
             pending.complete(ClosedError("the client was closed"))
             return
-        self._target.submit(self._client, call, pending.complete)
+        try:
+            self._target.submit(self._client, call, pending.complete)
+        except Exception as error:  # noqa: BLE001 - whoever waits for the outcome gets it
+            what = f"{type(call.request).__name__} failed in the embedded broker"
+            pending.complete(InternalError.of(error, what))
         if not pending.done:
             pending.timer = self._client.engine.at(deadline_ms, pending.expire)
             self.open.add(pending)
@@ -172,6 +184,7 @@ class Local:
             request_timeout_ms=config.request_timeout_ms,
             jitter=jitter,
         )
+        self.engine.trouble.warn = warner(config.client_id)
         self._closed = False
         self._forked = False
         self._inner: list[bool] = []

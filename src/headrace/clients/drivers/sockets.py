@@ -88,7 +88,7 @@ class Sockets:
         self._selector = selectors.DefaultSelector()
         self._silent: set[object] = set()
         """Addresses that did not answer when they were tried last: another of the same host is tried before."""
-        self._notes: deque[Callable[[], object]] = deque()
+        self._notes: deque[tuple[Link, Callable[[], object]]] = deque()
         self._wakes, self._waker = socket.socketpair()
         self._wakes.settimeout(0)
         self._waker.settimeout(0)
@@ -114,9 +114,16 @@ class Sockets:
                 with contextlib.suppress(BlockingIOError):
                     self._wakes.recv(4096)
             elif key.data.lost is None:
-                self._serve(key.data, events)
+                self._guarded(key.data, partial(self._serve, key.data, events))
         while self._notes:
-            self._notes.popleft()()
+            self._guarded(*self._notes.popleft())
+
+    def _guarded(self, link: Link, work: Callable[[], object]) -> None:
+        """Do something for a link; the link is given up if that raises an exception, so that its calls end."""
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - whoever waits for the connection is told
+            self.pool.failed(link, error)
 
     def end(self) -> None:
         """Close the selector; the pool has closed the links."""
@@ -217,7 +224,9 @@ class Sockets:
             found = error
         except UnicodeError:
             found = OSError(errno.EINVAL, "this is no name of a host")
-        self._notes.append(partial(self._resolved, link, found))
+        except Exception as error:  # noqa: BLE001 - a thread that ends in silence would leave the link without an outcome
+            found = OSError(errno.EINVAL, f"{type(error).__name__}: {error}")
+        self._notes.append((link, partial(self._resolved, link, found)))
         self.wake()
 
     def _resolved(self, link: Link, found: list[AddressInfo] | OSError) -> None:
@@ -238,7 +247,7 @@ class Sockets:
             note = partial(self.pool.denied, link, no_token(error))
         else:
             note = partial(self._present, link, credentials, (answer,))
-        self._notes.append(note)
+        self._notes.append((link, note))
         self.wake()
 
     def _present(self, link: Link, credentials: Credentials, answers: tuple[Any, ...] = ()) -> None:
@@ -276,7 +285,8 @@ class Sockets:
 
     def _close_socket(self, stream: Stream) -> None:
         if stream.sock is not None:
-            self._selector.unregister(stream.sock)
+            with contextlib.suppress(KeyError):  # it failed between two registrations
+                self._selector.unregister(stream.sock)
             stream.sock.close()
             stream.sock = None
 

@@ -150,12 +150,13 @@ class PartitionQueue:
 
     def take(self) -> Batch:
         """Take the first ready batch for sending, encoded and with its place in the sequence."""
-        batch = self.ready.popleft()
+        batch = self.ready[0]
         if batch.builder is not None:
             sequence = self.next_sequence if self.identity.producer_id >= 0 else -1
             batch.encode(self.identity, sequence)
             if sequence >= 0:
                 self.next_sequence = add_sequence(sequence, batch.count)
+        self.ready.popleft()
         batch.attempts += 1
         self.in_flight.append(batch)
         return batch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from headrace.clients.config import ProducerConfig
 from headrace.clients.engine import Engine
@@ -397,12 +397,14 @@ class ProducerCore(Generic[D]):
             yield from metadata.refresh(self._engine.state, [topic])
             self._learn_partitions([topic])
             self._check_partition(known, partition)
-        until_ms = self._engine.now_ms + self._config.max_block_ms
+        began_ms = self._engine.now_ms
+        until_ms = began_ms + self._config.max_block_ms
         while self.sender.buffered > self._config.buffer_memory:
             if self._engine.now_ms >= until_ms:
-                raise TransportError(
+                self._timed_out(
                     f"{self.sender.buffered} bytes wait for delivery, none left within max.block.ms="
-                    f"{self._config.max_block_ms}"
+                    f"{self._config.max_block_ms}",
+                    began_ms,
                 )
             yield Wait(until_ms)
             self._check_sending()
@@ -453,11 +455,14 @@ class ProducerCore(Generic[D]):
         Raises:
             TransportError: It is not, in time.
         """
-        until_ms = self._engine.now_ms + timeout_ms
+        began_ms = self._engine.now_ms
+        until_ms = began_ms + timeout_ms
         while not delivery.done():
             if self._engine.now_ms >= until_ms:
                 where = delivery.topic_partition
-                raise TransportError(f"{where}: the record is not delivered after {timeout_ms} ms")
+                self._timed_out(
+                    f"{where}: the record is not delivered after {timeout_ms} ms", began_ms
+                )
             yield Wait(until_ms)
 
     def flush(self, timeout_ms: int) -> Flow[None]:
@@ -467,7 +472,8 @@ class ProducerCore(Generic[D]):
             HeadraceError: The first failed delivery since the last flush that nobody has looked at.
             TransportError: Records are still on their way when the time is over.
         """
-        until_ms = self._engine.now_ms + timeout_ms
+        began_ms = self._engine.now_ms
+        until_ms = began_ms + timeout_ms
         for queue in list(self.sender.active):
             self.sender.close_open(queue)
         given = [
@@ -478,9 +484,12 @@ class ProducerCore(Generic[D]):
             if self._engine.now_ms >= until_ms:
                 count = len({fate.topic_partition for fate in given})
                 text = f"records for {count} partitions are not delivered after {timeout_ms} ms"
-                raise TransportError(text)
+                self._timed_out(text, began_ms)
             yield Wait(until_ms)
         self._raise_failure()
+
+    def _timed_out(self, text: str, began_ms: int) -> NoReturn:
+        raise TransportError(self._engine.trouble.explain(text, began_ms))
 
     def close(self, timeout_ms: int) -> Flow[None]:
         """Flush, take no more records, and give up what is not delivered in time."""

@@ -24,7 +24,7 @@ from headrace.clients.flows.produce import (
 from headrace.clients.flows.routing import partition_error
 from headrace.clients.producer.batches import Batch, PartitionQueue, split
 from headrace.clients.producer.delivery import Delivery, Written
-from headrace.errors import ApiError, ErrorCode, HeadraceError, TransportError
+from headrace.errors import ApiError, ErrorCode, HeadraceError, InternalError, TransportError
 from headrace.records.compression import Compression
 from headrace.types import TopicPartition
 
@@ -98,7 +98,6 @@ class Sender:
         self._refreshing: set[str] = set()
         self._metadata_at_ms = engine.now_ms
         self._lost_connections = engine.transport.lost_connections
-        self._last_error: HeadraceError | None = None
         self._timer: Timer | None = None
         self._working = False
         self._work_again = False
@@ -221,19 +220,35 @@ class Sender:
             if batches and size + queue.ready[0].size > self._config.max_request_size:
                 continue
             before = queue.ready[0].size
-            batch = queue.take()
+            try:
+                batch = queue.take()
+            except Exception as error:  # noqa: BLE001 - the batch's records get it; the other batches go out
+                what = f"{queue.topic_partition}: a batch cannot be built"
+                self._abandon(queue, queue.ready[0], InternalError.of(error, what))
+                continue
             # A queue that was served goes to the end of the line, so that no partition is always last.
             self.active.pop(queue, None)
             self.active[queue] = None
             self.buffered += batch.size - before
             batches[queue.topic_partition] = batch
             size += batch.size
+        if not batches:
+            return
         self._node_requests[node] = self._node_requests.get(node, 0) + 1
 
         def answered(outcome: Outcome) -> None:
             self._node_requests[node] -= 1
-            self._take_answer(batches, outcome)
-            self.work()
+            try:
+                self._take_answer(batches, outcome)
+            except Exception as error:
+                failure = InternalError.of(error, "the answer to a produce cannot be taken in")
+                for name, batch in batches.items():
+                    if batch in self.queues[name].in_flight:
+                        self._abandon(self.queues[name], batch, failure)
+                if failure is not error:
+                    raise  # and so reported: a fault of the client's
+            finally:
+                self.work()
             self._engine.notify()
 
         transactions = self.transactions
@@ -274,7 +289,11 @@ class Sender:
     def _handle_failure(self, queue: PartitionQueue, batch: Batch, error: HeadraceError) -> None:
         if batch not in queue.in_flight:
             return
-        code = error.code if isinstance(error, ApiError) else ErrorCode.NETWORK_EXCEPTION
+        code = ErrorCode.UNKNOWN_SERVER_ERROR  # what is not listed here does not pass
+        if isinstance(error, ApiError):
+            code = error.code
+        elif isinstance(error, TransportError):
+            code = ErrorCode.NETWORK_EXCEPTION
         metadata.forget_leader(self._engine.state, batch.topic_partition.topic, code)
         if code in TOO_LARGE and batch.count > 1:
             self._split(queue, batch)
@@ -301,7 +320,7 @@ class Sender:
         if code == ErrorCode.CONCURRENT_TRANSACTIONS:
             pause_ms = min(pause_ms, CONCURRENT_MS)
         queue.put_back(batch, self._engine.now_ms + pause_ms)
-        self._last_error = error
+        self._engine.trouble.note(error, self._engine.now_ms)
 
     def _split(self, queue: PartitionQueue, batch: Batch) -> None:
         transactional = self.transactions is not None
@@ -351,10 +370,10 @@ class Sender:
         oldest_ms = now_ms - self._config.delivery_timeout_ms
         for queue in list(self.active):
             while queue.ready and not queue.in_flight and queue.ready[0].created_ms < oldest_ms:
-                cause = self._last_error
+                batch = queue.ready[0]
                 text = f"{queue.topic_partition}: not delivered within delivery.timeout.ms"
-                error = TransportError(f"{text}; last error: {cause}" if cause else text)
-                self._abandon(queue, queue.ready[0], error)
+                text = self._engine.trouble.explain(text, batch.created_ms)
+                self._abandon(queue, batch, TransportError(text))
                 self._engine.notify()
 
     # Leaders and identity
@@ -385,7 +404,8 @@ class Sender:
                 continue
             topic = state.metadata.topics.get(where.topic)
             code = topic.error if topic is not None and topic.error else None
-            self._last_error = partition_error(where, code or ErrorCode.LEADER_NOT_AVAILABLE)
+            error = partition_error(where, code or ErrorCode.LEADER_NOT_AVAILABLE)
+            self._engine.trouble.note(error, now_ms)
             state.stale_topics.add(where.topic)
             queue.muted_until_ms = now_ms + self._config.retry_backoff_ms
         return ready if self.transactions is None else self.transactions.admitted(ready)
@@ -399,7 +419,7 @@ class Sender:
         def done(task: Task[ClusterMetadata]) -> None:
             self._refreshing -= stale
             if isinstance(task.outcome, HeadraceError):
-                self._last_error = task.outcome
+                self._engine.trouble.note(task.outcome, self._engine.now_ms)
                 self._mute(stale, self._config.retry_backoff_max_ms)
             elif stale & self._engine.state.stale_topics:
                 self._mute(stale & self._engine.state.stale_topics, self._config.retry_backoff_ms)
@@ -407,7 +427,8 @@ class Sender:
             self.work()
             self._engine.notify()
 
-        flow = metadata.refresh(self._engine.state, stale)
+        # As Java's producer asks: a topic that was deleted is created again, where the broker creates topics.
+        flow = metadata.refresh(self._engine.state, stale, auto_create=True)
         self._engine.spawn(flow, timeout_ms=REFRESH_TIMEOUT_MS, on_done=done)
 
     def _mute(self, topics: Iterable[str], pause_ms: int) -> None:

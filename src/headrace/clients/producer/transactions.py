@@ -243,6 +243,7 @@ class Transactions:
 
     def _deliver(self, until_ms: int) -> Flow[None]:
         """Wait until every record of the transaction is delivered; meanwhile no more are taken."""
+        began_ms = self._engine.now_ms
         self._change(State.DELIVERING)
         try:
             for queue in list(self._sender.active):
@@ -250,10 +251,11 @@ class Transactions:
             self._sender.work()
             while self.state is State.DELIVERING and (self._sender.active or self._sending_offsets):
                 if self._engine.now_ms >= until_ms:
-                    raise TransportError(
+                    text = (
                         "the records of the transaction are not delivered yet: call commit_transaction() again, or "
                         "abort_transaction()"
                     )
+                    raise TransportError(self._engine.trouble.explain(text, began_ms))
                 yield Wait(until_ms)
             self._raise_if(State.DEAD, State.DOOMED)
         finally:
@@ -302,13 +304,13 @@ class Transactions:
             )
         self._change(State.ABORTING)
         self._sender.drop_unsent(TransactionStateError("the transaction was aborted"))
-        until_ms = self._engine.now_ms + timeout_ms
+        began_ms = self._engine.now_ms
+        until_ms = began_ms + timeout_ms
         # What is on its way would otherwise be written behind the mark that ends the transaction.
         while self._adding or self._sender.active or self._sending_offsets:
             if self._engine.now_ms >= until_ms:
-                raise TransportError(
-                    "the transaction is not aborted yet: call abort_transaction() again"
-                )
+                text = "the transaction is not aborted yet: call abort_transaction() again"
+                raise TransportError(self._engine.trouble.explain(text, began_ms))
             yield Wait(until_ms)
         self._raise_if(State.DEAD)
         if self._begun:

@@ -1,0 +1,97 @@
+"""What goes wrong and is tried again: for the text of time-outs, and for the log.
+
+A call that runs out of time has failed for a reason that was seen before: no broker took the connection, the broker's
+disk is full, the topic is missing. Whatever is tried again is noted here, so that the time-out names it, and so that
+the log names it while the call still waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.errors import ApiError, ErrorCode, HeadraceError, TransportError
+
+WARN_AFTER_MS: Final = 1_000
+"""An error that is still there after so long is logged."""
+WARN_AGAIN_MS: Final = 60_000
+"""The same error is logged again no earlier."""
+FORGET_AFTER_MS: Final = 30_000
+"""An error that was not seen for so long is a new one when it is seen again."""
+KINDS_KEPT: Final = 32
+"""Errors that are told apart at most; others are taken for new."""
+
+ADVICE: Final[dict[ErrorCode, str]] = {
+    ErrorCode.KAFKA_STORAGE_ERROR: "make room on the broker's disk, or see the broker's log for what failed",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "create the topic, or check its name",
+    ErrorCode.LEADER_NOT_AVAILABLE: "see whether all brokers of the cluster run",
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: "see whether the brokers agree on who leads the partition",
+    ErrorCode.NOT_ENOUGH_REPLICAS: "start the brokers that are missing, or lower min.insync.replicas",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "see the broker's log for why its internal topics cannot be used",
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "wait until the broker has loaded its groups, or raise the time-out",
+    ErrorCode.CONCURRENT_TRANSACTIONS: "wait until the transaction before is complete, or raise the time-out",
+    ErrorCode.UNSTABLE_OFFSET_COMMIT: "end the transaction that has offsets pending",
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED: "raise the quota of this client, or send less",
+}
+"""What a program's operator can do about an error that does not pass by itself."""
+ADVICE_FOR_TRANSPORT: Final = "see whether a broker runs there and can be reached"
+
+
+@dataclass(slots=True)
+class _Kind:
+    """One error that is seen again and again."""
+
+    first_ms: int
+    last_ms: int
+    warned_ms: int | None = None
+
+
+class Trouble:
+    """The errors after which one client tries again."""
+
+    def __init__(self) -> None:
+        self.warn: Callable[[str], object] | None = None
+        """Told what the program's operator should know; None tells nobody."""
+        self._last: HeadraceError | None = None
+        self._last_ms = 0
+        self._kinds: dict[str, _Kind] = {}
+
+    def note(self, error: HeadraceError, now_ms: int) -> None:
+        """Take note of an error after which something is tried again."""
+        self._last, self._last_ms = error, now_ms
+        text = str(error)
+        kind = self._kinds.get(text)
+        if kind is None or now_ms - kind.last_ms > FORGET_AFTER_MS:
+            if len(self._kinds) >= KINDS_KEPT:
+                self._kinds.clear()
+            self._kinds[text] = _Kind(now_ms, now_ms)
+            return
+        kind.last_ms = now_ms
+        since_ms = now_ms - kind.first_ms
+        again = kind.warned_ms is None or now_ms - kind.warned_ms >= WARN_AGAIN_MS
+        if self.warn is not None and again and since_ms >= WARN_AFTER_MS:
+            kind.warned_ms = now_ms
+            self.warn(f"tried again for {since_ms / 1000:.0f} s: {advised(error)}")
+
+    def explain(self, text: str, since_ms: int) -> str:
+        """Return the text of a time-out with the last error, if there was one.
+
+        Args:
+            text: What was not done in time.
+            since_ms: When the call began; an error of before has nothing to do with it.
+        """
+        if self._last is None or self._last_ms < since_ms:
+            return text
+        return f"{text}; last error: {advised(self._last)}"
+
+
+def advised(error: HeadraceError) -> str:
+    """Return an error's text with what to do about it."""
+    advice = None
+    if isinstance(error, ApiError):
+        advice = ADVICE.get(error.code)
+    elif isinstance(error, TransportError):
+        advice = ADVICE_FOR_TRANSPORT
+    text = str(error)
+    return text if advice is None or advice in text else f"{text} ({advice})"
