@@ -110,6 +110,7 @@ def test_wrong_use_is_told(target, what: str) -> None:
         headrace.Consumer(target) as groupless,
         headrace.Producer(target, max_block_ms=5_000) as producer,
         headrace.Producer(target, serde="json") as json_producer,
+        headrace.Admin(target) as admin,
         headrace.Producer(target, transactional_id="transactional") as transactional,
     ):
         zero, one = (TopicPartition("t", number) for number in range(2))
@@ -117,6 +118,7 @@ def test_wrong_use_is_told(target, what: str) -> None:
         names = {
             **{each.__name__: each for each in PROGRAMS},
             "transactional": transactional,
+            "admin": admin,
             "headrace": headrace,
             "target": target,
             "consumer": consumer,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import operator
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, TypeVar
 
+from headrace.clients.arguments import shown
 from headrace.clients.security import (
     JAVA_ONLY,
     SECURITY_ALIASES,
@@ -18,10 +20,22 @@ from headrace.clients.security import (
     parse_protocol,
     translate_java,
 )
+from headrace.config.options import INT_MAX, LONG_MAX, render_value
 from headrace.errors import ConfigError
 from headrace.records.tags import TagFilter
 
 C = TypeVar("C", bound="ClientConfig")
+
+LONG_PROPERTIES: Final = {
+    "buffer.memory",
+    "linger.ms",
+    "max.block.ms",
+    "metadata.max.age.ms",
+    "retry.backoff.max.ms",
+    "retry.backoff.ms",
+    "queue.buffering.max.ms",
+}
+"""Numbers of 64 bits, as in Kafka's client; the others have 32, in which the protocol sends some of them."""
 
 ALIASES: Final[dict[str, str]] = {
     "metadata.broker.list": "bootstrap.servers",
@@ -147,8 +161,12 @@ def parse_config(config_class: type[C], properties: Mapping[str, Any], **default
     Raises:
         ConfigError: A property is unknown, or its value is not of the right form.
     """
-    values = {name: value for name, value in defaults.items() if value is not None}
     attributes = {field.name: field for field in fields(config_class)}
+    values = {
+        name: _parse(name.replace("_", "."), name, str(attributes[name].type), value)
+        for name, value in defaults.items()
+        if value is not None
+    }
     for name, value in translate_java(properties).items():
         dotted = name.replace("_", ".")
         attribute = ALIASES.get(dotted, dotted).replace(".", "_")
@@ -194,18 +212,21 @@ def _parse(name: str, attribute: str, type_name: str, value: Any) -> Any:
         return _boolean(name, value)
     if type_name == "int":
         return _integer(name, value)
-    if isinstance(value, bytes):
-        raise ConfigError(f"property {name!r} wants text, not bytes")
-    return str(value)
+    if not isinstance(value, str | int | float):  # a number or a boolean is written as text
+        raise ConfigError(f"property {name!r} wants text, not {type(value).__name__}")
+    return render_value(value)
 
 
 def _integer(name: str, value: Any) -> int:
     try:
-        number = int(value)
+        number = int(value) if isinstance(value, str) else operator.index(value)
     except (TypeError, ValueError):
-        raise ConfigError(f"property {name!r} wants a whole number, not {value!r}") from None
+        raise ConfigError(f"property {name!r} wants a whole number, not {shown(value)}") from None
     if number < 0:
         raise ConfigError(f"property {name!r} must not be negative")
+    limit = LONG_MAX if name in LONG_PROPERTIES else INT_MAX
+    if number > limit:
+        raise ConfigError(f"property {name!r} must be at most {limit}, not {shown(value)}")
     return number
 
 
@@ -319,7 +340,13 @@ def parse_bootstrap(text: str) -> list[tuple[str, int]]:
         if not colon or address.endswith("]"):
             host, port = address, "9092"
         host = host.removeprefix("[").removesuffix("]")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        if (
+            not host
+            or not host.isprintable()
+            or " " in host
+            or not port.isdecimal()
+            or not 0 < int(port) < 65536
+        ):
             raise ConfigError(f"{entry!r} is not HOST:PORT")
         addresses.append((host, int(port)))
     if not addresses:

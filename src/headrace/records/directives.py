@@ -43,8 +43,10 @@ def directives(
     """
     if deliver_at_ms is not None and delay_ms is not None:
         raise ConfigError("a record has deliver_at_ms or delay_ms, not both")
-    if isinstance(tags, str):
+    if isinstance(tags, str) or not isinstance(tags, Iterable):
         raise ConfigError(f"tags are several texts, not {tags!r}: write [{tags!r}]")
+    if not isinstance(headers, Iterable):
+        raise ConfigError(f"headers are pairs of text and bytes (or None), not {headers!r}")
     times = {TTL_MS: ttl_ms, DELIVER_AT_MS: deliver_at_ms, DELAY_MS: delay_ms}
     return (
         *headers,

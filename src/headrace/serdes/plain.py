@@ -8,17 +8,17 @@ import msgspec
 
 
 class BytesSerde:
-    """Bytes as they are."""
+    """Bytes as they are; text is written as UTF-8."""
 
     def serialize(self, value: Any) -> bytes:
-        """Return the bytes; text and numbers are not taken for them."""
+        """Return the bytes, those of text in UTF-8; nothing else is taken for bytes."""
         if isinstance(value, bytes):
             return value
+        if isinstance(value, str):
+            return value.encode()
         if isinstance(value, bytearray | memoryview):
             return bytes(value)
-        raise TypeError(
-            f"bytes are wanted, not {type(value).__name__}: choose a serde, for example serde='json'"
-        )
+        raise TypeError(f"bytes or text are wanted, not {type(value).__name__}")
 
     def deserialize(self, data: bytes) -> bytes:
         """Return the bytes."""

@@ -8,12 +8,23 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
 from headrace.broker.broker import Broker as CoreBroker
+from headrace.clients.arguments import (
+    Count,
+    Int32,
+    OffsetNumber,
+    checks_arguments,
+    shown,
+    unchecked,
+)
 from headrace.clients.config import ClientConfig
 from headrace.clients.drivers import Driver, open_blocking_driver
 from headrace.clients.flows.effects import ClientState, Flow
 from headrace.clients.flows.topic_settings import topic_settings
 from headrace.clock import SteadyClock
 from headrace.config.broker import parse_broker_config
+from headrace.config.options import Value, render_value
+from headrace.errors import ConfigError
+from headrace.records.directives import directives
 from headrace.serdes.serde import Serde, resolve_serde
 from headrace.server.entropy import OsEntropy
 from headrace.server.log import LoggingJournal, RateLimited
@@ -45,6 +56,7 @@ if TYPE_CHECKING:
     from headrace.streams.partitioners import TopicPartitioners
 
 
+@checks_arguments
 class Broker(World):
     """A Kafka broker in this process: no server, no threads of its own, ready in milliseconds.
 
@@ -64,20 +76,23 @@ class Broker(World):
         data: str | Path | None = None,
         *,
         clock: Clock | None = None,
-        configs: Mapping[str, str] | None = None,
+        configs: Mapping[str, Value] | None = None,
     ) -> None:
         """Open a broker.
 
         Args:
             data: The directory to keep everything in; None keeps it in memory, for as long as the broker is open.
             clock: The time of the broker and of its clients; None is the process's. A `ManualClock` is for tests.
-            configs: The broker's configuration under Kafka's names.
+            configs: The broker's configuration under Kafka's names: text, numbers or booleans.
 
         Raises:
             ConfigError: A configuration is unknown or malformed.
             StorageError: The directory is in use, or what is in it cannot be read.
         """
-        config = parse_broker_config({**EMBEDDED, **dict(configs or {})})
+        if clock is not None and not callable(getattr(clock, "now_ms", None)):
+            raise ConfigError(f"clock is an object with now_ms(), or None, not {shown(clock)}")
+        given = {name: render_value(value) for name, value in (configs or {}).items()}
+        config = parse_broker_config({**EMBEDDED, **given})
         self._stores = open_stores([] if data is None else [Path(data)])
         core = self.core_type(
             config,
@@ -116,9 +131,9 @@ class Broker(World):
     def create_topic(
         self,
         name: str,
-        partitions: int = 1,
+        partitions: Int32 = 1,
         *,
-        configs: Mapping[str, str] | None = None,
+        configs: Mapping[str, Value] | None = None,
         storage: str | None = None,
         partitioner: str | None = None,
         serde: str | None = None,
@@ -129,7 +144,7 @@ class Broker(World):
         Args:
             name: Its name.
             partitions: How many partitions it has.
-            configs: Its configuration under Kafka's names.
+            configs: Its configuration under Kafka's names: text, numbers or booleans.
             storage: Where its records are kept: "array" or "linked" (in memory), "files" (in the broker's directory),
                 or the name of a storage that was registered. None is files, or linked if the broker is in memory.
             partitioner: The name of the partitioner that Headrace's producers use, unless they are told otherwise.
@@ -160,7 +175,7 @@ class Broker(World):
         """
         self._run(self._admin.delete_topic(name))
 
-    def add_partitions(self, topic: str, total: int) -> None:
+    def add_partitions(self, topic: str, total: Int32) -> None:
         """Give a topic more partitions, `total` altogether; groups that run here divide them anew at once.
 
         Raises:
@@ -195,7 +210,7 @@ class Broker(World):
         """Return a topic's configuration, and where each value comes from, under Kafka's names."""
         return self._run(self._admin.configs(topic))
 
-    def alter_configs(self, topic: str, changes: Mapping[str, str | None]) -> None:
+    def alter_configs(self, topic: str, changes: Mapping[str, Value | None]) -> None:
         """Change a topic's configuration; None takes back what was set.
 
         Raises:
@@ -240,6 +255,7 @@ class Broker(World):
 
     # Records without clients
 
+    @unchecked
     def publish(
         self,
         topic: str,
@@ -278,7 +294,7 @@ class Broker(World):
             topic,
             value,
             key=key,
-            headers=tuple(headers),
+            headers=directives(headers),
             timestamp_ms=timestamp_ms,
             partition=partition,
             deliver_at_ms=deliver_at_ms,
@@ -291,9 +307,9 @@ class Broker(World):
     def read(
         self,
         topic: str,
-        partition: int,
-        offset: int,
-        limit: int = 100,
+        partition: Count,
+        offset: OffsetNumber,
+        limit: Count = 100,
         *,
         serde: str | Serde | None = None,
         key_serde: str | Serde | None = None,
@@ -348,6 +364,7 @@ class Broker(World):
         super().disown()
         self._closing = True
 
+    @unchecked
     def share_partitioner(self, topic: str, name: str, new: Partitioner) -> Partitioner:
         """Return the partitioner that all producers of this process use for a topic, if it has a state; else `new`."""
         from headrace.streams.partitioners import TopicPartitioners  # noqa: PLC0415 - not every broker is written to

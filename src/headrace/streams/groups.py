@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from headrace.clients.admin.core import AdminCore
 from headrace.clients.admin.offsets import Place, Reset
+from headrace.clients.arguments import checks_arguments, unchecked
 from headrace.clients.config import ClientConfig
+from headrace.types import TopicPartition
 
 if TYPE_CHECKING:
     from headrace.clients.drivers import Driver
@@ -15,17 +17,18 @@ if TYPE_CHECKING:
     from headrace.clients.flows.effects import Flow
     from headrace.clients.flows.groups import MemberDescription
     from headrace.clients.flows.offsets import OffsetAndMetadata
-    from headrace.types import TopicPartition
 
 T = TypeVar("T")
 
 
+@checks_arguments
 class Group:
     """A group of an embedded broker, by its name; it holds nothing, and every method asks the broker.
 
     Errors are as of the methods of `headrace.Admin` that are called the same.
     """
 
+    @unchecked
     def __init__(self, name: str, driver: Driver) -> None:
         self.name = name
         self._driver = driver

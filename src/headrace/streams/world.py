@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.broker import Broker
 from headrace.broker.context import CloseConnection, RequestContext
+from headrace.clients.arguments import checked
 from headrace.clients.drivers.entry import report
 from headrace.clients.drivers.local import LocalClient
 from headrace.clients.engine import Engine, Outcome
@@ -211,6 +212,7 @@ class World:
 
     # For the owner
 
+    @checked
     def advance(self, duration_ms: int) -> None:
         """Move a clock by hand, with everything that happens on the way."""
         clock = self.clock
@@ -222,6 +224,7 @@ class World:
             clock.advance_to(end_ms)
             self.condition.notify_all()
 
+    @checked
     def listen(self, address: str = "127.0.0.1:0", *, insecure: bool = False) -> str:
         """Serve the broker over TCP too, to clients in other processes; local ones go on as before.
 

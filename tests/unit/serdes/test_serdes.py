@@ -79,11 +79,15 @@ def test_json_is_what_others_write_and_read(value) -> None:
     assert serde.deserialize(json.dumps(value).encode()) == value
 
 
+def test_text_is_written_as_utf_8_where_bytes_are_wanted() -> None:
+    assert resolve_serde("bytes").serialize("Zürich") == "Zürich".encode()
+
+
 @pytest.mark.parametrize(
     ("given", "value"),
     [
-        ("bytes", "text"),
         ("bytes", 7),
+        ("bytes", "\ud800"),
         ("str", b"x"),
         ("json", object()),
         (AvroSerde(ORDER), {"id": "no"}),

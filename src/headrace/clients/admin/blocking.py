@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from headrace.clients.admin.core import AdminCore, admin_config
 from headrace.clients.admin.offsets import Place, Reset
+from headrace.clients.arguments import Count, Int16, Int32, checks_arguments
 from headrace.clients.drivers import Target, open_blocking_driver
 from headrace.clients.flows.admin import ClusterDescription, ConfigEntry
 from headrace.clients.flows.attachments import Attachments
@@ -16,10 +17,12 @@ from headrace.clients.flows.cluster import TopicMetadata
 from headrace.clients.flows.groups import GroupDescription, GroupListing, MemberDescription
 from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.clients.flows.scram import DEFAULT_ITERATIONS, MECHANISMS, UserDescription
+from headrace.config.options import Value
 from headrace.security.acls import AclBinding, AclFilter
 from headrace.types import TopicPartition
 
 
+@checks_arguments
 class Admin:
     """Creates, describes and changes topics, groups, users and rights; a context manager that closes itself.
 
@@ -31,7 +34,7 @@ class Admin:
         self,
         target: Target = "127.0.0.1:9092",
         *,
-        request_timeout_ms: int | None = None,
+        request_timeout_ms: Count | None = None,
         client_id: str = "headrace",
         **properties: Any,
     ) -> None:
@@ -72,10 +75,10 @@ class Admin:
     def create_topic(
         self,
         name: str,
-        partitions: int = -1,
+        partitions: Int32 = -1,
         *,
-        replication_factor: int = -1,
-        configs: Mapping[str, str] | None = None,
+        replication_factor: Int16 = -1,
+        configs: Mapping[str, Value] | None = None,
         storage: str | None = None,
         partitioner: str | None = None,
         serde: str | None = None,
@@ -87,7 +90,7 @@ class Admin:
             name: Its name.
             partitions: How many partitions it has; -1 is the broker's default.
             replication_factor: How many brokers keep it; -1 is the broker's default.
-            configs: Its configuration under Kafka's names.
+            configs: Its configuration under Kafka's names: text, numbers or booleans.
             storage: `headrace.storage`, where its records are kept.
             partitioner: The name of the partitioner that Headrace's producers use, unless they are told otherwise.
             serde: The name of the serde of its values, likewise.
@@ -117,7 +120,7 @@ class Admin:
         """
         self._driver.run(self._core.delete_topic(name))
 
-    def add_partitions(self, topic: str, total: int) -> None:
+    def add_partitions(self, topic: str, total: Int32) -> None:
         """Raise a topic's number of partitions to `total`. Keys may then go to other partitions than before.
 
         Raises:
@@ -162,7 +165,7 @@ class Admin:
         """
         return self._driver.run(self._core.configs(topic))
 
-    def alter_configs(self, topic: str, changes: Mapping[str, str | None]) -> None:
+    def alter_configs(self, topic: str, changes: Mapping[str, Value | None]) -> None:
         """Change some of a topic's configuration; the rest stays.
 
         Args:
@@ -350,7 +353,9 @@ class Admin:
         """
         return self._driver.run(self._core.list_users())
 
-    def describe_users(self, names: Iterable[str] | None = None) -> dict[str, UserDescription]:
+    def describe_users(
+        self, names: str | Iterable[str] | None = None
+    ) -> dict[str, UserDescription]:
         """Return by name the mechanisms by which users can authenticate, and how often their passwords are hashed.
 
         Args:
@@ -367,7 +372,7 @@ class Admin:
         password: str,
         *,
         mechanisms: Iterable[str] = MECHANISMS,
-        iterations: int = DEFAULT_ITERATIONS,
+        iterations: Int32 = DEFAULT_ITERATIONS,
     ) -> None:
         """Give a user a password, whether there is such a user or not; an earlier password is void.
 

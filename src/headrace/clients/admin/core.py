@@ -17,6 +17,7 @@ from headrace.clients.flows.groups import GroupDescription, GroupListing, Member
 from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.clients.flows.scram import UserDescription
 from headrace.clients.flows.topic_settings import KEY_SERDE, PARTITIONER, SERDE
+from headrace.config.options import Value, render_value
 from headrace.errors import ApiError, ErrorCode
 from headrace.security.acls import AclBinding, AclFilter
 from headrace.types import TopicPartition
@@ -50,7 +51,7 @@ class AdminCore:
         name: str,
         partitions: int,
         replication_factor: int,
-        configs: Mapping[str, str],
+        configs: Mapping[str, Value],
         *,
         storage: str | None,
         partitioner: str | None,
@@ -91,11 +92,13 @@ class AdminCore:
         found = yield from admin.describe_configs(self._state, ResourceType.TOPIC, [topic])
         return {entry.name: entry for entry in found[topic]}
 
-    def alter_configs(self, topic: str, changes: Mapping[str, str | None]) -> Flow[None]:
+    def alter_configs(self, topic: str, changes: Mapping[str, Value | None]) -> Flow[None]:
         """Set configs of a topic; None takes back what was set."""
         wanted = [
             ConfigChange(
-                name, value, ConfigOperation.DELETE if value is None else ConfigOperation.SET
+                name,
+                None if value is None else render_value(value),
+                ConfigOperation.DELETE if value is None else ConfigOperation.SET,
             )
             for name, value in changes.items()
         ]
@@ -196,7 +199,7 @@ class AdminCore:
         """List users with SCRAM credentials."""
         return list((yield from scram.describe_users(None)))
 
-    def describe_users(self, names: Iterable[str] | None) -> Flow[dict[str, UserDescription]]:
+    def describe_users(self, names: str | Iterable[str] | None) -> Flow[dict[str, UserDescription]]:
         """Describe users, or all."""
         found = yield from scram.describe_users(None if names is None else _names(names))
         described = {}

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Final, Self
 
+from headrace.clients.arguments import OffsetNumber, checks_arguments, unchecked, whole_number
 from headrace.clients.config import ConsumerConfig
 from headrace.clients.consumer.assignors import AssignorChoice
 from headrace.clients.consumer.commits import Callback
@@ -26,6 +27,7 @@ CLOSE_TIMEOUT_MS: Final = 10_000
 ITERATION_POLL_MS: Final = 1_000
 
 
+@checks_arguments
 class Consumer:
     """Reads records; a context manager that commits (with `enable.auto.commit`), leaves its group and closes.
 
@@ -188,6 +190,7 @@ class Consumer:
 
     # Records
 
+    @unchecked
     def poll(self, timeout_s: float = 1.0, max_records: int | None = None) -> list[ConsumerRecord]:
         """Return records, waiting for the first of them.
 
@@ -202,6 +205,8 @@ class Consumer:
             CorruptRecordError: A batch is damaged; the position stays before it.
             ApiError: A partition cannot be read, or the group does not take this consumer.
         """
+        if max_records is not None:
+            max_records = whole_number("max_records", max_records)
         self._driver.run(self._core.poll(milliseconds(timeout_s, 0)), UNLIMITED_MS)
         # Nothing may come between taking records and returning them: a call that is interrupted takes none.
         with self._driver.enter():
@@ -226,7 +231,7 @@ class Consumer:
 
     def commit(
         self,
-        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+        offsets: Mapping[TopicPartition, OffsetNumber | OffsetAndMetadata] | None = None,
         *,
         timeout_s: float | None = None,
     ) -> None:
@@ -246,7 +251,7 @@ class Consumer:
 
     def commit_async(
         self,
-        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+        offsets: Mapping[TopicPartition, OffsetNumber | OffsetAndMetadata] | None = None,
         callback: Callback | None = None,
     ) -> None:
         """Commit offsets without waiting, and without another attempt if it fails.
@@ -275,7 +280,7 @@ class Consumer:
 
     # Places
 
-    def seek(self, topic_partition: TopicPartition, offset: int) -> None:
+    def seek(self, topic_partition: TopicPartition, offset: OffsetNumber) -> None:
         """Go on from another offset of a partition that is read."""
         with self._driver.enter():
             self._core.places.seek(topic_partition, offset)

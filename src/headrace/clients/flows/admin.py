@@ -10,6 +10,7 @@ from typing import TypeVar
 from headrace.clients.flows import metadata
 from headrace.clients.flows.cluster import BrokerAddress
 from headrace.clients.flows.effects import ANY_NODE, Call, ClientState, Flow, ask
+from headrace.config.options import Value, render_value
 from headrace.errors import ApiError, ErrorCode, TransportError
 from headrace.protocol.codec import Message
 from headrace.protocol.messages.create_topics import (
@@ -63,7 +64,7 @@ class NewTopic:
     name: str
     partitions: int = -1
     replication_factor: int = -1
-    configs: Mapping[str, str] = field(default_factory=dict)
+    configs: Mapping[str, Value] = field(default_factory=dict)
 
 
 def source_of(number: int) -> ConfigSource:
@@ -159,7 +160,7 @@ def create_topics(
                 num_partitions=topic.partitions,
                 replication_factor=topic.replication_factor,
                 configs=[
-                    CreatableTopicConfig(name=name, value=value)
+                    CreatableTopicConfig(name=name, value=render_value(value))
                     for name, value in topic.configs.items()
                 ],
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from headrace.clients.arguments import Int32, OffsetNumber
 from headrace.clients.flows.coordinator import ask_coordinator, raise_for
 from headrace.clients.flows.effects import ClientState, Flow
 from headrace.clients.flows.routing import by_topic, partition_error
@@ -31,9 +32,9 @@ from headrace.types import TopicPartition
 class OffsetAndMetadata:
     """A committed position: the offset of the next record to read, and a note of the committer's."""
 
-    offset: int
+    offset: OffsetNumber
     metadata: str = ""
-    leader_epoch: int = -1
+    leader_epoch: Int32 = -1
 
 
 @dataclass(frozen=True, slots=True)

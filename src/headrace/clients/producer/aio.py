@@ -10,6 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
+from headrace.clients.arguments import checks_arguments, unchecked
 from headrace.clients.config import ProducerConfig
 from headrace.clients.drivers import Target, open_aio_driver
 from headrace.clients.engine import UNLIMITED_MS
@@ -53,6 +54,7 @@ class DeliveryFuture(Delivery):
         return self.result().__await__()
 
 
+@checks_arguments
 class Producer:
     """Sends records; an asynchronous context manager that flushes and closes.
 
@@ -166,6 +168,7 @@ class Producer:
         """Records given up so far."""
         return self._core.sender.failed
 
+    @unchecked
     async def send(
         self,
         topic: str,
@@ -227,6 +230,7 @@ class Producer:
             self._driver.start_background()
             await self._driver.run(self._core.prepare(topic, partition), self.config.max_block_ms)
 
+    @unchecked
     async def send_many(
         self,
         topic: str,
@@ -404,6 +408,7 @@ class Producer:
         """Return a topic's partitions."""
         return await self._driver.run(self._core.partitions_for(topic), self.config.max_block_ms)
 
+    @unchecked
     async def wait_for(self, delivery: Delivery, timeout_s: float | None = None) -> None:
         """Wait until a record's fate is known.
 

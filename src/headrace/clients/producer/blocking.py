@@ -9,6 +9,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
+from headrace.clients.arguments import checks_arguments, unchecked
 from headrace.clients.config import ProducerConfig
 from headrace.clients.drivers import Target, open_blocking_driver
 from headrace.clients.engine import UNLIMITED_MS
@@ -54,6 +55,7 @@ class DeliveryFuture(Delivery):
         return self.metadata()
 
 
+@checks_arguments
 class Producer:
     """Sends records; a context manager that flushes and closes.
 
@@ -168,6 +170,7 @@ class Producer:
         """Records given up so far."""
         return self._core.sender.failed
 
+    @unchecked
     def send(
         self,
         topic: str,
@@ -227,6 +230,7 @@ class Producer:
             self._driver.start_background()
             self._driver.run(self._core.prepare(topic, partition), self.config.max_block_ms)
 
+    @unchecked
     def send_many(
         self,
         topic: str,
@@ -402,6 +406,7 @@ class Producer:
         """Return a topic's partitions."""
         return self._driver.run(self._core.partitions_for(topic), self.config.max_block_ms)
 
+    @unchecked
     def wait_for(self, delivery: Delivery, timeout_s: float | None = None) -> None:
         """Wait until a record's fate is known.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
+from headrace.clients.arguments import shown
 from headrace.clients.config import ProducerConfig
 from headrace.clients.engine import Engine
 from headrace.clients.flows import list_offsets, metadata
@@ -12,7 +13,7 @@ from headrace.clients.flows.cluster import NO_LEADER, TopicSettings
 from headrace.clients.flows.effects import Flow, Wait
 from headrace.clients.flows.topic_settings import hidden_settings, topic_settings
 from headrace.clients.producer.batches import Batch, PartitionQueue
-from headrace.clients.producer.delivery import Delivery, Fate
+from headrace.clients.producer.delivery import Delivery, Fate, check_callback
 from headrace.clients.producer.many import Many, Rows
 from headrace.clients.producer.partitioners import (
     KeyHash,
@@ -60,6 +61,11 @@ def _check_record(headers: object, timestamp_ms: object) -> None:
             or not isinstance(pair[1], bytes | bytearray | memoryview | None)
         ):
             raise ConfigError(f"headers are pairs of text and bytes (or None), not {pair!r}")
+
+
+def _check_partition(number: object) -> None:
+    if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
+        raise ConfigError(f"a partition is a number, not {shown(number)}")
 
 
 class Topic:
@@ -171,14 +177,22 @@ class ProducerCore(Generic[D]):
             SerializationError: Key or value cannot be turned into bytes.
             ApiError: The topic has no such partition, or the record exceeds `max.request.size`.
         """
-        known = self._topics.get(topic)
+        try:
+            known = self._topics.get(topic)
+        except TypeError:  # it cannot be a key
+            raise ConfigError(f"a topic's name is text, not {shown(topic)}") from None
         if (
             known is None
             or self.sender.buffered > self._config.buffer_memory
             or (partition is not None and partition not in range(known.count))
         ):
             self._check_sending()
+            if known is None:
+                _check_record(headers, 0 if timestamp_ms is None else timestamp_ms)
+                check_callback(on_delivery)
             return None
+        if on_delivery is not None:
+            check_callback(on_delivery)
         key_bytes = (
             None if key is None else self._serialized(known.serialize_key, key, topic, "key")
         )
@@ -217,11 +231,14 @@ class ProducerCore(Generic[D]):
             ApiError: The topic has no such partition, or a record exceeds `max.request.size`; those before it were
                 added.
         """
+        if not isinstance(many.topic, str):
+            raise ConfigError(f"a topic's name is text, not {shown(many.topic)}")
         topic = self._topics.get(many.topic)
         if topic is None or (
             many.partition is not None and many.partition not in range(topic.count)
         ):
             self._check_sending()
+            _check_record(many.headers, 0 if many.timestamp_ms is None else many.timestamp_ms)
             return False
         self._serialize(topic, many)
         timestamp_ms = self._engine.now_ms if many.timestamp_ms is None else many.timestamp_ms
@@ -359,6 +376,7 @@ class ProducerCore(Generic[D]):
 
     @staticmethod
     def _check_partition(topic: Topic, number: int) -> None:
+        _check_partition(number)
         if number not in range(topic.count):  # a partitioner of the program's may return anything
             text = f"topic {topic.name!r} has {topic.count} partitions, none numbered {number!r}"
             raise ApiError.for_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
@@ -368,7 +386,11 @@ class ProducerCore(Generic[D]):
         try:
             data = serialize(value)
         except Exception as error:
-            raise SerializationError(f"the {part} for topic {topic!r}: {error}") from error
+            text = f"the {part} for topic {topic!r}: {error}"
+            if getattr(serialize, "__func__", None) is BytesSerde.serialize:
+                parameter = "serde" if part == "value" else "key_serde"
+                text += f"; choose a serde, for example {parameter}='json'"
+            raise SerializationError(text) from error
         if not isinstance(data, bytes):
             kind = type(data).__name__
             text = f"the {part} for topic {topic!r}: the serde returned {kind}, not bytes"
@@ -386,9 +408,8 @@ class ProducerCore(Generic[D]):
         """
         self._check_sending()
         if not isinstance(topic, str):
-            raise ConfigError(f"a topic's name is text, not {topic!r}")
-        if partition is not None and not isinstance(partition, int):
-            raise ConfigError(f"a partition is a number, not {partition!r}")
+            raise ConfigError(f"a topic's name is text, not {shown(topic)}")
+        _check_partition(partition)
         if topic not in self._known:
             yield from self._learn(topic)
         known = self._known[topic]

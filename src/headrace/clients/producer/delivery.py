@@ -6,8 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Self
 
-from headrace.errors import HeadraceError
+from headrace.clients.arguments import shown
+from headrace.errors import ConfigError, HeadraceError
 from headrace.types import TopicPartition
+
+
+def check_callback(callback: object) -> None:
+    """Raise a ConfigError for what cannot be called, before it is to be called."""
+    if callback is not None and not callable(callback):
+        raise ConfigError(f"a callback is a function, not {shown(callback)}")
 
 
 class RecordMetadata(NamedTuple):
@@ -115,7 +122,12 @@ class Delivery:
         raise outcome
 
     def add_done_callback(self, callback: Callable[[Self], object]) -> None:
-        """Have a function called with this object when it is done; at once if it is."""
+        """Have a function called with this object when it is done; at once if it is.
+
+        Raises:
+            ConfigError: It is no function.
+        """
+        check_callback(callback)
         self.observed = True
         if self.done():
             callback(self)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from headrace.clients.producer.batches import PartitionQueue
-from headrace.clients.producer.delivery import Delivery
+from headrace.clients.producer.delivery import Delivery, check_callback
 from headrace.clients.producer.partitioners import partition_for_key
 from headrace.errors import ConfigError
 from headrace.records.accel import RowColumns
@@ -35,10 +35,13 @@ class Many(Generic[D]):
             ConfigError: There are not as many keys as values, or one of them is no list of things.
         """
         for name, given in (("values", values), ("keys", keys)):
-            if isinstance(given, str | bytes | bytearray | memoryview) or not (
-                given is None or isinstance(given, Iterable)
+            if given is None and name == "keys":
+                continue
+            if isinstance(given, str | bytes | bytearray | memoryview) or not isinstance(
+                given, Iterable
             ):
                 raise ConfigError(f"{name} are a list, one for each record, not {given!r}")
+        check_callback(on_delivery)
         self.topic = topic
         self.values = list(values)
         self.keys = None if keys is None else list(keys)

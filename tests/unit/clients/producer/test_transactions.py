@@ -539,7 +539,7 @@ def test_positions_of_a_consumer_are_committed_with_the_transaction(broker, prod
 
 @pytest.mark.parametrize(
     ("offsets", "text"),
-    [([ZERO], "by partition"), ({ZERO: "1"}, "a number"), ({ZERO: -1}, "a number")],
+    [([ZERO], "a dictionary of"), ({ZERO: "1"}, "a whole number"), ({ZERO: -1}, "a number from 0")],
 )
 def test_offsets_that_are_none(producer, offsets, text) -> None:
     with pytest.raises(ConfigError, match=text):
