@@ -215,7 +215,10 @@ class ClosedError(HeadraceError):
 
 
 class InternalError(HeadraceError):
-    """Code inside a client raised an exception that nobody expects, which is `__cause__`; the call it served has failed."""
+    """Code inside a client raised an exception that nobody expects; the call that it served has failed.
+
+    `__cause__` is that exception.
+    """
 
     @classmethod
     def of(cls, error: Exception, what: str) -> HeadraceError:

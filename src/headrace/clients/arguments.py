@@ -198,7 +198,7 @@ whole_number = _whole(Between(0, INT64.high))
 
 
 def _number(where: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # noqa: PLR0124 - NaN
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # noqa: PLR0124 - so NaN is found
         raise _refuse(where, "a number", value)
     return value
 

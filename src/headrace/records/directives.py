@@ -30,7 +30,7 @@ _MAX_DIGITS: Final = len(str(MAX_TIME_MS))
 
 
 def directives(
-    headers: Headers,
+    headers: Iterable[tuple[str, bytes | None]],
     tags: Iterable[str] = (),
     ttl_ms: int | None = None,
     deliver_at_ms: int | None = None,

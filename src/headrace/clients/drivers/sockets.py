@@ -224,7 +224,7 @@ class Sockets:
             found = error
         except UnicodeError:
             found = OSError(errno.EINVAL, "this is no name of a host")
-        except Exception as error:  # noqa: BLE001 - a thread that ends in silence would leave the link without an outcome
+        except Exception as error:  # noqa: BLE001 - whoever waits for the link is told
             found = OSError(errno.EINVAL, f"{type(error).__name__}: {error}")
         self._notes.append((link, partial(self._resolved, link, found)))
         self.wake()

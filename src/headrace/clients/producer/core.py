@@ -46,8 +46,11 @@ LAST_ABORT_MS: Final = 5_000
 """How long a close tries at least to end a transaction that is open."""
 
 
-def _check_record(headers: object, timestamp_ms: object) -> None:
-    """Say what is wrong with a record that could not be written; it is not looked at before, for each would pay."""
+def _check_record(headers: object, timestamp_ms: object, on_delivery: object = None) -> None:
+    """Raise a ConfigError for what is wrong with a record, once it has failed or before its topic is looked up."""
+    check_callback(on_delivery)
+    if timestamp_ms is None:
+        timestamp_ms = 0
     if not isinstance(timestamp_ms, int):
         raise ConfigError(f"timestamp_ms is a whole number of milliseconds, not {timestamp_ms!r}")
     if not -(1 << 63) <= timestamp_ms < 1 << 63:
@@ -188,8 +191,7 @@ class ProducerCore(Generic[D]):
         ):
             self._check_sending()
             if known is None:
-                _check_record(headers, 0 if timestamp_ms is None else timestamp_ms)
-                check_callback(on_delivery)
+                _check_record(headers, timestamp_ms, on_delivery)
             return None
         if on_delivery is not None:
             check_callback(on_delivery)
@@ -215,9 +217,8 @@ class ProducerCore(Generic[D]):
         except (AttributeError, TypeError, ValueError):
             _check_record(headers, timestamp_ms)
             raise
-        deliveries = batch.deliveries
-        delivery = self._delivery(batch.fate, len(deliveries), timestamp_ms)
-        deliveries.append(delivery)
+        delivery = self._delivery(batch.fate, len(batch.deliveries), timestamp_ms)
+        batch.deliveries.append(delivery)
         if on_delivery is not None:
             delivery.add_done_callback(on_delivery)
         return delivery
@@ -238,7 +239,7 @@ class ProducerCore(Generic[D]):
             many.partition is not None and many.partition not in range(topic.count)
         ):
             self._check_sending()
-            _check_record(many.headers, 0 if many.timestamp_ms is None else many.timestamp_ms)
+            _check_record(many.headers, many.timestamp_ms)
             return False
         self._serialize(topic, many)
         timestamp_ms = self._engine.now_ms if many.timestamp_ms is None else many.timestamp_ms
