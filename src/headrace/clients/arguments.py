@@ -9,6 +9,7 @@ ConfigError that names the parameter, so a wrong argument is refused alike in pr
 from __future__ import annotations
 
 import functools
+import math
 import operator
 import types
 import typing
@@ -198,7 +199,9 @@ whole_number = _whole(Between(0, INT64.high))
 
 
 def _number(where: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # noqa: PLR0124 - so NaN is found
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _refuse(where, "a number", value)
+    if isinstance(value, float) and math.isnan(value):
         raise _refuse(where, "a number", value)
     return value
 
