@@ -466,6 +466,30 @@ ADMIN: Final = (
         (),
     ),
     Difference(
+        "ConsumerGroupHeartbeat",
+        "a static member that restarts and names topics only keeps the regular expression of the member before it",
+        "a heartbeat of epoch 0 says all that the member subscribes to",
+        "The member would be given topics that it does not subscribe to.",
+        (),
+    ),
+    Difference(
+        "ConsumerGroupHeartbeat, JoinGroup",
+        "a static member that restarts with the other protocol may end the group's last rebalance before all "
+        "partitions are given: they have no reader until something else changes",
+        "the group goes on until all partitions are given",
+        "Every partition has a reader.",
+        (),
+    ),
+    Difference(
+        "Heartbeat",
+        "a classic group rebalances for added partitions when its leader has refreshed its metadata, after five "
+        "minutes by default; never, if an online downgrade has left it without a leader",
+        "the coordinator compares the topics with the assignment: REBALANCE_IN_PROGRESS, once for each change of the "
+        "topics that the members subscribe to",
+        "Added partitions are read within seconds.",
+        (),
+    ),
+    Difference(
         "JoinGroup",
         "UNKNOWN_SERVER_ERROR for a classic member of a consumer group whose subscription cannot be read",
         "INCONSISTENT_GROUP_PROTOCOL",

@@ -18,7 +18,7 @@ def view() -> GroupTopics:
     harness = BrokerHarness()
     for name in ("flights", "flights-late", "weather"):
         harness.create_topic(name)
-    return GroupTopics(harness.broker.topics)
+    return GroupTopics(harness.broker.topics, harness.broker.authorizer)
 
 
 def test_an_expression_matches_whole_names(view):
@@ -77,7 +77,7 @@ def test_slow_expressions_are_for_brokers_with_few_topics(view, monkeypatch):
 
 def test_topics_that_come_and_go_are_seen():
     harness = BrokerHarness()
-    view = GroupTopics(harness.broker.topics)
+    view = GroupTopics(harness.broker.topics, harness.broker.authorizer)
     assert view.matching("t.*") == ()
     harness.create_topic("t1")
     assert view.matching("t.*") == ("t1",)

@@ -167,6 +167,7 @@ class Authorizer:
         "_prefix_lengths",
         "_super_users",
         "active",
+        "changes",
     )
 
     def __init__(self, config: BrokerConfig, metadata: MetadataWriter, journal: Journal) -> None:
@@ -183,6 +184,8 @@ class Authorizer:
         users."""
         self._prefix_lengths: dict[ResourceType, list[int]] = {}
         self._decisions: dict[_Question, bool] = {}
+        self.changes = 0
+        """A number that rises with every change of the lists."""
 
     def load(self) -> None:
         """Read what is stored; also with the authorizer off, so that nothing is hidden from who describes it later.
@@ -387,6 +390,7 @@ class Authorizer:
         self._by_resource = by_resource
         self._prefix_lengths = {kind: sorted(found) for kind, found in lengths.items()}
         self._decisions.clear()
+        self.changes += 1
 
 
 def _is_taken(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import Any, Final
 
+from headrace.broker.access.authorizer import Authorizer
 from headrace.broker.topics import Topics
 from headrace.core.coordinator.consumer.assignors import OWN_ASSIGNORS, Assignor
 from headrace.core.coordinator.consumer.topics import TopicInfo
@@ -35,17 +36,18 @@ class GroupTopics:
     remembered until topics change, for all groups and members that have it.
     """
 
-    __slots__ = ("_matches", "_matches_at", "_topics")
+    __slots__ = ("_authorizer", "_matches", "_matches_at", "_topics")
 
-    def __init__(self, topics: Topics) -> None:
+    def __init__(self, topics: Topics, authorizer: Authorizer) -> None:
         self._topics = topics
+        self._authorizer = authorizer
         self._matches: dict[str, tuple[str, ...]] = {}
         self._matches_at = -1
 
     @property
     def changes(self) -> int:
-        """A number that rises whenever a topic is created, grows or is deleted."""
-        return self._topics.changes
+        """A number that rises whenever a topic is created, grows or is deleted, or who may see it changes."""
+        return self._topics.changes + self._authorizer.changes
 
     def get(self, name: str) -> TopicInfo | None:
         """Return a topic, or None."""

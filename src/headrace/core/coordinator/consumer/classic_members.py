@@ -214,6 +214,8 @@ class _Downgrade(NamedTuple):
             group.assignment_epoch == group.epoch
             and group.checked == self.shard.topics.changes
             and wish_of(member) == wish_of(group.members[self.replaced])
+            # Nobody leads what is settled, so nobody would give the place what it does not hold yet.
+            and group.holding(self.replaced).assigned == group.target(self.replaced)
             and all(group.is_reconciled(other) for other in group.members if other != self.replaced)
         )
 

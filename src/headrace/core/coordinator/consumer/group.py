@@ -128,6 +128,8 @@ class ConsumerGroup:
             self._replay_current(record.member_id, record.current)
         else:
             _set(self.regexes, record.regex, record.topics)
+            # What was looked at before this record says nothing of the expression any more.
+            self.resolved.pop(record.regex, None)
 
     def _replay_member(self, member_id: str, member: MemberMetadata | None) -> None:
         before = self.members.get(member_id)

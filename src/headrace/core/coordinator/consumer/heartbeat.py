@@ -10,9 +10,8 @@ from headrace.core.coordinator.consumer.records import Current, MemberMetadata, 
 from headrace.core.coordinator.consumer.removal import leave
 from headrace.core.coordinator.consumer.requests import check_request, is_full, owned_partitions
 from headrace.core.coordinator.consumer.turn import Turn, Visible, after_turn
-from headrace.core.coordinator.consumer.upgrade import NO_UPGRADE, Upgrade, upgrade
+from headrace.core.coordinator.consumer.upgrade import NO_UPGRADE, Upgrade, replace_empty, upgrade
 from headrace.core.coordinator.group.classic import Origin
-from headrace.core.coordinator.group.records import GroupMetadata
 from headrace.core.coordinator.group.shard import GroupShard
 from headrace.core.coordinator.runtime import Result
 from headrace.errors import ApiError, ErrorCode
@@ -81,10 +80,11 @@ def _find_group(
     if request.member_epoch != 0:
         raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found.")
     classic = shard.groups.get(group_id)
-    if classic is not None and (classic.members or classic.rebalance is not None):
+    if classic is None:
+        return ConsumerGroup(group_id), NO_UPGRADE
+    if classic.members:
         return upgrade(shard, classic)
-    stored = classic is not None and classic.is_stored
-    return ConsumerGroup(group_id), Upgrade([GroupMetadata(group_id, None)] if stored else [])
+    return ConsumerGroup(group_id), replace_empty(shard, classic)
 
 
 def _response(
@@ -106,13 +106,18 @@ def _response(
 def _updated(
     member: MemberMetadata, request: ConsumerGroupHeartbeatRequest, origin: Origin
 ) -> MemberMetadata:
-    """Return a member as its request changes it: what is null stays."""
+    """Return a member as its request changes it: what is null stays.
+
+    A member that joins says all that it subscribes to. What the member before it under its instance id wanted, or it
+    itself before it was fenced, does not count any more.
+    """
+    joining = request.member_epoch == 0
     given: Mapping[str, object] = {
         "instance_id": request.instance_id,
         "rack_id": request.rack_id,
         "topics": None
-        if request.subscribed_topic_names is None
-        else tuple(sorted(set(request.subscribed_topic_names))),
+        if request.subscribed_topic_names is None and not joining
+        else tuple(sorted(set(request.subscribed_topic_names or ()))),
         "rebalance_timeout_ms": None
         if request.rebalance_timeout_ms == -1
         else request.rebalance_timeout_ms,
@@ -121,7 +126,7 @@ def _updated(
         "client_host": origin.client_host,
     }
     changed = {name: value for name, value in given.items() if value is not None}
-    if request.subscribed_topic_regex is not None:
+    if request.subscribed_topic_regex is not None or joining:
         changed["regex"] = request.subscribed_topic_regex or None
     updated: MemberMetadata = member._replace(classic=None, **changed)  # type: ignore[arg-type]  # by field, as above
     return updated

@@ -19,7 +19,7 @@ class TopicsView(Protocol):
 
     @property
     def changes(self) -> int:
-        """A number that rises whenever a topic is created, grows or is deleted."""
+        """A number that rises whenever a topic is created, grows or is deleted, or who may see it changes."""
 
     def get(self, name: str) -> TopicInfo | None:
         """Return a topic, or None."""

@@ -155,7 +155,8 @@ class Turn:
         wants_more = self._identity.is_new or any(
             getattr(self._member, name) != getattr(self._identity.member, name) for name in _WANTS
         )
-        if not wants_more and group.checked == view.changes:
+        matches_others = self._regexes is not group.regexes
+        if not wants_more and not matches_others and group.checked == view.changes:
             return group.epoch
         wishes = group.wishes_after(self._former, self._member)
         hashed = metadata_hash(known_topics(view, topics_of(wishes, self._regexes)))

@@ -4,6 +4,10 @@ Everything is one batch, with the newcomer's turn: after a crash the group is a 
 group. The generation becomes the group epoch, the target's and every member's, so that heartbeats and commits of the
 classic members stay valid; the newcomer raises the group epoch, which makes them join again, and then it is the
 server that assigns.
+
+The newcomer may also be a static member that takes its own place with the topics that it had: nothing new by itself.
+The target that the classic members leave may be unfinished, or older than the topics. So the group epoch is stored with
+the hash of no topics, and the first turn finds that the topics differ.
 """
 
 from __future__ import annotations
@@ -61,8 +65,9 @@ class Upgrade(NamedTuple):
             shard.answer_sync(member, SyncGroupResponse(error_code=again))
             if member.member_id in group.members:
                 shard.begin_consumer_session(group, member.member_id, now_ms)
+        if classic.members:
+            shard.journal.info("group_upgraded", group=classic.group_id, epoch=group.epoch)
         shard.drop_classic(classic)
-        shard.journal.info("group_upgraded", group=classic.group_id, epoch=group.epoch)
 
 
 NO_UPGRADE: Final = Upgrade()
@@ -78,8 +83,7 @@ def upgrade(shard: GroupShard, classic: Group) -> tuple[ConsumerGroup, Upgrade]:
     group_id, epoch = classic.group_id, classic.generation.number
     members = [_Known(member, _said(classic, member)) for member in classic.members.values()]
     held = _held(classic, members, shard.topics)
-    topics = known_topics(shard.topics, {name for known in members for name in known.said.topics})
-    group_records: list[ConsumerRecord] = [GroupEpoch(group_id, epoch, metadata_hash(topics))]
+    group_records: list[ConsumerRecord] = [GroupEpoch(group_id, epoch, metadata_hash({}))]
     for member, said in members:
         member_id, partitions = member.member_id, held[member.member_id]
         group_records += (
@@ -91,9 +95,16 @@ def upgrade(shard: GroupShard, classic: Group) -> tuple[ConsumerGroup, Upgrade]:
     group = ConsumerGroup(group_id)
     for record in group_records:
         group.replay(record)
-    group.checked = shard.topics.changes
-    records: list[GroupRecord] = [GroupMetadata(group_id, None)] if classic.is_stored else []
-    return group, Upgrade([*records, *group_records], shard, classic)
+    return group, Upgrade([*_tombstone(classic), *group_records], shard, classic)
+
+
+def replace_empty(shard: GroupShard, classic: Group) -> Upgrade:
+    """Return what ends a classic group without members, and the rebalance that one may have begun and left."""
+    return Upgrade(_tombstone(classic), shard, classic)
+
+
+def _tombstone(classic: Group) -> list[GroupRecord]:
+    return [GroupMetadata(classic.group_id, None)] if classic.is_stored else []
 
 
 class _Known(NamedTuple):

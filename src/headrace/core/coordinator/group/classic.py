@@ -164,6 +164,7 @@ class Group:
     """A classic group."""
 
     __slots__ = (
+        "checked",
         "generation",
         "group_id",
         "members",
@@ -171,6 +172,8 @@ class Group:
         "pending_sync",
         "rebalance",
         "static_members",
+        "subscribed",
+        "topics_hash",
     )
 
     def __init__(self, group_id: str) -> None:
@@ -184,6 +187,12 @@ class Group:
         self.pending_sync: set[str] = set()
         """Members of the generation that have not sent SyncGroup since it began."""
         self.rebalance: Rebalance | None = None
+        self.checked = -1
+        """The version of the topics that the generation was last compared with."""
+        self.topics_hash: int | None = None
+        """Of the topics that members subscribe to, when they were last compared with what is assigned."""
+        self.subscribed: frozenset[str] | None = None
+        """The topics that the members of the generation subscribe to; None until somebody needs them."""
 
     # --- durable state ---
 
@@ -194,6 +203,8 @@ class Group:
         """
         self.generation = generation
         self.rebalance = None
+        self.checked = -1
+        self.subscribed = None
         before = self.members
         self.members = {}
         for stored in generation.members:

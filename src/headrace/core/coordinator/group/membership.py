@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headrace.core.coordinator.group.classic import Group
+from headrace.core.coordinator.group.coverage import has_new_partitions
 from headrace.core.coordinator.group.rebalance import complete_if_all_joined, prepare
 from headrace.core.coordinator.group.shard import GroupShard
 from headrace.core.coordinator.group.states import GroupState
@@ -14,6 +15,8 @@ from headrace.protocol.messages.leave_group import (
     MemberIdentity,
     MemberResponse,
 )
+
+NEW_PARTITIONS = "topics that it subscribes to have partitions that no member reads"
 
 
 def validate_member(group: Group, member_id: str, instance_id: str | None) -> ErrorCode:
@@ -30,13 +33,16 @@ def validate_member(group: Group, member_id: str, instance_id: str | None) -> Er
 def heartbeat(
     shard: GroupShard, request: HeartbeatRequest, now_ms: int
 ) -> Result[HeartbeatResponse]:
-    """Extend a member's session, and tell it of a rebalance."""
+    """Extend a member's session, and tell it of a rebalance; begin one if topics have partitions that nobody reads."""
     group = shard.groups.get(request.group_id)
     error = _heartbeat_error(group, request)
     if group is not None and error in {ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS}:
         member = group.members[request.member_id]
         if not member.is_new:
             shard.reset_session(group, member, now_ms)
+        if error is ErrorCode.NONE and has_new_partitions(shard, group):
+            again = HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
+            return prepare(shard, group, NEW_PARTITIONS, now_ms).with_response(again)
     return Result(HeartbeatResponse(error_code=error))
 
 

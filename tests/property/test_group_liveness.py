@@ -1,0 +1,46 @@
+"""Any history of a group, then well-behaved members: every partition is owned once. `make simulate` runs thousands."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.groups.liveness import Liveness, tell
+from tests.simulation.groups.mutants import MUTANTS, without
+
+SEEDS = range(20)
+"""They have among them groups of every kind, and members that change from one protocol to the other and back."""
+TRIED = 12
+"""Within so many seeds from the first that is given a missing defence must show."""
+FIRST = {
+    "a regular expression is forgotten with its last member": 30,
+    "an upgrade computes a target": 85,
+}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_any_history_ends_with_every_partition_owned_once(seed: int) -> None:
+    Liveness(seed).run()
+
+
+def test_histories_meet_what_they_are_meant_to_meet() -> None:
+    run = Liveness(3)
+    run.run()
+    events = {event for _, event, _ in run.history.harness.journal.lines}
+    assert {"group_rebalance_began", "consumer_group_member_expired"} <= events
+    assert {"join 0", "consumer heartbeat 0", "falls"} <= set(run.history.counts)
+
+
+def test_one_seed_is_one_history() -> None:
+    runs = [Liveness(5) for _ in range(2)]
+    for run in runs:
+        run.run()
+    assert runs[0].history.lines == runs[1].history.lines
+    assert runs[0].history.counts == runs[1].history.counts
+
+
+@pytest.mark.parametrize("defence", MUTANTS)
+def test_a_missing_defence_shows(defence: str) -> None:
+    first = FIRST.get(defence, 0)
+    with without(defence):
+        problems = (tell(seed)[1] for seed in range(first, first + TRIED))
+        assert any(problems), f"no history notices that this is missing: {defence}"

@@ -1,0 +1,31 @@
+"""Many histories of groups: `python -m tests.simulation.groups`; one of them in full: with SEED --trace."""
+
+from __future__ import annotations
+
+import sys
+
+from tests.simulation import runner
+from tests.simulation.groups.liveness import Liveness, LivenessError, tell
+from tests.simulation.groups.mutants import MUTANTS, without
+
+
+def trace(seed: int) -> bool:
+    """Run one seed and print what happened; return whether it went wrong."""
+    run = Liveness(seed)
+    problem = ""
+    try:
+        run.run()
+    except LivenessError as error:
+        problem = str(error)
+    finally:
+        print("\n".join(run.history.lines))
+        for member in run.members:
+            print(member.group, type(member).__name__, sorted(member.owned), member.answers[-10:])
+    print(problem or f"seed {seed}: nothing wrong: {dict(run.history.counts)}")
+    return bool(problem)
+
+
+SIMULATION = runner.Simulation("tests.simulation.groups", __doc__, tell, trace, MUTANTS, without)
+
+if __name__ == "__main__":
+    sys.exit(runner.main(SIMULATION))

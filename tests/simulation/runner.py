@@ -1,0 +1,157 @@
+"""The command line of a simulation: many seeds, or one of them in full; with a defence switched off or without.
+
+What was done is remembered under .cache, for this state of the source: a run that was interrupted goes on. A run with a
+defence switched off remembers nothing, and takes nothing for done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import multiprocessing
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ("src", "accel", "tests/simulation", "tests/fixtures")
+SHOWN = 5
+"""After so many failures a run ends."""
+
+Told = tuple[int, str, Counter[str]]
+"""A seed, what went wrong (or nothing), and what happened."""
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What can be run. The functions are at the top of their modules, so that other processes find them.
+
+    Attributes:
+        module: How it is called: `python -m` this.
+        about: One paragraph.
+        tell: Runs a seed.
+        trace: Runs a seed and prints what happens; returns whether it went wrong.
+        defences: The names of defences that can be switched off.
+        without: Switches one off.
+    """
+
+    module: str
+    about: str
+    tell: Callable[[int], Told]
+    trace: Callable[[int], bool]
+    defences: Iterable[str]
+    without: Callable[[str], AbstractContextManager[object]]
+
+
+def main(simulation: Simulation, arguments: list[str] | None = None) -> int:
+    """Do what the command line says; return the exit code, 1 if a seed went wrong."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {simulation.module}", description=simulation.about
+    )
+    parser.add_argument("seed", type=int, nargs="?", help="run this one alone")
+    parser.add_argument("--trace", action="store_true", help="show the seed line by line")
+    parser.add_argument("--first", type=int, help="the first of many seeds (0)")
+    parser.add_argument("--seeds", type=int, help="how many (10000)")
+    parser.add_argument("--processes", type=int, help="in how many processes (2)")
+    parser.add_argument(
+        "--without", choices=list(simulation.defences), help="with a defence switched off"
+    )
+    options = parser.parse_args(arguments)
+    if options.seed is None:
+        if options.trace:
+            parser.error("--trace shows one seed: name it")
+        return 1 if _run(simulation, options) else 0
+    for name in ("first", "seeds", "processes"):
+        if getattr(options, name) is not None:
+            parser.error(f"--{name} is for many seeds, and seed {options.seed} was named")
+    with simulation.without(options.without) if options.without else nullcontext():
+        if options.trace:
+            return 1 if simulation.trace(options.seed) else 0
+        _, problem, counts = simulation.tell(options.seed)
+    print(problem or f"nothing wrong: {dict(counts)}")
+    return 1 if problem else 0
+
+
+def _run(simulation: Simulation, options: Any) -> int:
+    """Run many seeds; return how many went wrong."""
+    first, count = options.first or 0, 10_000 if options.seeds is None else options.seeds
+    done = None if options.without else Done(simulation.module)
+    seeds = [seed for seed in range(first, first + count) if done is None or seed not in done.seeds]
+    if done is None:
+        print(f"without the defence {options.without!r}; nothing of this is remembered", flush=True)
+    else:
+        print(f"{count - len(seeds)} of {count} seeds are done already", flush=True)
+    counts: Counter[str] = Counter()
+    failed = number = 0
+    began = time.monotonic()
+    again = f".venv/bin/python -m {simulation.module}"
+    off = f" --without {options.without!r}" if options.without else ""
+    with multiprocessing.get_context("spawn").Pool(options.processes or 2) as pool:
+        tell = partial(_tell, simulation.tell, simulation.without, options.without)
+        for seed, problem, happened in pool.imap_unordered(tell, seeds, chunksize=4):
+            number += 1
+            counts += happened
+            if problem:
+                failed += 1
+                print(
+                    f"FAILED seed {seed}: {problem}\n  again: {again} {seed} --trace{off}",
+                    flush=True,
+                )
+                if failed == SHOWN:
+                    break
+            elif done is not None:
+                done.add(seed)
+            if number % 500 == 0:
+                print(f"{number} of {len(seeds)}, {failed} failed", flush=True)
+    took = time.monotonic() - began
+    most = ", ".join(f"{times} {what}" for what, times in counts.most_common())
+    print(f"{number} seeds run, {failed} failed, {took:.0f} s: {most}")
+    return failed
+
+
+def _tell(
+    tell: Callable[[int], Told],
+    without: Callable[[str], AbstractContextManager[object]],
+    defence: str | None,
+    seed: int,
+) -> Told:
+    """Run one seed in a process of the pool, where nothing is switched off unless it is done here."""
+    with without(defence) if defence else nullcontext():
+        return tell(seed)
+
+
+class Done:
+    """The seeds that went well before, in a file."""
+
+    def __init__(self, module: str) -> None:
+        self._path = ROOT / ".cache" / "simulation" / f"{module}-{state_of_source()}.txt"
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self.seeds = (
+            {int(line) for line in self._path.read_text().split()} if self._path.exists() else set()
+        )
+
+    def add(self, seed: int) -> None:
+        """Remember one more."""
+        self.seeds.add(seed)
+        with self._path.open("a") as file:
+            file.write(f"{seed}\n")
+
+
+def state_of_source() -> str:
+    """Return a name for the source as it is, with what was not committed and files that git does not know yet."""
+
+    def git(*arguments: str) -> bytes:
+        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, check=True).stdout
+
+    head = git("rev-parse", "--short", "HEAD").decode().strip()
+    changes = git("diff", "HEAD", "--", *SOURCES)
+    unknown = git("ls-files", "--others", "--exclude-standard", "-z", "--", *SOURCES)
+    for name in filter(None, unknown.decode().split("\0")):
+        changes += name.encode() + b"\0" + (ROOT / name).read_bytes()
+    return f"{head}-{hashlib.sha256(changes).hexdigest()[:8]}" if changes else head
