@@ -126,6 +126,10 @@ class Listener:
         if self._running:
             self._loop.call_soon_threadsafe(self._hub.clock_leapt)
 
+    def peers(self) -> set[str]:
+        """Return HOST:PORT of each client that is connected."""
+        return {each.client for each in self._hub.connections} if self._running else set()
+
     # For `_SharedBroker`, under the lock
 
     def answer(self, deferred: Deferred[Any], value: Any) -> None:

@@ -9,14 +9,17 @@ from typing import ClassVar, Final, NamedTuple
 
 from headrace.broker.broker import Broker as CoreBroker
 from headrace.clients.consumer.records import ConsumerRecord
+from headrace.clients.drivers.local import LocalClient
+from headrace.clients.flows.effects import Call
 from headrace.clients.versions import version_table
 from headrace.serdes.serde import Serde
 from headrace.streams.broker import Broker as EmbeddedBroker
 from headrace.streams.clock import Clock, ManualClock
+from headrace.streams.world import OnDone
 from headrace.testing import views
 from headrace.testing.clock import LeapingClock
 from headrace.testing.faults import Faults
-from headrace.testing.interception import InterceptedBroker
+from headrace.testing.interception import Asker, InterceptedBroker
 from headrace.types import TopicPartition
 
 TEST_CONFIGS: Final = {
@@ -32,8 +35,16 @@ WAIT_S: Final = 10.0
 class Snapshot(NamedTuple):
     """The names of what there was at one moment; see `Broker.reset`."""
 
-    topics: frozenset[str]
-    groups: frozenset[str]
+    topics: frozenset[str] = frozenset()
+    groups: frozenset[str] = frozenset()
+
+    def __sub__(self, other: Snapshot) -> Snapshot:
+        """Return what is only here."""
+        return Snapshot(self.topics - other.topics, self.groups - other.groups)
+
+    def __or__(self, other: Snapshot) -> Snapshot:
+        """Return what is in either."""
+        return Snapshot(self.topics | other.topics, self.groups | other.groups)
 
 
 class Broker(EmbeddedBroker):
@@ -53,6 +64,7 @@ class Broker(EmbeddedBroker):
     """
 
     core_type: ClassVar[type[CoreBroker]] = InterceptedBroker
+    NOTHING: ClassVar = Snapshot()
 
     def __init__(
         self,
@@ -74,6 +86,7 @@ class Broker(EmbeddedBroker):
         )
         core = self.broker
         assert isinstance(core, InterceptedBroker), "it is what core_type says"
+        self._core = core
         self._waiting = 0
         self._bootstrap: str | None = None
         self.faults = Faults(self, core)
@@ -291,23 +304,62 @@ class Broker(EmbeddedBroker):
         Args:
             to: What is to stay; None is nothing.
         """
-        kept = to or Snapshot(frozenset(), frozenset())
         self.faults.clear()
-        there = self.snapshot()
-        if self._producer is not None and there.topics - kept.topics:
+        self.remove(self.snapshot() - (to or self.NOTHING))
+
+    def remove(self, things: Snapshot) -> None:
+        """Remove topics, and groups with their members; no error for what is not there."""
+        if self._producer is not None and things.topics:
             self._producer.close()  # what it knows of topics is not true any more
             self._producer = None
         with self.condition:
             core = self.broker
-            for group in there.groups - kept.groups:
+            for group in things.groups:
                 described = views.describe(core, group, self.now_ms())
                 if described is not None and described.members:
                     self.faults.remove_members(group, described.members)
-            core.groups.delete_groups(sorted(there.groups - kept.groups), self.now_ms())
-            for name in there.topics - kept.topics:
-                core.delete_topic(core.topics.require(name), self.now_ms())
+            core.groups.delete_groups(sorted(things.groups), self.now_ms())
+            for topic in [each for each in core.topics if each.name in things.topics]:
+                core.delete_topic(topic, self.now_ms())
+                self._core.makers.pop(topic.name, None)
             self.pump()
             self.condition.notify_all()
+
+    def held_by_clients(self) -> Snapshot:
+        """Return the groups that have members, the topics assigned to them, and those made by clients still connected.
+
+        Topics that this broker made itself, by `create_topic` or `publish`, are nobody's.
+        """
+        with self.condition:
+            self.pump()
+            groups, topics = set(), set()
+            for group in self.snapshot().groups:
+                described = views.describe(self.broker, group, self.now_ms())
+                if described is not None and described.members:
+                    groups.add(group)
+                    topics |= {at.topic for each in described.members for at in each.assigned}
+            own: list[object] = [self._driver]
+            if self._producer is not None:
+                own.append(self._producer._driver)  # noqa: SLF001 - it is this broker's
+            connected: set[Asker] = {each for each in self._clients if each not in own}
+            if self._listener is not None:
+                connected |= self._listener.peers()
+            topics |= {name for name, who in self._core.makers.items() if who in connected}
+            there = {topic.name for topic in self.broker.topics if not topic.is_internal}
+            return Snapshot(frozenset(topics & there), frozenset(groups))
+
+    @property
+    def uses(self) -> int:
+        """How many requests it was sent, and clients in this process it has: a change says that somebody uses it."""
+        return self._core.requests + len(self._clients)
+
+    def submit(self, client: LocalClient, call: Call, on_done: OnDone) -> None:
+        """Hand a request of a client in this process to the broker, and note who asks."""
+        self._core.asker = client
+        try:
+            super().submit(client, call, on_done)
+        finally:
+            self._core.asker = None
 
     # Within
 

@@ -18,11 +18,17 @@ _PREFIX: Final = "KAFKA_"
 _ESCAPES: Final = (("___", "-"), ("__", "_"), ("_", "."))
 
 
+_PLACES: Final = frozenset(
+    {"listeners", "advertised.listeners", "listener.security.protocol.map", "log.dirs"}
+)
+"""Settings of ports and directories inside a container, which is not there."""
+
+
 class HeadraceContainer:
     """A broker in this process with the methods of a container.
 
     Settings of `with_env` are obeyed where they are a broker's: `KAFKA_NUM_PARTITIONS` is `num.partitions`. The image,
-    ports and everything else about containers is taken and makes no difference.
+    ports, listeners, directories and everything else about containers is taken and makes no difference.
 
     Attributes:
         broker: The broker, once it is started: what a container has no methods for.
@@ -38,8 +44,9 @@ class HeadraceContainer:
         name = key.removeprefix(_PREFIX)
         for escape, character in _ESCAPES:
             name = name.replace(escape, character)
-        if key.startswith(_PREFIX) and name.lower() in BROKER_OPTIONS:
-            self._configs[name.lower()] = str(value)
+        name = name.lower()
+        if key.startswith(_PREFIX) and name in BROKER_OPTIONS and name not in _PLACES:
+            self._configs[name] = str(value)
         return self
 
     def start(self, *_: object, **__: object) -> Self:

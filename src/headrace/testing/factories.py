@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pytest
 
+from headrace.testing.isolation import OPEN_BROKERS
+
 if TYPE_CHECKING:
     from headrace.clients.admin.blocking import Admin
     from headrace.clients.drivers import Target
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
 Scope = Literal["session", "package", "module", "class", "function"]
 
 OPTION: Final = "--headrace-bootstrap"
-OPEN_BROKERS: Final = pytest.StashKey[list["Broker"]]()
-"""The brokers that fixtures have opened, of the session."""
 
 _LONGEST_NAME: Final = 100
 
@@ -59,8 +59,8 @@ def broker(
 ) -> Any:
     """Make a fixture of a `headrace.testing.Broker`, in memory.
 
-    After each test that uses it, faults end, and the topics and groups go that have come since the test's own fixtures
-    began: those of fixtures of a wider scope stay.
+    After each test that uses it the test's faults end, and the topics and groups that the test made go. What fixtures of
+    a wider scope made stays as long as they do; see docs/testing.md.
 
     Args:
         scope: How long it lives.

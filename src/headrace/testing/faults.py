@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.broker.broker import APIS, Api
 from headrace.broker.context import CloseConnection, RequestContext
@@ -78,6 +78,22 @@ def drop_connection(*, handled: bool = False) -> Action:
 Fault = ordering.Fault[Exchange, Reply]
 
 
+class FaultState(NamedTuple):
+    """The faults of a broker at one moment; `apis` is None where it speaks all versions."""
+
+    ordered: tuple[Fault, ...]
+    moved: frozenset[TopicPartition]
+    apis: tuple[Api, ...] | None
+
+    def __sub__(self, before: FaultState) -> FaultState:
+        """Return the faults that were not there before."""
+        return FaultState(
+            tuple(each for each in self.ordered if each not in before.ordered),
+            self.moved - before.moved,
+            None if self.apis is before.apis else self.apis,
+        )
+
+
 class Faults(ordering.Orders[Exchange, Reply]):
     """The faults of one broker. It costs nothing while there are none."""
 
@@ -136,11 +152,29 @@ class Faults(ordering.Orders[Exchange, Reply]):
             self._arm()
 
     def clear(self) -> None:
-        """End all faults, and speak all versions again."""
+        """End all faults, give the answers that are delayed, and speak all versions again."""
+        self.keep([])
+
+    def state(self) -> FaultState:
+        """Return the faults that there are, for `keep`."""
         with self._condition:
-            super().clear()
-            self._moved.clear()
-            self._speak(APIS)
+            apis = None if self._core.apis is APIS else self._core.apis
+            return FaultState(self._ordered, frozenset(self._moved), apis)
+
+    def keep(self, states: Iterable[FaultState | None]) -> None:
+        """End all faults but those of some states."""
+        kept = [state for state in states if state is not None]
+        with self._condition:
+            self._ordered = tuple(
+                each for each in self._ordered if any(each in state.ordered for state in kept)
+            )
+            for moved in set(self._moved) - frozenset().union(*(state.moved for state in kept)):
+                del self._moved[moved]
+            apis = [state.apis for state in kept if state.apis is not None]
+            self._speak(apis[-1] if apis else APIS)
+            self._core.release()
+            self._world.pump()
+            self._condition.notify_all()
 
     def move_leader(self, topic: str, partition: int | None = None) -> None:
         """Have a partition's leader move, or all of a topic, as clients see it.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from headrace.broker.broker import Broker as CoreBroker
 from headrace.broker.context import RequestContext
+from headrace.clients.drivers.local import LocalClient
 from headrace.core.deadlines import Deadlines
 from headrace.core.deferred import Deferred
 from headrace.protocol.api_keys import ApiKey
@@ -55,29 +56,56 @@ class Exchange:
         return self.core.hold_back(reply, self.context.now_ms + round(delay_s * 1000))
 
 
+Asker = LocalClient | str
+"""A client that asks: one in this process, or HOST:PORT of a connection."""
+_MAKE_TOPICS: Final = frozenset({ApiKey.CREATE_TOPICS, ApiKey.METADATA})
+
+
 class InterceptedBroker(CoreBroker):
     """A broker that asks before it handles a request, and tells when something may have changed.
 
     Attributes:
         intercept: Asked for the reply to each request; None is not to ask.
         changed: Called after each use; None is not to call.
+        asker: The client in this process whose request is handled; None while it is another process's.
+        makers: Who made which topic, as far as clients did.
+        requests: How many requests were handled.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.intercept: Callable[[Exchange], Reply] | None = None
         self.changed: Callable[[], object] | None = None
+        self.asker: LocalClient | None = None
+        self.makers: dict[str, Asker] = {}
+        self.requests = 0
         self._held_back: dict[Deferred[Any], Message | Deferred[Any]] = {}
         self._due: Deadlines[Deferred[Any]] = Deadlines()
 
     def handle(self, context: RequestContext, request: Message) -> Reply:
         """Answer one request; see `CoreBroker.handle`."""
+        self.requests += 1
         try:
-            if self.intercept is None:
-                return super().handle(context, request)
-            return self.intercept(Exchange(self, context, request))
+            if request.API_KEY in _MAKE_TOPICS:
+                return self._handle_noting_topics(context, request)
+            return self._handle(context, request)
         finally:
             self._tell()
+
+    def _handle_noting_topics(self, context: RequestContext, request: Message) -> Reply:
+        before = len(self.topics)
+        try:
+            return self._handle(context, request)
+        finally:
+            if len(self.topics) != before:
+                asker = self.asker or context.client_address
+                for topic in self.topics:
+                    self.makers.setdefault(topic.name, asker)
+
+    def _handle(self, context: RequestContext, request: Message) -> Reply:
+        if self.intercept is None:
+            return super().handle(context, request)
+        return self.intercept(Exchange(self, context, request))
 
     def handle_undisturbed(self, context: RequestContext, request: Message) -> Reply:
         """Answer one request without asking."""
@@ -90,6 +118,13 @@ class InterceptedBroker(CoreBroker):
         self._due.set(held, until_ms)
         return held
 
+    def release(self) -> None:
+        """Give all replies that are held back."""
+        held_back, self._held_back = self._held_back, {}
+        for held, reply in held_back.items():
+            self._due.cancel(held)
+            self._give(held, reply)
+
     @property
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do next."""
@@ -100,12 +135,15 @@ class InterceptedBroker(CoreBroker):
         """Do what is due."""
         super().tick(now_ms)
         for held in self._due.expire(now_ms):
-            reply = self._held_back.pop(held)
-            if isinstance(reply, Deferred):
-                reply.on_done(held.resolve)
-            else:
-                held.resolve(reply)
+            self._give(held, self._held_back.pop(held))
         self._tell()
+
+    @staticmethod
+    def _give(held: Deferred[Any], reply: Message | Deferred[Any]) -> None:
+        if isinstance(reply, Deferred):
+            reply.on_done(held.resolve)
+        else:
+            held.resolve(reply)
 
     def finish_sync(self, *arguments: Any) -> None:
         """Take note of a sync's outcome; see `CoreBroker.finish_sync`."""

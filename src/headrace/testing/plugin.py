@@ -5,16 +5,11 @@ pytest loads it wherever Headrace is installed, so it imports nothing else of He
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
 import pytest
 
 from headrace.testing import factories
-from headrace.testing.factories import OPEN_BROKERS, OPTION
-
-if TYPE_CHECKING:
-    from headrace.testing.broker import Broker
+from headrace.testing.factories import OPTION
+from headrace.testing.isolation import Isolation
 
 headrace_broker = factories.broker()
 headrace_broker_proc = factories.broker_proc()
@@ -40,22 +35,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the mark."""
+    """Declare the marks, and keep tests apart."""
+    config.pluginmanager.register(Isolation(config), "headrace-isolation")
     config.addinivalue_line(
         "markers",
         "headrace_topic(partitions=1, **options): how headrace_topic is created, see headrace.Admin.create_topic",
     )
     config.addinivalue_line("markers", "headrace_stream(shards=1): how headrace_stream is created")
-
-
-@pytest.fixture(autouse=True)
-def _headrace_isolation(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Put brokers back to where they were before a test. Fixtures of wider scopes than the test's come before this."""
-    before = {running: running.snapshot() for running in _open_brokers(request)}
-    yield
-    for running in _open_brokers(request):
-        running.reset(before.get(running))
-
-
-def _open_brokers(request: pytest.FixtureRequest) -> list[Broker]:
-    return list(request.config.stash.get(OPEN_BROKERS, ()))

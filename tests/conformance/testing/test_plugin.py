@@ -43,6 +43,7 @@ def test_pytest_starts_without_the_broker() -> None:
     assert set(done.stdout.split()) == {
         "headrace.testing",
         "headrace.testing.factories",
+        "headrace.testing.isolation",
         "headrace.testing.plugin",
     }
 
