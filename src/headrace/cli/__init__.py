@@ -73,11 +73,22 @@ class LazyGroup(click.Group):
         """Import and return one command, or None for an unknown name."""
         entry = COMMANDS.get(cmd_name)
         if entry is None:
+            self._suggest(ctx, cmd_name)
             return None
         module_name, _, attribute = entry[0].partition(":")
         command = getattr(importlib.import_module(module_name), attribute)
         assert isinstance(command, click.Command), f"{entry[0]} is not a click command"
         return command
+
+    @staticmethod
+    def _suggest(ctx: click.Context, name: str) -> None:
+        """Refuse an unknown command with those that look like it; click knows only commands that are imported."""
+        import difflib  # noqa: PLC0415 - only for a mistake
+
+        close = difflib.get_close_matches(name, COMMANDS)
+        if close and not ctx.resilient_parsing:
+            known = " or ".join(repr(each) for each in close)
+            raise click.UsageError(f"No such command {name!r}. Did you mean {known}?", ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands from the table, without importing them."""

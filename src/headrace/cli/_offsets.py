@@ -6,7 +6,8 @@
     +N               N records after the log start  -N               the last N records of each partition
     @T   @T:         from time T                    @:T   @T1:T2     up to T; from T1 up to T2
 
-A range is taken of what the log holds now: it ends, at the latest, where the log ends.
+A range is taken of what the log holds now: it ends, at the latest, where the log ends. One that ends before it begins
+is refused.
 
 A time is milliseconds (13 digits) or seconds (up to 10) since 1970, a day (2013-01-31), an ISO time (UTC unless it
 says otherwise), `end` as the second of two, or a duration before now: `-15m`, `-2h30m`, `-1d`.
@@ -25,6 +26,8 @@ from headrace.types import TopicPartition
 _START_WORDS: Final = frozenset({"start", "beginning", "earliest"})
 _END_WORDS: Final = frozenset({"end", "latest"})
 _DURATION: Final = re.compile(r"(?:\d+(?:ms|[smhd]))+")
+_TIME: Final = r"(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d)?|[^:T ]*)"
+"""A day with a time of day, or a form that has neither a colon nor a blank."""
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -73,6 +76,12 @@ def parse_offset(text: str, now_ms: int) -> OffsetSpec:
     if not match[3]:
         return OffsetSpec(first)
     stop = Bound("end") if match[3] == "end" else Bound("offset", int(match[3]))
+    return _range(text, first, stop)
+
+
+def _range(text: str, first: Bound, stop: Bound) -> OffsetSpec:
+    if first.kind == stop.kind and stop.value < first.value:
+        raise OffsetSpecError(f"{text!r} ends before it begins")
     return OffsetSpec(first, stop)
 
 
@@ -98,13 +107,12 @@ def _times(text: str, now_ms: int) -> OffsetSpec:
         return OffsetSpec(begin)
     if second in _END_WORDS:
         return OffsetSpec(begin, Bound("end"))
-    return OffsetSpec(begin, Bound("time", parse_time(second, now_ms)))
+    return _range(text, begin, Bound("time", parse_time(second, now_ms)))
 
 
 def _split_times(text: str) -> tuple[str, str]:
     """Split T1:T2 at the colon that does not belong to a time of day."""
-    time = r"(?:[^:T]*|\d{4}-\d\d-\d\dT\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d)?)"
-    match = re.fullmatch(rf"({time})(?::({time}))?", text)
+    match = re.fullmatch(rf"({_TIME})(?::({_TIME}))?", text)
     if match is None:
         raise OffsetSpecError(f"{text!r} is not a time or two of them")
     return match[1], match[2] or ""
@@ -118,9 +126,12 @@ def parse_time(text: str, now_ms: int) -> int:
     """
     if re.fullmatch(r"\d{13}", text):
         return int(text)
+    if re.fullmatch(r"(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])", text):
+        day = f"{text[:4]}-{text[4:6]}-{text[6:]}"
+        raise OffsetSpecError(f"{text!r} would be seconds since 1970: for the day use {day}")
     if re.fullmatch(r"\d{1,10}", text):
         return int(text) * 1000
-    if _DURATION.fullmatch(text.removeprefix("-")):
+    if is_duration(text):
         return now_ms - parse_duration(text.removeprefix("-"))
     try:
         time = datetime.fromisoformat(text)
@@ -131,6 +142,11 @@ def parse_time(text: str, now_ms: int) -> int:
     if time.tzinfo is None:
         time = time.replace(tzinfo=UTC)
     return round(time.timestamp() * 1000)
+
+
+def is_duration(text: str) -> bool:
+    """Return whether a text is a duration, with or without a minus sign before it."""
+    return _DURATION.fullmatch(text.removeprefix("-")) is not None
 
 
 def parse_duration(text: str) -> int:

@@ -12,25 +12,30 @@ if TYPE_CHECKING:
 
 
 def print_outcomes(
-    kind: str, outcomes: Mapping[str, ApiError | None], done: str, *, as_json: bool
+    kind: str,
+    outcomes: Mapping[str, ApiError | None],
+    done: str | Mapping[str, str],
+    *,
+    as_json: bool,
 ) -> None:
     """Print one row for each name.
 
     Args:
         kind: What the names are names of, "topic" or "group".
         outcomes: None or the error for each name.
-        done: The word for success.
+        done: The word for success, or a word for each name.
         as_json: Whether programs read it.
 
     Raises:
         SystemExit: With 1, if there is an error.
     """
+    words = dict.fromkeys(outcomes, done) if isinstance(done, str) else done
     if as_json:
         print_json(
             [
                 {
                     kind: name,
-                    "status": done if error is None else "failed",
+                    "status": words[name] if error is None else "failed",
                     "error": None if error is None else error.code.name,
                     "message": None if error is None else error.message,
                 }
@@ -39,7 +44,8 @@ def print_outcomes(
         )
     else:
         rows = [
-            (name, done if error is None else error.code.name) for name, error in outcomes.items()
+            (name, words[name] if error is None else error.code.name)
+            for name, error in outcomes.items()
         ]
         print_table((kind.upper(), "STATUS"), rows)
         for error in filter(None, outcomes.values()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import select
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn, ParamSpec, TypeVar
@@ -115,6 +116,13 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
         return result
 
     return run
+
+
+def reader_is_gone() -> bool:
+    """Return whether the reader of standard output has closed its end, as `head` does; only a pipe or socket tells."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
 
 
 def _quiet_exit() -> NoReturn:

@@ -115,7 +115,7 @@ def _parse(text: str, position: int, *, in_headers: bool) -> tuple[list[Piece], 
             piece, position = _token(text, position + 1, in_headers=in_headers)
             pieces.append(piece)
         else:
-            literal += character.encode()
+            literal += character.encode("utf-8", "surrogateescape")  # any byte of an argument
             position += 1
     if in_headers:
         raise TemplateError("%h{ has no closing brace")

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from headrace.cli._options import check_reachable, client_options, preformatted
-from headrace.cli._output import INTERRUPTED, bytes_fields, json_text, printable
+from headrace.cli._output import (
+    INTERRUPTED,
+    bytes_fields,
+    json_text,
+    printable,
+    reader_is_gone,
+)
 
 if TYPE_CHECKING:
     from headrace.clients.consumer.blocking import Consumer
@@ -48,7 +54,13 @@ Examples:   headrace consume orders --from start -f '%t[%p]@%o %k %v\n'
     "--offset",
     "--from",
     "offset",
-    help="Where to begin and end: start (default), end, N, +N, -N, A:B, :end, @TIME, @T1:T2.",
+    help="Where to begin and end in each partition: start (default), end, N, +N, -N (the last N), A:B, :end, @TIME, "
+    "@T1:T2.",
+)
+@click.option(
+    "--since",
+    metavar="TIME|DURATION",
+    help="Begin at a time, or so long ago: 2031-01-31T15:00, 5m.",
 )
 @click.option("-n", "--num", type=click.IntRange(min=1), help="End after so many records.")
 @click.option("-e", "--exit-at-end", is_flag=True, help="End where the partitions end now.")
@@ -72,13 +84,14 @@ def consume(
 
     By default a record is a line TOPIC[PARTITION]@OFFSET KEY: VALUE. With --format json it is a JSON object per
     line with the keys topic, partition, offset, timestamp_ms, key, value, headers, leader_epoch (bytes that are
-    not UTF-8 as base64, with key_encoding or value_encoding beside them).
+    not UTF-8 as base64, with key_encoding or value_encoding beside them); `produce --from-json` reads such lines.
+    Keys and values are printed as the bytes that they are, whatever serde the topic has.
 
     Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 terminated. A reader that goes away, as in
     `| head`, ends the command with 0.
     """
     write = _writer(template, as_json=as_json)
-    source = _Source(topics, options["offset"], options["partitions"], options["group"])
+    source = _Source(topics, _offset(options), options["partitions"], options["group"])
     if options["tags"]:
         from headrace.records.tags import TagFilter  # noqa: PLC0415 - not for `--help`
 
@@ -89,6 +102,17 @@ def consume(
     with consumer:
         stops = source.begin(consumer, exit_at_end=options["exit_at_end"])
         Printer(consumer, write, stops, options["num"]).run()
+
+
+def _offset(options: dict[str, Any]) -> str | None:
+    """Return where to begin, in the form of --offset."""
+    given: str | None = options["offset"]
+    since: str | None = options["since"]
+    if since is None:
+        return given
+    if given is not None:
+        raise click.UsageError("--offset and --since exclude each other")
+    return f"@{since}:"
 
 
 def _terminated(_signal: int, _frame: object) -> NoReturn:
@@ -133,7 +157,9 @@ class _Source:
             # What was printed is committed, whether or not a batch was finished: see Printer.
             reset = "earliest" if self._spec.first.kind == "start" else "latest"
             defaults |= {"enable.auto.commit": "false", "auto.offset.reset": reset}
-        return Consumer(bootstrap, group=self._group, **defaults | properties)
+        return Consumer(
+            bootstrap, group=self._group, serde="bytes", key_serde="bytes", **defaults | properties
+        )
 
     def begin(self, consumer: Consumer, *, exit_at_end: bool) -> dict[TopicPartition, int] | None:
         """Start reading; return where each partition is to end, if it is."""
@@ -231,6 +257,8 @@ class Printer:
             while not self._done():
                 self._print(self._consumer.poll(POLL_S))
                 self._commit()
+                if reader_is_gone():
+                    return
         except KeyboardInterrupt:
             self._commit()
             raise SystemExit(INTERRUPTED) from None

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.core import ParameterSource
 
 from headrace.cli._options import check_reachable, client_options, preformatted
 from headrace.cli._output import fail, say
@@ -34,6 +35,7 @@ Examples:   echo '{"id":1}' | headrace produce orders -k alice
             headrace produce orders -f '%k\t%v\n' < orders.tsv
             headrace produce events -f '%v{json}\n' < events.jsonl
             echo 'call Bob' | headrace produce reminders --delay 15m
+            headrace consume orders -e --format json | headrace produce copy --from-json
 """
 )
 
@@ -46,6 +48,16 @@ Examples:   echo '{"id":1}' | headrace produce orders -k alice
     default="%v\\n",
     show_default=True,
     help="How records stand in the input; by default each line is a value. See below.",
+)
+@click.option(
+    "--from-json",
+    is_flag=True,
+    help="Read the JSON lines of `consume --format json`: with key, value, headers, timestamp and partition.",
+)
+@click.option(
+    "--repartition",
+    is_flag=True,
+    help="With --from-json: choose the partitions anew, do not take those of the input.",
 )
 @click.option("-k", "--key", help="Key of every record that the input gives none.")
 @click.option(
@@ -67,10 +79,16 @@ Examples:   echo '{"id":1}' | headrace produce orders -k alice
 @click.option(
     "--deliver-at",
     metavar="TIME",
-    help="When each record comes, likewise: 2031-01-31T15:00:00Z, a day, seconds or milliseconds since 1970.",
+    help="When each record comes, likewise: 2031-01-31T15:00:00Z, a day, seconds or milliseconds since 1970. "
+    "For a duration from now there is --delay.",
 )
 @click.option(
     "-p", "--partition", type=click.IntRange(min=0), help="Instead of the key's partition."
+)
+@click.option(
+    "--partitioner",
+    metavar="NAME",
+    help="key_hash, round_robin, sticky or random, instead of the topic's own (headrace.partitioner).",
 )
 @click.option(
     "-z",
@@ -89,13 +107,16 @@ def produce(
 ) -> None:
     """Write the records on standard input to TOPIC, on Headrace or any Kafka.
 
+    Keys and values are written as the bytes that they are, whatever serde the topic has. Without TOPIC each record
+    goes to the topic that the input names; with --from-json TOPIC takes the place of that one.
+
     Prints TOPIC[PARTITION]@OFFSET for each record, in the order of acknowledgement. Ends with the input.
 
     Exit codes: 0 all written, 1 a record could not be written, 2 wrong usage, 130 interrupted.
     """
     from headrace.cli._scan import InputError  # noqa: PLC0415 - not for `--help`
 
-    read = _compile(options["template"], topic)
+    read = _reader(topic, options)
     headers = [*_headers(options["headers"]), *_directives(options)]
     defaults = _Defaults(topic, options["key"], headers, options["partition"])
     check_reachable(bootstrap, properties)
@@ -104,7 +125,13 @@ def produce(
     report = _Report(as_json=as_json, quiet=options["quiet"])
     named = {"acks": options["acks"], "compression.type": options["compression"]}
     properties |= {name: value for name, value in named.items() if value is not None}
-    producer = Producer(properties.pop("bootstrap.servers", bootstrap), **properties)
+    producer = Producer(
+        properties.pop("bootstrap.servers", bootstrap),
+        partitioner=options["partitioner"],
+        serde="bytes",
+        key_serde="bytes",
+        **properties,
+    )
     with producer:
         try:
             for record in read(_standard_input(producer, report)):
@@ -116,6 +143,31 @@ def produce(
 
 
 Scan = Callable[[Callable[[], bytes]], Iterator["ScannedRecord"]]
+
+
+def _reader(topic: str | None, options: dict[str, Any]) -> Scan:
+    """Return what reads records from the input."""
+    if not options["from_json"]:
+        if options["repartition"]:
+            raise click.UsageError("--repartition is for --from-json")
+        return _compile(options["template"], topic)
+    source = click.get_current_context().get_parameter_source("template")
+    if source is not ParameterSource.DEFAULT:
+        raise click.UsageError("--template and --from-json exclude each other")
+    if options["tombstone"]:
+        raise click.UsageError("--tombstone is not for --from-json, where null is written as null")
+    from headrace.cli._json_input import scan_json  # noqa: PLC0415 - not for `--help`
+
+    keep_partition = not options["repartition"] and options["partition"] is None
+
+    def scan(read: Callable[[], bytes]) -> Iterator[ScannedRecord]:
+        for record in scan_json(read, keep_partition=keep_partition):
+            record.topic = topic or record.topic
+            if record.topic is None:
+                fail("the input names no topic: name a TOPIC")
+            yield record
+
+    return scan
 
 
 def _compile(template: str, topic: str | None) -> Scan:
@@ -156,14 +208,14 @@ def _headers(given: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
 
 def _directives(options: dict[str, Any]) -> Headers:
     """Return the headers by which the broker knows what is to be done with the records."""
-    from headrace.cli._offsets import OffsetSpecError, parse_duration, parse_time  # noqa: PLC0415 - not for `--help`
+    from headrace.cli._offsets import OffsetSpecError, parse_duration  # noqa: PLC0415 - not for `--help`
     from headrace.records.directives import directives  # noqa: PLC0415 - as above
 
     if options["delay"] and options["deliver_at"]:
         raise click.UsageError("--delay and --deliver-at exclude each other")
     readers: dict[str, Callable[[str], int]] = {
         "ttl": parse_duration,
-        "deliver_at": partial(parse_time, now_ms=time.time_ns() // 1_000_000),
+        "deliver_at": _time_of_day,
         "delay": parse_duration,
     }
     times: list[int | None] = []
@@ -173,6 +225,15 @@ def _directives(options: dict[str, Any]) -> Headers:
         except OffsetSpecError as error:
             raise click.UsageError(f"--{name.replace('_', '-')}: {error}") from None
     return directives((), options["tags"], *times)
+
+
+def _time_of_day(text: str) -> int:
+    """Read --deliver-at; a duration would mean a time that is over."""
+    from headrace.cli._offsets import OffsetSpecError, is_duration, parse_time  # noqa: PLC0415 - not for `--help`
+
+    if is_duration(text):
+        raise OffsetSpecError(f"{text!r} is a duration, not a time: use --delay {text.strip('-')}")
+    return parse_time(text, time.time_ns() // 1_000_000)
 
 
 class _Defaults:

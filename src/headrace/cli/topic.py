@@ -11,7 +11,7 @@ from headrace.cli import topic_changes
 from headrace.cli._configs import config_document, print_configs
 from headrace.cli._options import assignments, client_options, open_client
 from headrace.cli._outcomes import print_outcomes
-from headrace.cli._output import fail, print_facts, print_json, print_table
+from headrace.cli._output import fail, print_facts, print_json, print_table, say
 from headrace.cli._topic_groups import topic_groups
 
 if TYPE_CHECKING:
@@ -38,7 +38,9 @@ for command in topic_changes.COMMANDS:
     "-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Topic configs."
 )
 @click.option("--storage", metavar="NAME", help="Where records are kept (headrace.storage).")
-@click.option("--if-not-exists", is_flag=True, help="A topic that exists is no failure.")
+@click.option(
+    "--if-not-exists", is_flag=True, help="A topic that exists is no failure, and stays as it is."
+)
 @click.option("--dry-run", is_flag=True, help="Have the broker check the request, create nothing.")
 @client_options
 def create(bootstrap: str, properties: dict[str, str], *, as_json: bool, **options: Any) -> None:
@@ -58,12 +60,27 @@ def create(bootstrap: str, properties: dict[str, str], *, as_json: bool, **optio
     ]
     with open_client(bootstrap, properties) as client:
         outcomes = client.create_topics(topics, validate_only=options["dry_run"])
-    if options["if_not_exists"]:
-        outcomes = {
-            name: None if error and error.code == ErrorCode.TOPIC_ALREADY_EXISTS else error
+        there = {
+            name
             for name, error in outcomes.items()
+            if options["if_not_exists"] and error and error.code == ErrorCode.TOPIC_ALREADY_EXISTS
         }
-    print_outcomes("topic", outcomes, "ok" if options["dry_run"] else "created", as_json=as_json)
+        _warn_of_other_counts(client, sorted(there), options["partitions"])
+    done = "ok" if options["dry_run"] else "created"
+    words = {name: "exists" if name in there else done for name in outcomes}
+    outcomes = {name: None if name in there else error for name, error in outcomes.items()}
+    print_outcomes("topic", outcomes, words, as_json=as_json)
+
+
+def _warn_of_other_counts(client: BlockingClient, names: list[str], partitions: int | None) -> None:
+    """Say which topics were there before with another number of partitions than was asked for."""
+    if not names or partitions is None:
+        return
+    for name, found in client.metadata(names).topics.items():
+        if not found.error and len(found.partitions) != partitions:
+            say(
+                f"Warning: the topic {name} exists with {len(found.partitions)} partitions, not {partitions}"
+            )
 
 
 @topic.command("delete")

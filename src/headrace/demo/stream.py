@@ -88,7 +88,13 @@ def produce_flights(
     began = time.perf_counter()
     value_bytes = 0
     with Producer(
-        bootstrap, compression="lz4", linger_ms=20, batch_size=256 << 10, client_id="headrace-demo"
+        bootstrap,
+        compression="lz4",
+        linger_ms=20,
+        batch_size=256 << 10,
+        serde="bytes",
+        key_serde="bytes",
+        client_id="headrace-demo",
     ) as producer:
         for number, event in enumerate(events, 1):
             value = encode(event.flight)
@@ -112,7 +118,9 @@ def produce_sentinels(bootstrap: str, topic: str, last_ms: int) -> None:
     A window is final when the watermark, which follows the latest time seen, has passed its end. So the last hours of a
     stream that ends stay open until something later comes.
     """
-    with Producer(bootstrap, client_id="headrace-demo") as producer:
+    with Producer(
+        bootstrap, serde="bytes", key_serde="bytes", client_id="headrace-demo"
+    ) as producer:
         for partition in range(FLIGHT_PARTITIONS):
             producer.send(topic, timestamp_ms=last_ms + SENTINEL_AFTER_MS, partition=partition)
 

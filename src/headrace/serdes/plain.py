@@ -39,6 +39,19 @@ class StringSerde:
         return data.decode()
 
 
+def refuse_bytes(value: object) -> None:
+    """Refuse bytes where JSON is made of values: msgspec would write them as text in base64.
+
+    Raises:
+        TypeError: The value is bytes.
+    """
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError(
+            f"a value for JSON is wanted, not {type(value).__name__}: give the value itself, or write bytes as they are "
+            "with a producer that has serde='bytes' (for keys key_serde='bytes')"
+        )
+
+
 class JsonSerde:
     """JSON of whatever msgspec can write: dicts, lists, text, numbers, dates, dataclasses; read as plain values."""
 
@@ -47,7 +60,8 @@ class JsonSerde:
         self._decode = msgspec.json.Decoder().decode
 
     def serialize(self, value: Any) -> bytes:
-        """Return the value as JSON."""
+        """Return the value as JSON; bytes are refused, because they may be JSON already."""
+        refuse_bytes(value)
         return self._encode(value)
 
     def deserialize(self, data: bytes) -> Any:

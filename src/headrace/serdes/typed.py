@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from headrace.errors import ConfigError
-from headrace.serdes.plain import BytesSerde, StringSerde
+from headrace.serdes.plain import BytesSerde, StringSerde, refuse_bytes
 from headrace.serdes.shape import has_constraints, members, needs_pydantic, unreadable
 
 
@@ -37,7 +37,8 @@ class MsgspecSerde:
         self._encode = msgspec.json.Encoder().encode
 
     def serialize(self, value: Any) -> bytes:
-        """Return the value as JSON."""
+        """Return the value as JSON; bytes are refused, because they may be JSON already."""
+        refuse_bytes(value)
         return self._encode(value)
 
     def deserialize(self, data: bytes) -> Any:

@@ -93,7 +93,8 @@ class Outlet:
         Args:
             topic: Where to.
             value: The content; None is a record without a value.
-            key: Bytes, text, or what JSON can say.
+            key: Bytes, which are written as they are, or what the topic's metadata say (`headrace.key.serde`), or else
+                text or what JSON can say.
             headers: Name and value pairs.
             serde: How the value becomes bytes; None is what the topic's metadata say, or else its type: bytes and text
                 as they are, everything else as JSON.
@@ -108,7 +109,10 @@ class Outlet:
         data = None
         if value is not None:
             data = (serde or await self._serde_for(topic, value)).serialize(value)
-        return data, None if key is None else self._serde(type(key)).serialize(key)
+        if key is None or isinstance(key, bytes):
+            return data, key
+        named = (await self.settings(topic)).key_serde
+        return data, self._serde(type(key) if named is None else named).serialize(key)
 
     async def write(
         self,

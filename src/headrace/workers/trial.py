@@ -58,8 +58,9 @@ class Message:
         return self.record.value
 
     def json(self) -> Any:
-        """Return what the value says as JSON."""
-        return json.loads(self.record.value)
+        """Return what the value says as JSON; a value that the topic's serde has read already, as it is."""
+        value = self.record.value
+        return json.loads(value) if isinstance(value, bytes | str) else value
 
     def header(self, name: str) -> str | None:
         """Return a header as text, numbers as digits; None where there is none."""

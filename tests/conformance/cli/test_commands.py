@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 
@@ -31,7 +33,11 @@ def test_topics_are_created_listed_described_and_deleted(headrace: Commands) -> 
     again = headrace.run("topic", "create", "made", "--format", "json", code=1)
     [outcome] = json.loads(again.stdout)
     assert (outcome["status"], outcome["error"]) == ("failed", "TOPIC_ALREADY_EXISTS")
-    headrace.run("topic", "create", "made", "--if-not-exists")
+    there = headrace.run(
+        "topic", "create", "made", "new", "--if-not-exists", "-p", "99", "--format", "json"
+    )
+    assert [each["status"] for each in json.loads(there.stdout)] == ["exists", "created"]
+    assert there.stderr == b"Warning: the topic made exists with 3 partitions, not 99\n"
 
     listed = {entry["topic"]: entry for entry in headrace.json("topic", "list")}
     assert listed["made"] == {"topic": "made", "partitions": 3, "replicas": 1, "internal": False}
@@ -102,6 +108,87 @@ def test_templates_carry_everything_through_a_topic_and_back(
     assert out == data
     headrace.run("produce", second, "-f", template, data=out)
     assert headrace.run("consume", second, "-e", "-f", template).stdout == data
+
+
+def test_what_is_exported_as_json_is_imported_again(
+    headrace: Commands, new_topic: NewTopic
+) -> None:
+    first, second, single = new_topic("-p", "2"), new_topic("-p", "2"), new_topic("-p", "1")
+    template = "%p %d %K %k%V{big32}%v%H %h{%K %k%V{byte}%v}"
+    data = (
+        b"1 1700000000123 3 k\x00\n" + b"\0\0\0\x05\xff\n\n%b" + b"2 2 h1\x0121 h\x012"
+        b"0 1700000000124 0 \0\0\0\0" + b"2 1 a\x02\xff\xfe1 a\x011"
+    )
+    headrace.run("produce", first, "-f", template, data=data)
+    headrace.run("produce", first, "-p", "1", "-Z", data=b"\n")
+    exported = headrace.run("consume", first, "-e", "--format", "json").stdout
+    headrace.run("produce", second, "--from-json", data=exported)
+    again = headrace.run("consume", second, "-e", "--format", "json").stdout
+    assert again.replace(second.encode(), first.encode()) == exported
+    assert b'"value": null' in exported
+    assert len(exported.splitlines()) == 3
+
+    refused = headrace.run("produce", single, "--from-json", data=exported, code=1)
+    assert b"none numbered 1" in refused.stderr
+    headrace.run("produce", single, "--from-json", "--repartition", data=exported)
+    values = headrace.run("consume", single, "-e", "--format", "json").stdout.splitlines()
+    assert {json.loads(line)["partition"] for line in values} == {0}
+    # Without a topic each record goes where it came from.
+    headrace.run("produce", "--from-json", data=exported)
+    assert len(headrace.lines("consume", first, "-e")) == 6
+
+
+@pytest.mark.parametrize("output", [(), ("-f", "%v\n"), ("--format", "json")])
+def test_a_reader_that_goes_away_ends_the_command(
+    headrace: Commands, new_topic: NewTopic, output: tuple[str, ...]
+) -> None:
+    topic = new_topic("-p", "1")
+    headrace.run("produce", topic, data=b"a\nb\n")
+    with headrace.start("consume", topic, *output) as following:
+        assert following.stdout is not None
+        assert following.stderr is not None
+        assert b"a" in following.stdout.readline()
+        following.stdout.close()
+        assert following.wait(TIMEOUT_S) == 0
+        assert following.stderr.read() == b""
+
+
+def test_times_and_ranges_mean_what_they_say(headrace: Commands, new_topic: NewTopic) -> None:
+    topic = new_topic("-p", "1")
+    lines = b"1763771399999 before\n1763771400000 at\n1763771460000 after\n"  # 2025-11-22 00:30
+    headrace.run("produce", topic, "-f", "%d %v\\n", data=lines)
+    for text in ("2025-11-22 00:30", "2025-11-22T00:30", "2025-11-22 01:30+01:00"):
+        read = headrace.lines("consume", topic, "-o", f"@{text}", "-e", "-f", "%v\\n")
+        assert read == ["at", "after"]
+        assert headrace.lines("consume", topic, "--since", text, "-e", "-f", "%v\\n") == read
+    read = headrace.lines(
+        "consume", topic, "-o", "@2025-11-22 00:30:2025-11-22 00:31", "-f", "%v\\n"
+    )
+    assert read == ["at"]
+    assert b"ends before it begins" in headrace.run("consume", topic, "-o", "5:2", code=2).stderr
+    late = headrace.run("produce", topic, "--deliver-at", "1h", data=b"x\n", code=2)
+    assert b"use --delay 1h" in late.stderr
+
+
+def test_bytes_of_arguments_need_not_be_text(headrace: Commands, new_topic: NewTopic) -> None:
+    topic = new_topic("-p", "1")
+    done = subprocess.run(
+        [os.fsencode(each) for each in headrace.command("produce", topic, "-f")] + [b"\xff%v\n"],
+        input=b"\xffa\n\xffb\n",
+        env=headrace.environment,
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert headrace.lines("consume", topic, "-e", "-f", "%v\\n") == ["a", "b"]
+
+
+def test_the_package_itself_is_the_command(headrace: Commands) -> None:
+    command = [sys.executable, "-m", "headrace", "topc"]
+    done = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 2
+    assert b"No such command 'topc'. Did you mean 'topic'?" in done.stderr
 
 
 def test_json_lines_have_stable_keys(headrace: Commands, new_topic: NewTopic) -> None:

@@ -46,6 +46,14 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
             OffsetSpec(Bound("time", 1357017300000), Bound("time", 1357084800000)),
         ),
         ("@2013-01-01T05:15:00.250+01:00", OffsetSpec(Bound("time", 1357013700250))),
+        ("@2013-01-01 05:15", OffsetSpec(Bound("time", 1357017300000))),
+        ("@2013-01-01 05:15:00.250+01:00", OffsetSpec(Bound("time", 1357013700250))),
+        (
+            "@2013-01-01 05:15:2013-01-02 05:15:30Z",
+            OffsetSpec(Bound("time", 1357017300000), Bound("time", 1357103730000)),
+        ),
+        ("@2013-01-01 05:15:end", OffsetSpec(Bound("time", 1357017300000), Bound("end"))),
+        ("5:5", OffsetSpec(Bound("offset", 5), Bound("offset", 5))),
         ("@-15m", OffsetSpec(Bound("time", NOW - 900_000))),
         ("@-1h30m:-5s", OffsetSpec(Bound("time", NOW - 5_400_000), Bound("time", NOW - 5_000))),
         ("@-1d:end", OffsetSpec(Bound("time", NOW - 86_400_000), Bound("end"))),
@@ -57,14 +65,56 @@ def test_forms(text: str, spec: OffsetSpec) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", ":", "-", "x", "5:4:3", "1.5", "5-", "--3", "@", "@:", "@x", "@2013-13-01", "@-5y", "+x"],
+    [
+        "",
+        ":",
+        "-",
+        "x",
+        "5:4:3",
+        "5:2",
+        "5-2",
+        "@2013-01-02:2013-01-01",
+        "@-5s:-1m",
+        "@20130102",
+        "1.5",
+        "5-",
+        "--3",
+        "@",
+        "@:",
+        "@x",
+        "@2013-13-01",
+        "@-5y",
+        "+x",
+    ],
 )
 def test_other_forms_are_refused(text: str) -> None:
     with pytest.raises(OffsetSpecError):
         parse_offset(text, NOW)
 
 
-@given(st.text("0123456789:-+@TZendsmh", max_size=20))
+DAYS = st.sampled_from(["2013-01-01", "2031-12-31"])
+CLOCKS = st.sampled_from(["00:30", "23:59:59", "05:15:00.250"])
+ZONES = st.sampled_from(["", "Z", "+01:00", "-05:30"])
+MOMENTS = st.one_of(
+    st.builds("{}{}{}{}".format, DAYS, st.sampled_from("T "), CLOCKS, ZONES),
+    DAYS,
+    st.sampled_from(["1357017300", "1357017300000", "-15m", "2h30m"]),
+)
+
+
+@given(MOMENTS, MOMENTS)
+def test_a_range_of_times_is_split_between_them(first: str, second: str) -> None:
+    begin, end = parse_time(first, NOW), parse_time(second, NOW)
+    text = f"@{first}:{second}"
+    if end < begin:
+        with pytest.raises(OffsetSpecError, match="ends before it begins"):
+            parse_offset(text, NOW)
+    else:
+        assert parse_offset(text, NOW) == OffsetSpec(Bound("time", begin), Bound("time", end))
+    assert parse_offset(f"@{first}", NOW) == OffsetSpec(Bound("time", begin))
+
+
+@given(st.text("0123456789:-+@TZendsmh ", max_size=20))
 def test_any_text_is_a_form_or_refused(text: str) -> None:
     try:
         parse_offset(text, NOW)

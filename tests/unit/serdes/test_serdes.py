@@ -98,6 +98,14 @@ def test_values_of_the_wrong_kind_are_refused(given, value) -> None:
         resolve_serde(given).serialize(value)
 
 
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+@pytest.mark.parametrize("given", ["str", "json", Struct, Data, Model, Typed, AvroSerde(ORDER)])
+def test_bytes_are_never_taken_for_a_value(given, kind) -> None:
+    # They may be a value's JSON already, and would be stored as text in base64.
+    with pytest.raises((*REFUSALS, AttributeError)):
+        resolve_serde(given).serialize(kind(b'{"id": 1}'))
+
+
 @pytest.mark.parametrize(
     ("given", "data"),
     [

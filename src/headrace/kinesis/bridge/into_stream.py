@@ -107,6 +107,8 @@ class IntoStreamBridge:
             enable_auto_commit=False,
             isolation_level="read_committed",
             auto_offset_reset="earliest",
+            serde="bytes",
+            key_serde="bytes",
             **plan.properties,
         )
         async with open_client(plan.destination.aws, "kinesis") as client:

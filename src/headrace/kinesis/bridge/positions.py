@@ -75,6 +75,8 @@ class Positions:
             isolation_level="read_committed",
             auto_offset_reset="earliest",
             fetch_max_wait_ms=100,
+            serde="bytes",
+            key_serde="bytes",
             **properties,
         )
         self._reading = asyncio.Lock()

@@ -86,7 +86,11 @@ class Destination:
         """Return a producer that writes for a shard; only the last one that took over does."""
         properties = {"max_request_size": _LARGEST_RECORD, "linger_ms": 0, **self.properties}
         return Producer(
-            self.target, transactional_id=f"__bridge.{self.name}.{stream}.{shard}", **properties
+            self.target,
+            serde="bytes",
+            key_serde="bytes",
+            transactional_id=f"__bridge.{self.name}.{stream}.{shard}",
+            **properties,
         )
 
 
