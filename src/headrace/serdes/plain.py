@@ -47,8 +47,8 @@ def refuse_bytes(value: object) -> None:
     """
     if isinstance(value, bytes | bytearray | memoryview):
         raise TypeError(
-            f"a value for JSON is wanted, not {type(value).__name__}: give the value itself, or write bytes as they are "
-            "with a producer that has serde='bytes' (for keys key_serde='bytes')"
+            f"a value for JSON is wanted, not {type(value).__name__}: give the value itself, or write bytes as they "
+            "are with a producer that has serde='bytes' (for keys key_serde='bytes')"
         )
 
 

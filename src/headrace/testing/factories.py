@@ -59,8 +59,8 @@ def broker(
 ) -> Any:
     """Make a fixture of a `headrace.testing.Broker`, in memory.
 
-    After each test that uses it the test's faults end, and the topics and groups that the test made go. What fixtures of
-    a wider scope made stays as long as they do; see docs/testing.md.
+    After each test that uses it the test's faults end, and the topics and groups that the test made go. What fixtures
+    of a wider scope made stays as long as they do; see docs/testing.md.
 
     Args:
         scope: How long it lives.

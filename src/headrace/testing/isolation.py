@@ -98,7 +98,7 @@ class Isolation:
         return value
 
     def _is_user(self, fixturedef: pytest.FixtureDef[Any], value: object, before: _Moment) -> bool:
-        """Return whether a fixture may hold a client: it has used a broker, or could use one, and returns no plain data."""
+        """Return whether a fixture may hold a client: it has used a broker or could, and returns no plain data."""
         names = self._related.union(self._users.values())
         used = any(each.uses != before.uses.get(each, 0) for each in self._brokers())
         if not used and names.isdisjoint(fixturedef.argnames):

@@ -44,7 +44,7 @@ def scanned(text: bytes, *, keep_partition: bool = True) -> list[ScannedRecord]:
 
 @pytest.mark.parametrize("keep", [True, False])
 @given(given=st.lists(records, max_size=4))
-def test_every_record_comes_back(keep: bool, given: list[ConsumerRecord]) -> None:  # noqa: FBT001 - a parameter of pytest
+def test_every_record_comes_back(keep: bool, given: list[ConsumerRecord]) -> None:  # noqa: FBT001 - pytest's
     text = b"".join(_json_line(record, 1) for record in given)
     assert scanned(text, keep_partition=keep) == [
         ScannedRecord(
