@@ -90,7 +90,10 @@ def filled(
         for _ in range(BATCHES // ROUNDS):
             log.append(batch, leader_epoch=0, now_ms=NOW_MS)
         best = min(best, time.process_time() - started)
-    log.mark_synced()
+    task = log.start_sync()
+    if task is not None:
+        task.run()
+        log.finish_sync(task)
     log.advance_high_watermark(log.log_end_offset)
     uncompressed = len(build_batch(records)) * (BATCHES // ROUNDS)
     return log, best * 1e6 / (uncompressed / (1 << 20))

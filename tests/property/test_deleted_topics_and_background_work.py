@@ -79,7 +79,7 @@ class World:
         harness = self.harness
         assert not harness.broker.failed
         while harness.sync():
-            pass
+            assert not harness.broker.failed
         assert all(each.done for each in self.unanswered)
         assert values(harness) == NEW
         names = self.files.list("t-0")

@@ -292,11 +292,13 @@ def test_a_sync_that_leaves_something_out_loses_acknowledged_batches(
 
     def careless(task: SyncTask) -> None:
         if what != "data":
-            for file in task._file_list:
+            for file in task.file_list:
                 file.sync()
-        if what != "names" and task._directory is not None:
-            task._files.sync_directory(task._directory)
-        if what != "directory" and task._is_new:
+            if task.metadata_path is not None:
+                task._files.open(task.metadata_path).sync()
+        if what != "names" and task.directory is not None:
+            task._files.sync_directory(task.directory)
+        if what != "directory" and task.is_new:
             task._files.sync_directory("")
 
     monkeypatch.setattr(SyncTask, "run", careless)

@@ -44,15 +44,17 @@ from headrace.broker.metadata.metadata_records import (
     encode,
 )
 from headrace.broker.metadata.metadata_writer import MetadataWriter
+from headrace.broker.partition import Partition
 from headrace.broker.quotas.client_quotas import ClientQuotas
 from headrace.broker.quotas.throttling import Throttled, Throttling
 from headrace.broker.replica_manager import ReplicaManager
-from headrace.broker.topic_names import OFFSETS_TOPIC
+from headrace.broker.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.broker.topics import Topic, Topics
 from headrace.config.broker import BrokerConfig
 from headrace.core.coordinator.group.config import GroupConfig
 from headrace.core.coordinator.group.coordinator import GroupCoordinator
 from headrace.core.deferred import Deferred
+from headrace.core.log.open_segments import OpenSegments
 from headrace.core.log.rewriting import Rewriting
 from headrace.core.log.sync import RunTasks, run_in_turn
 from headrace.core.quota import Windows
@@ -94,6 +96,8 @@ class Broker:
     transactions: Transactions
     leader_epoch: int
     """In which it leads its partitions; one more with every start."""
+    _settling = False
+    _groups_are_served = False
 
     def __init__(
         self,
@@ -106,6 +110,7 @@ class Broker:
         journal: Journal,
         run_tasks: RunTasks = run_in_turn,
         storages: OpenStorage = no_storages,
+        segment_files: int | None = None,
     ) -> None:
         """Take over what the broker works with; the caller keeps ownership of files and metadata.
 
@@ -118,6 +123,7 @@ class Broker:
             journal: Where log lines go.
             run_tasks: Runs the syncs of a recovery, in parallel if it can.
             storages: Opens what topics name as their `headrace.storage`.
+            segment_files: How many files of segments may be open at once; None for any number.
 
         Raises:
             ConfigError: `advertised.listeners` cannot be read, or OAUTHBEARER is enabled without keys.
@@ -143,8 +149,8 @@ class Broker:
         self.producer_ids = ProducerIds(self._writer)
         self.quotas = ClientQuotas(self._writer, journal)
         self.group_settings = GroupSettings(self._writer, journal)
-        windows = Windows(config.quota_window_num, config.quota_window_size_seconds * 1000)
-        self.throttling = Throttling(self.quotas, windows)
+        window_ms = config.quota_window_size_seconds * 1000
+        self.throttling = Throttling(self.quotas, Windows(config.quota_window_num, window_ms))
         self.cluster_id = ""
         self._endpoints = Endpoints(config.advertised_listeners)
         self._files = files
@@ -152,9 +158,7 @@ class Broker:
         self._metadata = metadata
         self._entropy = entropy
         self._run_tasks = run_tasks
-        self._storages = storages
-        self._settling = False
-        self._groups_are_served = False
+        self._storages, self._segment_files = storages, segment_files
 
     # Life
 
@@ -186,6 +190,7 @@ class Broker:
             cluster_id=self.cluster_id,
             run_tasks=self._run_tasks,
             storages=self._storages,
+            open_segments=OpenSegments(self._segment_files, self.journal),
         )
         self.replicas = ReplicaManager(self.config, dirs, self.journal)
         self.topics = Topics(self.config, self._writer, self.replicas, self._entropy, self.journal)
@@ -242,13 +247,22 @@ class Broker:
         if topic is None:
             return
         for index, partition in enumerate(topic.partitions):
-            if partition is None:
-                continue
-            try:
-                self.groups.load(index, now_ms)
-            except StorageError as error:
-                # Its groups are refused; the others are served.
-                self.journal.error("group_partition_not_loaded", partition=index, error=str(error))
+            if partition is not None:
+                self._load_groups_of(index, now_ms)
+
+    def _load_groups_of(self, index: int, now_ms: int) -> None:
+        try:
+            self.groups.load(index, now_ms)
+        except StorageError as error:
+            # Its groups are refused; the others are served.
+            self.journal.error("group_partition_not_loaded", partition=index, error=str(error))
+
+    def _opened_later(self, partition: Partition, now_ms: int) -> None:
+        name, index = partition.topic_partition
+        if name == OFFSETS_TOPIC:
+            self._load_groups_of(index, now_ms)
+        elif name == TRANSACTIONS_TOPIC:
+            self.transactions.load(now_ms, (index,))
 
     def _unload_groups(self) -> None:
         """After the first log directory has failed: whoever waits for a commit is told that it may be lost."""
@@ -412,7 +426,7 @@ class Broker:
         `error` is that of the whole; what went wrong in one log directory the batch knows itself.
         """
         self.throttling.now_ms = now_ms
-        self.replicas.finish_sync(batch, error)
+        self.replicas.finish_sync(batch, error, now_ms)
         self._settle()
 
     # Compaction
@@ -452,6 +466,9 @@ class Broker:
         deliveries = self.deliveries.next_deadline_ms
         if deliveries is not None and (earliest is None or deliveries < earliest):
             earliest = deliveries
+        topics = self.topics.next_deadline_ms
+        if topics is not None and (earliest is None or topics < earliest):
+            earliest = topics
         writer = self._writer.next_deadline_ms
         if writer is not None and (earliest is None or writer < earliest):
             earliest = writer
@@ -466,6 +483,8 @@ class Broker:
         self.transactions.coordinator.expire(now_ms)
         self.deliveries.tick(now_ms)
         self.replicas.tick(now_ms)
+        for partition in self.topics.tick(now_ms):
+            self._opened_later(partition, now_ms)
         self._settle()
 
     def _settle(self) -> None:

@@ -34,7 +34,7 @@ from headrace.broker.topic_names import schedule_of
 from headrace.config.broker import BrokerConfig
 from headrace.config.topic import TopicConfig, parse_topic_config
 from headrace.core.log.control_batch import MARKER_SIZE, Marker
-from headrace.core.log.disk_errors import NO_SPACE, is_passing
+from headrace.core.log.disk_errors import DESCRIPTORS, NO_SPACE, could_not_open, is_passing
 from headrace.core.log.log_manager import PartitionSpec
 from headrace.core.log.partition_log import AppendInfo, PartitionLog
 from headrace.core.log.rewriting import Rewriting
@@ -139,6 +139,9 @@ class ReplicaManager:
 
         Returns:
             The partition, or None when it cannot be served: its data is damaged, or its log directory out of service.
+
+        Raises:
+            ApiError: KAFKA_STORAGE_ERROR; a file could not be opened now, for want of descriptors say.
         """
         log_dir = self.dirs.find(directory_id)
         if log_dir is None:
@@ -153,6 +156,8 @@ class ReplicaManager:
             try:
                 log = log_dir.logs.open_log(spec, now_ms)
             except (StorageError, OSError) as error:
+                if isinstance(error, OSError) and is_passing(error):
+                    raise self.refused(log_dir, error, None) from error
                 self._journal.error(
                     "partition_not_served", partition=str(topic_partition), error=str(error)
                 )
@@ -195,6 +200,8 @@ class ReplicaManager:
                     PartitionSpec(name, topic_id, schedule_config(self._config)), now_ms
                 )
             except (StorageError, OSError) as error:
+                if isinstance(error, OSError) and is_passing(error):
+                    raise self.refused(log_dir, error, now_ms) from error
                 self._journal.error("schedule_not_served", partition=str(name), error=str(error))
                 return None
         config = parse_topic_config({}, self._config)
@@ -255,7 +262,7 @@ class ReplicaManager:
             try:
                 log_dir.logs.delete_below_start([each.log for each in partitions], now_ms)
             except OSError as error:
-                self._failed(log_dir, error, now_ms)
+                self.refused(log_dir, error, now_ms)
                 refused.update(partitions)
         for partition in offsets:
             partition.notify_watchers()
@@ -265,7 +272,7 @@ class ReplicaManager:
         """Delete partitions and their data durably; whoever waits for them is answered.
 
         Returns:
-            Whether all is gone; otherwise some may lie in a directory that is out of service.
+            Whether all is gone; otherwise some may lie in a directory that is out of service, or is deleted later.
 
         Raises:
             ApiError: KAFKA_STORAGE_ERROR; a log directory has failed.
@@ -277,12 +284,13 @@ class ReplicaManager:
                 self.advanced.pop(partition, None)
                 partition.log_dir.background.forget(partition.log)
                 partition.mark_gone(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        gone = self.dirs.complete
         for log_dir in self.dirs:
             if log_dir.failure is None or log_dir is self.dirs.first:
                 for topic_partition in topic_partitions:
                     if log_dir.logs.has(topic_partition):
-                        self._delete(log_dir, log_dir.logs.delete_log, topic_partition)
-        return self.dirs.complete
+                        gone &= self._delete(log_dir, log_dir.logs.delete_log, topic_partition)
+        return gone
 
     def delete_left_over(
         self, topic_partitions: Sequence[TopicPartition], topic_id: bytes, *, name_is_free: bool
@@ -295,24 +303,25 @@ class ReplicaManager:
         Raises:
             ApiError: KAFKA_STORAGE_ERROR; a log directory has failed.
         """
+        gone = self.dirs.complete
         for log_dir in self.dirs:
             remove = partial(
                 log_dir.logs.delete_left_over, topic_id=topic_id, name_is_free=name_is_free
             )
             for topic_partition in _with_schedules(topic_partitions):
-                self._delete(log_dir, remove, topic_partition)
-        return self.dirs.complete
+                gone &= self._delete(log_dir, remove, topic_partition)
+        return gone
 
     def _delete(
         self,
         log_dir: LogDir,
-        remove: Callable[[TopicPartition], object],
+        remove: Callable[[TopicPartition], bool],
         topic_partition: TopicPartition,
-    ) -> None:
+    ) -> bool:
         try:
-            remove(topic_partition)
+            return remove(topic_partition)
         except OSError as error:
-            raise self._failed(log_dir, error, None) from error
+            raise self.refused(log_dir, error, None) from error
 
     # Appends
 
@@ -342,7 +351,7 @@ class ReplicaManager:
                 in_sequence=in_sequence,
             )
         except OSError as error:
-            raise self._failed(log_dir, error, now_ms, len(records)) from error
+            raise self.refused(log_dir, error, now_ms, len(records)) from error
         self._appended(partition, len(records), now_ms)
         return info
 
@@ -358,7 +367,7 @@ class ReplicaManager:
         try:
             info = log.append_marker(marker, leader_epoch=partition.leader_epoch, now_ms=now_ms)
         except OSError as error:
-            raise self._failed(partition.log_dir, error, now_ms, MARKER_SIZE) from error
+            raise self.refused(partition.log_dir, error, now_ms, MARKER_SIZE) from error
         self._appended(partition, MARKER_SIZE, now_ms)
         return info
 
@@ -370,14 +379,25 @@ class ReplicaManager:
             if log.advance_high_watermark(log.log_end_offset):
                 self.advanced[partition] = None
 
-    def _failed(
+    def refused(
         self, log_dir: LogDir, error: OSError, now_ms: int | None, size: int = 0
     ) -> ApiError:
+        """Take note of an error of the file system, and return what a client is told.
+
+        Args:
+            log_dir: Where it happened. It goes out of service, unless the error is a passing one.
+            error: The error.
+            now_ms: The time, None if it was no append.
+            size: How many bytes were to be written.
+        """
         if not is_passing(error):
             self.fail(log_dir, error)
         elif error.errno not in NO_SPACE:
-            # A segment could not be created, and the log is as it was. It may work the next time.
-            self._journal.error("too_many_open_files", error=str(error))
+            # Nothing has changed. It may work the next time.
+            event = "too_many_open_files" if error.errno in DESCRIPTORS else "file_not_opened"
+            self._journal.error(event, directory=log_dir.name, error=str(error))
+            if event == "too_many_open_files" and now_ms is not None:
+                log_dir.relieve(now_ms)
         elif now_ms is not None:
             log_dir.space.ran_out(error, size, now_ms)
         return StorageUnavailableError(str(error))
@@ -410,12 +430,15 @@ class ReplicaManager:
             self._commit = GroupCommit(parts)
         return self._commit
 
-    def finish_sync(self, commit: GroupCommit | FailedSync, error: OSError | None) -> None:
+    def finish_sync(
+        self, commit: GroupCommit | FailedSync, error: OSError | None, now_ms: int
+    ) -> None:
         """Take note of a sync's outcome: high watermarks move, or who waits for a directory that failed is told.
 
         Args:
             commit: What `start_sync` returned.
             error: Why it failed as a whole, if it did; what failed of one directory stands in its part.
+            now_ms: The time.
         """
         if isinstance(commit, FailedSync):
             return
@@ -424,7 +447,7 @@ class ReplicaManager:
             failure = error or part.error
             logs = part.log_dir.logs.finish_sync(part.batch, failure)
             if failure is not None:
-                self.fail(part.log_dir, failure)
+                self._not_synced(part, failure, now_ms)
             for log in logs:
                 partition = self._partitions.get(log.topic_partition)
                 # The topic may have been deleted, and created again, while its log was synced.
@@ -434,6 +457,17 @@ class ReplicaManager:
                     and log.advance_high_watermark(log.synced_offset)
                 ):
                     self.advanced[partition] = None
+
+    def _not_synced(self, part: CommitPart, error: OSError, now_ms: int) -> None:
+        """Take the directory out of service, or have the logs synced later if that could not begin."""
+        log_dir = part.log_dir
+        if not could_not_open(error):
+            self.fail(log_dir, error)
+            return
+        self._journal.warning("sync_put_off", directory=log_dir.name, reason=str(error))
+        for log, _ in part.batch.entries:
+            if log_dir.logs.get(log.topic_partition) is log:
+                log_dir.background.again(log, now_ms)
 
     def fail(self, log_dir: LogDir, error: OSError) -> None:
         """Take a log directory out of service: all produces to it that wait, and all that come, fail."""
@@ -486,7 +520,7 @@ class ReplicaManager:
             try:
                 log_dir.tick(now_ms)
             except OSError as error:
-                self.fail(log_dir, error)
+                self.refused(log_dir, error, now_ms)
             if log_dir.in_memory:
                 self._compactions.step_in_memory(log_dir, now_ms)
 

@@ -48,6 +48,7 @@ from headrace.ports import Check, Conflict, Delete, Entropy, Entry, Journal, Put
 from headrace.types import TopicPartition
 
 _ID_ATTEMPTS: Final = 100
+_RETRY_INTERVAL_MS: Final = 500
 _STORAGE: Final = "headrace.storage"
 
 
@@ -94,8 +95,8 @@ class Topic:
         partition = self.partitions[index]
         if partition is None:
             raise StorageUnavailableError(
-                f"{self.name}-{index} is not served: its data is damaged, or its log directory out of service; "
-                "the broker's log says which"
+                f"{self.name}-{index} is not served: its data is damaged, its log directory is out of service, or its "
+                "files cannot be opened now; the broker's log says which"
             )
         return partition
 
@@ -112,7 +113,9 @@ class Topics:
         "_journal",
         "_metadata",
         "_replicas",
+        "_unopened",
         "changes",
+        "next_deadline_ms",
     )
 
     def __init__(
@@ -133,6 +136,10 @@ class Topics:
         self._by_metric_name: dict[str, str] = {}
         self.changes = 0
         """Rises whenever a topic is created, grows or is deleted."""
+        self._unopened: dict[tuple[Topic, int], None] = {}
+        """Partitions whose files could not be opened when they were created."""
+        self.next_deadline_ms: int | None = None
+        """When `tick` has something to do next."""
         replicas.on_offline = self._take_offline
 
     def __iter__(self) -> Iterator[Topic]:
@@ -218,7 +225,12 @@ class Topics:
     def _open_partitions(self, topic: Topic, now_ms: int) -> None:
         """Open the partitions that are missing."""
         for index in range(len(topic.partitions), len(topic.directory_ids)):
-            partition = self._replicas.add(
+            topic.partitions.append(self._open_partition(topic, index, now_ms))
+
+    def _open_partition(self, topic: Topic, index: int, now_ms: int) -> Partition | None:
+        self._unopened.pop((topic, index), None)
+        try:
+            return self._replicas.add(
                 TopicPartition(topic.name, index),
                 topic.topic_id,
                 topic.config,
@@ -226,7 +238,26 @@ class Topics:
                 now_ms=now_ms,
                 directory_id=topic.directory_ids[index],
             )
-            topic.partitions.append(partition)
+        except ApiError:
+            self._unopened[topic, index] = None
+            self.next_deadline_ms = now_ms + _RETRY_INTERVAL_MS
+            return None
+
+    def tick(self, now_ms: int) -> list[Partition]:
+        """Try again to open partitions that could not be opened for want of descriptors; return those that are open."""
+        if self.next_deadline_ms is None or now_ms < self.next_deadline_ms:
+            return []
+        self.next_deadline_ms = None
+        opened: list[Partition] = []
+        for topic, index in list(self._unopened):
+            if self._by_id.get(topic.topic_id) is not topic:
+                del self._unopened[topic, index]  # it was deleted
+                continue
+            partition = topic.partitions[index] = self._open_partition(topic, index, now_ms)
+            if partition is not None:
+                opened.append(partition)
+        self.changes += len(opened)
+        return opened
 
     def _take_offline(self, partition: Partition) -> None:
         name, index = partition.topic_partition

@@ -25,6 +25,7 @@ from headrace.clock import SteadyClock
 from headrace.config.broker import BrokerConfig
 from headrace.config.listeners import Listener
 from headrace.ports import MetadataStore
+from headrace.server.descriptors import connections, descriptor_limit, segment_files
 from headrace.server.entropy import OsEntropy
 from headrace.server.hub import BrokerHub
 from headrace.server.jwks import KeyReader
@@ -38,7 +39,6 @@ EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 
 _DRAIN_TIMEOUT_S: Final = 2.5
-_DESCRIPTORS_BESIDE_CONNECTIONS: Final = 512
 _ENOUGH_CONNECTIONS: Final = 1_000
 _SWITCH_INTERVAL_S: Final = 0.0001
 """How long a thread that syncs or compacts may keep the interpreter from the loop; Python's 5 ms show in the p99."""
@@ -90,15 +90,11 @@ def _run_on_loop(kind: str, main: Callable[[], Coroutine[Any, Any, int]]) -> int
         return runner.run(main())
 
 
-def server_limits(config: BrokerConfig, descriptors: int, partitions: int) -> ServerLimits:
-    """Derive the server's bounds from the configuration, and from what it needs and has of descriptors.
+def server_limits(config: BrokerConfig, descriptors: int) -> ServerLimits:
+    """Derive the server's bounds from the configuration, and from how many files the process may open.
 
-    A connection takes two, and a partition that is written to and read by consumers who lag takes about two. A quarter
-    is kept free for partitions that come later. How many connections are wanted can change, so it is no part of this.
+    How many connections are wanted can change while it runs, so it is no part of this.
     """
-    connections = min(
-        descriptors * 3 // 8, descriptors // 2 - _DESCRIPTORS_BESIDE_CONNECTIONS - partitions
-    )
     return ServerLimits(
         max_request_bytes=config.socket_request_max_bytes,
         max_other_request_bytes=min(
@@ -109,23 +105,9 @@ def server_limits(config: BrokerConfig, descriptors: int, partitions: int) -> Se
         + config.connection_failed_authentication_delay_ms,
         idle_timeout_ms=config.connections_max_idle_ms,
         write_timeout_ms=config.connections_max_idle_ms,
-        max_connections=max(16, connections),
+        max_connections=connections(descriptors),
         max_connections_per_address=config.max_connections_per_ip,
     )
-
-
-def _descriptor_limit() -> int:
-    """Raise the soft limit on open files to the hard one, and return it."""
-    if sys.platform == "win32":
-        return 8192
-    import resource  # noqa: PLC0415 - not on every platform
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 1 << 20 if hard == resource.RLIM_INFINITY else hard
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
-        return max(soft, wanted)
-    return soft
 
 
 class _Process:
@@ -151,6 +133,7 @@ class _Process:
         stores = open_stores(self._options.data)
         metadata = stores.metadata
         journal = self._journal
+        descriptors = descriptor_limit(raise_it=True)
         broker = Broker(
             self._options.config,
             files=stores.files,
@@ -160,11 +143,11 @@ class _Process:
             entropy=OsEntropy(),
             journal=journal,
             run_tasks=run_in_parallel,
+            segment_files=segment_files(descriptors),
         )
-        descriptors = _descriptor_limit()
         broker.open(self._clock.now_ms())
         broker.authorizer.warn()
-        limits = server_limits(self._options.config, descriptors, broker.replicas.partitions_count)
+        limits = server_limits(self._options.config, descriptors)
         hub = BrokerHub(
             loop,
             broker,
@@ -187,7 +170,7 @@ class _Process:
             self._journal.warning(
                 "few_descriptors",
                 allowed=descriptors,
-                partitions=broker.replicas.partitions_count,
+                segment_files=segment_files(descriptors),
                 max_connections=limits.max_connections,
                 remedy="raise the hard limit on open files (ulimit -Hn, LimitNOFILE)",
             )

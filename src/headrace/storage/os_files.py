@@ -4,18 +4,20 @@ Appends go through `writev` on a descriptor in append mode; an append that fails
 full disk leaves whole batches. After a failed sync a file stays failed: the kernel may have dropped the dirty pages
 and would report success the second time (the "fsyncgate" of PostgreSQL), so nothing more may be promised about it.
 A sync that fails for want of space is reported as EIO: ENOSPC always means that something was not written, and that
-everything else is as it was.
+everything else is as it was. Likewise an operation that could not open a file (EMFILE, ENFILE, ENOMEM, EACCES)
+has changed nothing: what it has to open it opens first.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from headrace.errors import StorageError
 from headrace.forking import disown_in_children
@@ -203,19 +205,22 @@ class OsFileSystem:
         """Replace a file's content atomically and durably."""
         target = self._resolve(path)
         temporary = target.with_name(f"{target.name}.tmp")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        try:
-            rest = memoryview(content)
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
-            os.fsync(descriptor)
-        except OSError:
-            temporary.unlink(missing_ok=True)  # it may hold the last bytes of a full disk
-            raise
-        finally:
-            os.close(descriptor)
-        temporary.replace(target)
-        _sync_directory(target.parent)
+        with _Directory(target.parent) as directory:
+            descriptor = os.open(
+                temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644
+            )
+            try:
+                rest = memoryview(content)
+                while rest:
+                    rest = rest[os.write(descriptor, rest) :]
+                os.fsync(descriptor)
+            except OSError:
+                temporary.unlink(missing_ok=True)  # it may hold the last bytes of a full disk
+                raise
+            finally:
+                os.close(descriptor)
+            temporary.replace(target)
+            directory.sync()
 
     def list(self, path: str) -> list[str]:
         """Return the sorted names in a directory; [] when it does not exist."""
@@ -233,20 +238,32 @@ class OsFileSystem:
         self._resolve(path).unlink(missing_ok=True)
 
     def remove_tree(self, path: str) -> None:
-        """Remove a directory with everything in it; no error if it is gone."""
+        """Remove a directory with everything in it; no error if it is gone.
+
+        Of a link to a directory elsewhere the link goes, and what is in that directory.
+        """
         directory = self._resolve(path)
         if directory == self._root:
             raise StorageError("the log directory itself is not removed")
-        if directory.exists():
+        if directory.is_symlink():
+            for entry in os.scandir(directory) if directory.is_dir() else ():
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path)
+                else:
+                    Path(entry.path).unlink(missing_ok=True)
+            directory.unlink(missing_ok=True)
+        elif directory.exists():
             shutil.rmtree(directory)
 
     def rename(self, old: str, new: str) -> None:
         """Rename a file or a directory, durably."""
         source, target = self._resolve(old), self._resolve(new)
-        source.replace(target)
-        _sync_directory(target.parent)
-        if source.parent != target.parent:
-            _sync_directory(source.parent)
+        with contextlib.ExitStack() as stack:
+            parents = dict.fromkeys((target.parent, source.parent))
+            opened = [stack.enter_context(_Directory(parent)) for parent in parents]
+            source.replace(target)
+            for directory in opened:
+                directory.sync()
 
     def sync_directory(self, path: str) -> None:
         """Make creations, renames and removals in a directory durable."""
@@ -272,13 +289,29 @@ def _make_directories(path: Path) -> None:
 
 
 def _sync_directory(path: str | Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        raise _lost(error) from error
-    finally:
-        os.close(descriptor)
+    with _Directory(path) as directory:
+        directory.sync()
+
+
+class _Directory:
+    """A directory that is open to be synced: before it changes, so that nothing changes if it cannot be opened."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, path: str | Path) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def sync(self) -> None:
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise _lost(error) from error
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
 
 
 def _lost(error: OSError) -> OSError:

@@ -26,6 +26,7 @@ from headrace.config.options import Value, render_value
 from headrace.errors import ConfigError
 from headrace.records.directives import directives
 from headrace.serdes.serde import Serde, resolve_serde
+from headrace.server.descriptors import descriptor_limit, segment_files
 from headrace.server.entropy import OsEntropy
 from headrace.server.log import LoggingJournal, RateLimited
 from headrace.server.stores import open_stores
@@ -102,6 +103,7 @@ class Broker(World):
             storages=self._stores.storages,
             entropy=OsEntropy(),
             journal=RateLimited(LoggingJournal(), SteadyClock().now_ms),
+            segment_files=segment_files(descriptor_limit(raise_it=False)),
         )
         super().__init__(core, clock)
         try:

@@ -21,7 +21,6 @@ The rules of the threads:
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -36,6 +35,7 @@ from headrace.core.deferred import Deferred
 from headrace.errors import ConfigError
 from headrace.ports import Journal
 from headrace.protocol.codec import Message
+from headrace.server.descriptors import descriptor_limit
 from headrace.server.hub import BrokerHub
 from headrace.server.jwks import KeyReader
 from headrace.server.listeners import BoundListener
@@ -168,12 +168,11 @@ class Listener:
         self._loop = loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._loop_failed)
         self._stop = asyncio.Event()
-        partitions = self._world.broker.replicas.partitions_count
         self._hub = BrokerHub(
             loop,
             _SharedBroker(self._world, self),
             clock=self._clock,
-            limits=server_limits(self._world.broker.config, _descriptors(), partitions),
+            limits=server_limits(self._world.broker.config, descriptor_limit(raise_it=False)),
             journal=(
                 self._journal
                 if isinstance(self._journal, RateLimited)
@@ -323,13 +322,3 @@ class _SharedBroker:
         with self._lock:
             self._broker.finish_compaction(task, error, self._world.now_ms())
             self._world.hand_over()
-
-
-def _descriptors() -> int:
-    """Return how many files the process may open; its limit is the program's to change."""
-    if sys.platform == "win32":
-        return 8192
-    import resource  # noqa: PLC0415 - not on every platform
-
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 1 << 20 if soft == resource.RLIM_INFINITY else soft

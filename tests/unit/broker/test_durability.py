@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from headrace.coordination.memory import MemoryMetadataStore
@@ -219,3 +221,27 @@ def test_deleting_a_topic_forgets_its_background_sync():
     assert batch_ is not None
     assert len(batch_.tasks) == 1
     assert values(harness.fetch("u", 0).records) == [b"b"]
+
+
+@pytest.mark.parametrize("durability", ["fsync", "interval:1000"])
+def test_a_sync_for_which_no_file_could_be_opened_is_done_again(durability: str) -> None:
+    files = CrashFileSystem()
+    harness = BrokerHarness(files=files)
+    harness.create_topic("t", headrace_durability=durability, segment_bytes="300")
+    harness.send(produce_request("t", 0, batch(b"a" * 150)))
+    waiting = harness.send(produce_request("t", 0, batch(b"b" * 150)))  # in a second segment
+    files.fault = lambda kind, _path: errno.EMFILE if kind == "sync_directory" else None
+    harness.advance(1000)
+    assert harness.sync()
+    assert not harness.broker.failed
+    assert waiting.done is (durability != "fsync")
+    assert "sync_put_off" in harness.journal.events("warning")
+    assert not harness.broker.sync_due  # it is not tried again at once
+    files.fault = None
+    harness.advance(1000)
+    assert harness.sync()
+    assert waiting.response.responses[0].partition_responses[0].error_code == 0
+    harness.files = files.after_power_cut(1)
+    harness.crash()
+    assert values(harness.fetch("t", 0).records) == [b"a" * 150]
+    assert values(harness.fetch("t", 1).records) == [b"b" * 150]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import weakref
 from collections.abc import Sequence
@@ -181,3 +182,28 @@ def test_deleted_logs_are_not_counted(files: CountingFiles) -> None:
 
 def test_a_bound_of_its_own_is_the_default() -> None:
     assert OpenSegments().limit == 4096
+    assert OpenSegments().most is None
+
+
+@pytest.mark.parametrize(("most", "limit"), [(16, 12), (384, 288), (8192, 4096)])
+def test_a_bound_of_descriptors_also_bounds_what_is_open_and_idle(most: int, limit: int) -> None:
+    assert OpenSegments(most).limit == limit
+
+
+def test_an_append_that_needs_one_file_too_many_is_refused_until_a_sync_has_made_room(
+    files: CountingFiles,
+) -> None:
+    manager, _ = manager_of(files, count=30, limit=8)
+    manager.open_segments.most = 10
+    logs = list(manager.logs.values())
+    for log in logs[:10]:
+        append(log, batch_of())
+    for log in logs[10:]:
+        with pytest.raises(OSError, match="wait for their syncs") as caught:
+            append(log, batch_of())
+        assert caught.value.errno == errno.EMFILE
+    assert append(logs[0], batch_of()) == 1  # its file is open
+    assert len(files.open_files) == 10
+    commit(manager)
+    assert append(logs[10], batch_of()) == 0
+    assert append(logs[11], batch_of()) == 0

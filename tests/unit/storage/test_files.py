@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -324,3 +325,50 @@ def test_one_process_per_directory(disk: OsFileSystem, tmp_path: Path) -> None:
     disk.unlock()
     other.lock()
     other.unlock()
+
+
+def test_a_link_to_a_directory_is_removed_with_what_is_in_the_directory(tmp_path: Path) -> None:
+    disk = OsFileSystem(tmp_path / "data")
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "deeper").mkdir(parents=True)
+    (elsewhere / "deeper" / "file").write_bytes(b"content")
+    (elsewhere / "file").write_bytes(b"content")
+    (tmp_path / "data" / "t-0").symlink_to(elsewhere)
+    (tmp_path / "data" / "broken").symlink_to(tmp_path / "nowhere")
+    disk.rename("t-0", "t-0-delete")
+    disk.remove_tree("t-0-delete")
+    disk.remove_tree("broken")
+    assert disk.list("") == []
+    assert list(elsewhere.iterdir()) == []
+
+
+@pytest.mark.parametrize("operation", ["rename", "write_file"])
+def test_what_cannot_open_a_file_has_changed_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    disk = OsFileSystem(tmp_path)
+    disk.write_file("old", b"before")
+    opened, left = os.open, 0
+
+    def refused(*args: Any, **options: Any) -> int:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return opened(*args, **options)
+
+    for number in range(1, 10):
+        left = number
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "open", refused)
+            try:
+                if operation == "rename":
+                    disk.rename("old", "new")
+                else:
+                    disk.write_file("old", b"after")
+            except OSError:
+                assert disk.list("") == ["old"]
+                assert disk.read_file("old") == b"before"
+            else:
+                break
+    assert 1 < number < 9

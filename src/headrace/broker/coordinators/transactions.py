@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Final, NamedTuple
 
 from headrace.broker.coordinators.internal_log import InternalLog
@@ -103,11 +103,11 @@ class Transactions:
 
     # Life
 
-    def load(self, now_ms: int) -> None:
-        """Load all partitions of `__transaction_state`, if it exists."""
+    def load(self, now_ms: int, only: Container[int] | None = None) -> None:
+        """Load partitions of `__transaction_state`, if it exists: all, or those with certain numbers only."""
         topic = self._topics.get(TRANSACTIONS_TOPIC)
         for index, partition in enumerate(() if topic is None else topic.partitions):
-            if partition is None:
+            if partition is None or (only is not None and index not in only):
                 continue
             try:
                 self.coordinator.load(index, now_ms)

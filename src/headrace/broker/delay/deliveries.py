@@ -109,6 +109,10 @@ class Deliveries:
         except (StorageError, ApiError) as error:
             self._not_served(partition, error)
             return None
+        except OSError:
+            # Nothing is known of the releases before it is loaded, so none may be deleted.
+            partition.log.keep_from = 0
+            raise
         self._schedules[partition] = schedule
         self._set_deadline(partition, schedule)
         share = max(LEAST_IN_MEMORY, IN_MEMORY // len(self._schedules))
@@ -153,7 +157,10 @@ class Deliveries:
                 "the delayed records cannot be scheduled",
             )
         if schedule is None:
-            schedule = self._begin(partition, companion, now_ms)
+            try:
+                schedule = self._begin(partition, companion, now_ms)
+            except OSError as error:
+                raise self._replicas.refused(partition.log_dir, error, now_ms) from error
             if schedule is None:
                 raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "the schedule cannot be read")
         info = self._replicas.append(partition, divided.now, now_ms, validate=False)
@@ -195,7 +202,7 @@ class Deliveries:
             found = log.read(first.base_offset, max_bytes=1, up_to=end_offset, minimum_one=True)
             batch = b"" if found is None else found.read()
         except OSError as error:
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+            raise self._replicas.refused(partition.log_dir, error, now_ms) from error
         if not batch:
             return None
         stored = BatchHeader.parse(batch)
@@ -279,7 +286,8 @@ class Deliveries:
             self._schedules.pop(partition)
             return
         except OSError as error:
-            self._replicas.fail(partition.log_dir, error)
+            self._replicas.refused(partition.log_dir, error, now_ms)
+            self._deadlines.set(partition, now_ms + RETRY_INTERVAL_MS)
             return
         self._set_deadline(partition, schedule)
 

@@ -15,6 +15,8 @@ from headrace.ports import Journal
 
 OS_INTERVAL_MS: Final = 30_000
 """With `os`: how often logs are synced all the same, so that a start after a crash has little to check."""
+RETRY_INTERVAL_MS: Final = 200
+"""When a sync is tried again that could not open a file."""
 _NAMED: Final = 20
 """How many topics a warning names."""
 
@@ -37,6 +39,11 @@ class BackgroundSync:
             self._deadlines.set(log, (now_ms // interval_ms + 1) * interval_ms)
             if interval_ms == OS_INTERVAL_MS:
                 self._unhurried.add(log)
+
+    def again(self, log: PartitionLog, now_ms: int) -> None:
+        """Have a log synced soon whose sync has failed for a passing reason."""
+        self.forget(log)
+        self._deadlines.set(log, now_ms + RETRY_INTERVAL_MS)
 
     def forget(self, log: PartitionLog) -> None:
         """Drop a log that was deleted, or is synced otherwise."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.broker.log_dirs.log_dir import LogDir
+from headrace.core.log.disk_errors import could_not_open
 from headrace.core.log.log_manager import SyncBatch
 from headrace.core.log.sync import SyncTask
 
@@ -18,7 +19,7 @@ class CommitPart:
         self.log_dir = log_dir
         self.batch = batch
         self.error: OSError | None = None
-        """Why the directory has failed, if it has."""
+        """Why the directory has failed, or could not be synced now; None if all is synced."""
 
 
 class _Task:
@@ -34,7 +35,8 @@ class _Task:
         try:
             self._task.run()
         except OSError as error:
-            self._part.error = error
+            if self._part.error is None or could_not_open(self._part.error):
+                self._part.error = error
 
 
 class GroupCommit:

@@ -6,11 +6,12 @@ takes the directory out of service, a full disk stops produces to its partitions
 
 from __future__ import annotations
 
-from headrace.broker.log_dirs.background_sync import BackgroundSync
+from headrace.broker.log_dirs.background_sync import RETRY_INTERVAL_MS, BackgroundSync
 from headrace.broker.log_dirs.disk_space import DiskSpace
 from headrace.config.broker import BrokerConfig
 from headrace.core.log.cleaner import LogCleaner
 from headrace.core.log.log_manager import LogManager
+from headrace.core.log.open_segments import OpenSegments
 from headrace.core.log.sync import RunTasks, run_in_turn
 from headrace.ports import FileSystem, Journal, LogDirectory
 
@@ -18,7 +19,16 @@ from headrace.ports import FileSystem, Journal, LogDirectory
 class LogDir:
     """One log directory."""
 
-    __slots__ = ("background", "cleaner", "files", "in_memory", "logs", "name", "space")
+    __slots__ = (
+        "_relieved_ms",
+        "background",
+        "cleaner",
+        "files",
+        "in_memory",
+        "logs",
+        "name",
+        "space",
+    )
 
     def __init__(
         self,
@@ -29,6 +39,7 @@ class LogDir:
         cluster_id: str,
         new_id: str,
         run_tasks: RunTasks = run_in_turn,
+        open_segments: OpenSegments | None = None,
     ) -> None:
         """Claim the directory; `logs.load` opens what lies in it.
 
@@ -39,6 +50,8 @@ class LogDir:
             cluster_id: Of the cluster to which it has to belong.
             new_id: The id that the directory gets if it has none.
             run_tasks: Runs the syncs of a recovery.
+            open_segments: Bounds how many segments are open, in this directory and in others; None for a bound of its
+                own. Files in memory are not counted.
 
         Raises:
             StorageError: It belongs to another broker.
@@ -55,11 +68,13 @@ class LogDir:
             journal=journal,
             run_tasks=run_tasks,
             new_id=new_id,
+            open_segments=None if directory.in_memory else open_segments,
         )
         self.cleaner = LogCleaner(
             self.logs, files, journal, backoff_ms=config.log_cleaner_backoff_ms
         )
         self.background = BackgroundSync()
+        self._relieved_ms = 0
         self.space = DiskSpace(files, config.headrace_log_dir_min_free_bytes, journal)
         self.logs.upkeep.retention_interval_ms = config.log_retention_check_interval_ms
 
@@ -84,11 +99,20 @@ class LogDir:
         if self.space.next_check_ms is None:
             self.space.next_check_ms = 0
 
+    def relieve(self, now_ms: int) -> None:
+        """Have what waits for a sync in the background synced soon: until then its segments cannot close."""
+        if now_ms < self._relieved_ms + RETRY_INTERVAL_MS:
+            return
+        self._relieved_ms = now_ms
+        for log in self.logs.logs.values():
+            if log.synced_offset < log.log_end_offset:
+                self.background.again(log, now_ms)
+
     @property
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do next."""
         # Asked after every wake-up of the server, hence no generator.
-        earliest = self.logs.upkeep.next_deadline_ms
+        earliest = self.logs.next_deadline_ms
         for at in (
             self.background.next_deadline_ms,
             self.space.next_check_ms,

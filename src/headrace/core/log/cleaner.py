@@ -104,7 +104,7 @@ class LogCleaner:
         """Begin a round if it is time to look for one, and one is needed.
 
         Raises:
-            OSError: The recovery points could not be written; the directory has failed.
+            OSError: The disk has failed.
         """
         if self._next_check_ms is None:
             self._next_check_ms = now_ms
@@ -119,6 +119,18 @@ class LogCleaner:
         self._next_check_ms = now_ms + self.backoff_ms * (1 if compacted or expiring else _IDLE)
         if self._logs.failure is not None:
             return
+        try:
+            self._begin(compacted, expiring, now_ms)
+        except OSError as error:
+            if not is_passing(error):
+                raise
+            self._next_check_ms = now_ms + self.backoff_ms
+            self._journal.warning("compaction_put_off", reason=str(error))
+
+    def _begin(
+        self, compacted: list[PartitionLog], expiring: list[PartitionLog], now_ms: int
+    ) -> None:
+        """Begin a round of what needs it most."""
         plan = self._most_needed(compacted, now_ms)
         if plan is not None:
             if self._is_recovered(plan.log, plan.end_offset):

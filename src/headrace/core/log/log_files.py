@@ -97,6 +97,7 @@ class LogFiles:
         """
         if not self._created:
             self._create_directory()
+        self.segments.open_segments.require_room()
         segment.create()
         self._names_unsynced = True
 
@@ -140,7 +141,8 @@ class LogFiles:
             or segment.is_older(config.segment_ms, max_timestamp, now_ms)
         ):
             self.roll(config, now_ms)
-        else:
+        elif segment.file is None:
+            self.segments.open_segments.require_room()
             segment.reopen()
         return self.segments.active
 
@@ -207,16 +209,16 @@ class LogFiles:
             return None
         active = self.segments.active
         file_list, self._unsynced = self._unsynced, []
-        if self._is_new and self._metadata is not None:
-            file_list.append(self.files.open(self._metadata_path))
-        if active.file is not None:
+        if active.file is not None and active.file not in file_list:
             file_list.append(active.file)
+        writes_metadata = self._is_new and self._metadata is not None
         self._task = SyncTask(
             self.files,
             file_list,
             self.directory if self._names_unsynced else None,
             end_offset,
             new_directory=self._is_new,
+            metadata_path=self._metadata_path if writes_metadata else None,
         )
         self._names_unsynced = self._is_new = False
         active.remember_end()
@@ -234,10 +236,13 @@ class LogFiles:
         self.segments.active.synced_offset = offset
         self.segments.open_segments.trim()
 
-    def forget_unsynced(self) -> None:
-        """Regard everything as synced."""
-        self._unsynced.clear()
-        self._names_unsynced = self._is_new = False
+    def put_back(self, task: SyncTask) -> None:
+        """Have what a task was to sync be part of the next one."""
+        self._task = None
+        if not task.abandoned:
+            self._unsynced = list(dict.fromkeys((*task.file_list, *self._unsynced)))
+            self._names_unsynced |= task.directory is not None
+            self._is_new |= task.is_new
 
     # Removing
 

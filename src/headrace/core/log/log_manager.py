@@ -22,6 +22,8 @@ from typing import Final
 
 from headrace.core.log.checkpoints import decode_checkpoint, encode_checkpoint
 from headrace.core.log.config import LogConfig
+from headrace.core.log.deletions import NAME_LENGTH, Deletions
+from headrace.core.log.disk_errors import could_not_open
 from headrace.core.log.log_offsets import LogOffsets
 from headrace.core.log.meta_properties import claim
 from headrace.core.log.open_segments import OpenSegments
@@ -35,11 +37,7 @@ from headrace.types import TopicPartition
 
 CLEAN_FILE: Final = "clean_shutdown"
 METADATA_FILE: Final = "partition.metadata"
-DELETE_SUFFIX: Final = "-delete"
 STRAY_SUFFIX: Final = "-stray"
-
-_NAME_LENGTH: Final = 150
-"""How much of a topic's name a deleted directory keeps: with all suffixes it stays below 255 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +83,7 @@ class LogManager:
         directory_id: str,
         clean: bool,
         run_tasks: RunTasks,
+        open_segments: OpenSegments | None = None,
     ) -> None:
         """Use a directory that `open` has checked."""
         self.directory_id = directory_id
@@ -100,8 +99,11 @@ class LogManager:
         self._batch: SyncBatch | None = None
         self._failure: OSError | None = None
         self._offsets = LogOffsets(files)
-        self.open_segments = OpenSegments(journal=journal)
+        self.open_segments = (
+            OpenSegments(journal=journal) if open_segments is None else open_segments
+        )
         self.upkeep = Upkeep(self._logs, self.write_checkpoints, journal)
+        self._deletions = Deletions(files, journal)
 
     @classmethod
     def open(
@@ -113,6 +115,7 @@ class LogManager:
         journal: Journal,
         run_tasks: RunTasks = run_in_turn,
         new_id: str = "",
+        open_segments: OpenSegments | None = None,
     ) -> LogManager:
         """Claim a directory: check that it is this broker's, and take away the mark of its last clean shutdown.
 
@@ -123,6 +126,7 @@ class LogManager:
             journal: Told about repairs and failures.
             run_tasks: Runs the syncs of a recovery: two for each log, which take far less time in parallel.
             new_id: The id that the directory gets if it has none.
+            open_segments: Bounds how many segments are open, with other directories; None for a bound of its own.
 
         Raises:
             StorageError: The directory belongs to another cluster or broker, or has a newer format.
@@ -132,7 +136,14 @@ class LogManager:
         # Gone before anything changes, durably: a crash from here on is a crash.
         files.remove(CLEAN_FILE)
         files.sync_directory("")
-        return cls(files, journal, directory_id=directory_id, clean=clean, run_tasks=run_tasks)
+        return cls(
+            files,
+            journal,
+            directory_id=directory_id,
+            clean=clean,
+            run_tasks=run_tasks,
+            open_segments=open_segments,
+        )
 
     # Loading
 
@@ -142,7 +153,7 @@ class LogManager:
         A partition whose data is damaged is not served: it stands in `failed`, the others go on. Directories that
         the metadata do not know are left alone and reported.
         """
-        self._finish_deletions()
+        self._deletions.finish()
         known: set[str] = set()
         unsynced: list[SyncTask] = []
         for spec in partitions:
@@ -208,16 +219,12 @@ class LogManager:
         """Have a log take part in the next group commit."""
         self._dirty[log] = None
 
-    def _finish_deletions(self) -> None:
-        for name in self._files.list(""):
-            if name.endswith(DELETE_SUFFIX) and "." in name:
-                self._files.remove_tree(name)
-
     def _set_stray_aside(self, name: str, topic_id: bytes) -> None:
         """Move a directory away that an earlier topic of the same name left."""
+        self._deletions.free(name)
         found = decode_topic_id(self._files.read_file(f"{name}/{METADATA_FILE}"))
         if found is not None and found != topic_id:
-            stray = f"{name[-_NAME_LENGTH:]}.{found.hex()}{STRAY_SUFFIX}"
+            stray = f"{name[-NAME_LENGTH:]}.{found.hex()}{STRAY_SUFFIX}"
             self._files.rename(name, stray)
             self._journal.warning("stray_directory_set_aside", directory=name, renamed=stray)
 
@@ -268,10 +275,13 @@ class LogManager:
         """Return the offset below which a log is known, durably, to be synced, by its `checkpoint_key`."""
         return self._offsets.recovery_point(key)
 
-    def delete_log(self, topic_partition: TopicPartition) -> None:
+    def delete_log(self, topic_partition: TopicPartition) -> bool:
         """Delete a partition's log durably; no error if there is none.
 
         Readers that hold ranges finish. A crash in the middle is finished by the next `load`.
+
+        Returns:
+            Whether that is done; otherwise it is tried again later (`deletions`).
         """
         log = self._logs.pop(topic_partition, None)
         self._failed.pop(topic_partition, None)
@@ -280,24 +290,23 @@ class LogManager:
             self._dirty.pop(log, None)
             self.upkeep.forget(log)
             log.abandon()
-        name = str(topic_partition)
-        if self._files.list(name):
-            doomed = f"{name[-_NAME_LENGTH:]}.{topic_id.hex()}{DELETE_SUFFIX}"
-            self._files.rename(name, doomed)
-            self._files.remove_tree(doomed)
-            self._files.sync_directory("")
         self._offsets.forget(_key(topic_partition, topic_id))
+        return self._deletions.delete(str(topic_partition), topic_id.hex())
 
     def delete_left_over(
         self, topic_partition: TopicPartition, topic_id: bytes, *, name_is_free: bool
-    ) -> None:
+    ) -> bool:
         """Delete what an earlier life of the broker has left of a partition whose topic was deleted.
 
         Unless a new topic has the name by now (`name_is_free` is false), that includes what does not say whose it is.
+
+        Returns:
+            As `delete_log`.
         """
         content = self._files.read_file(f"{topic_partition}/{METADATA_FILE}")
         if decode_topic_id(content) in ({topic_id, None} if name_is_free else {topic_id}):
-            self.delete_log(topic_partition)
+            return self.delete_log(topic_partition)
+        return True
 
     # Group commit
 
@@ -319,12 +328,18 @@ class LogManager:
     def finish_sync(self, batch: SyncBatch, error: OSError | None = None) -> list[PartitionLog]:
         """Take note of a batch's outcome.
 
+        After an error of the disk all logs have failed. After a passing one, for want of descriptors say, nothing is
+        lost: what the batch was to sync is part of the next one, when the caller has marked the logs dirty.
+
         Returns:
-            The logs whose `synced_offset` the batch raised; none after an error, when all logs have failed.
+            The logs whose `synced_offset` the batch raised; none after an error.
         """
         self._batch = None
         if error is not None:
-            self.fail(error)
+            for log, task in batch.entries:
+                log.put_back(task)
+            if not could_not_open(error):
+                self.fail(error)
             return []
         for log, task in batch.entries:
             log.finish_sync(task)
@@ -343,6 +358,14 @@ class LogManager:
 
     # Time
 
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` has something to do next."""
+        upkeep, deletions = self.upkeep.next_deadline_ms, self._deletions.next_deadline_ms
+        if deletions is not None and (upkeep is None or deletions < upkeep):
+            return deletions
+        return upkeep
+
     def tick(self, now_ms: int) -> None:
         """Apply retention, roll by age, expire producers, and write checkpoints, each when it is due.
 
@@ -353,6 +376,7 @@ class LogManager:
             return
         try:
             self.upkeep.tick(now_ms)
+            self._deletions.tick(now_ms)
         except OSError as error:
             self.fail(error)
             raise

@@ -3,10 +3,13 @@
 Each log keeps only a few sealed segments open (`segments`). What this bounds besides is their sum, and the active
 segments of logs that are written to now and then. Over the bound the longest unused one closes. An active segment keeps
 its index in memory and is opened again by the next append or read; while something in it waits for a sync, it stays.
+So there is a second bound, which leaves descriptors for connections: at it, an append that needs a file more is refused
+as if there were none, until a sync has made room.
 """
 
 from __future__ import annotations
 
+import errno
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -22,11 +25,18 @@ _LOOK: Final = 32
 class OpenSegments:
     """The open segments, the longest unused one first."""
 
-    __slots__ = ("_journal", "_recent", "_told", "limit")
+    __slots__ = ("_journal", "_recent", "_told", "limit", "most")
 
-    def __init__(self, limit: int = MAX_OPEN_SEGMENTS, journal: Journal | None = None) -> None:
-        """Allow `limit` open segments; the journal is told the first time that one is closed for it."""
-        self.limit = limit
+    def __init__(self, most: int | None = None, journal: Journal | None = None) -> None:
+        """Bound the open segments.
+
+        Args:
+            most: How many files of segments may be open at once; None for any number.
+            journal: Told the first time that one is closed because others are used.
+        """
+        self.limit = MAX_OPEN_SEGMENTS if most is None else min(MAX_OPEN_SEGMENTS, most * 3 // 4)
+        """From how many on those close that are not used."""
+        self.most = most
         self._journal = journal
         self._recent: dict[Segment, int] = {}
         self._told = False
@@ -44,6 +54,19 @@ class OpenSegments:
         """Close what is over the bound and may close by now, but not the one that is `used`."""
         if len(self._recent) > self.limit:
             self._close_idle(used)
+
+    def require_room(self) -> None:
+        """Refuse to open one more for an append when there are too many, and none of them can be closed.
+
+        Raises:
+            OSError: EMFILE.
+        """
+        if self.most is None or len(self._recent) < self.most:
+            return
+        self.trim()
+        if len(self._recent) >= self.most:
+            reason = f"{len(self._recent)} segments are open and wait for their syncs"
+            raise OSError(errno.EMFILE, reason)
 
     def forget(self, segment: Segment) -> None:
         """Note that a segment was closed."""

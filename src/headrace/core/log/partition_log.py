@@ -479,12 +479,9 @@ class PartitionLog:
         self.synced_offset = max(self.synced_offset, task.end_offset)
         self._log_files.synced(self.synced_offset)
 
-    def mark_synced(self) -> None:
-        """Regard everything as synced: for files in memory, which have nothing to sync."""
-        self.synced_offset = self.log_end_offset
-        self._log_files.forget_unsynced()
-        self._log_files.synced(self.synced_offset)
-        self._dirty = False
+    def put_back(self, task: SyncTask) -> None:
+        """Take note that a task has failed for a passing reason: the next one does what it was to do."""
+        self._log_files.put_back(task)
 
     def fail(self, error: OSError) -> None:
         """Take no more appends and syncs: after a failed sync nobody knows what is on the disk."""

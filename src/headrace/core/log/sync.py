@@ -10,7 +10,15 @@ from headrace.ports import File, FileSystem
 class SyncTask:
     """Files of one log that are to be made durable. `run` does only that, and may run in another thread."""
 
-    __slots__ = ("_directory", "_file_list", "_files", "_is_new", "abandoned", "end_offset")
+    __slots__ = (
+        "_files",
+        "abandoned",
+        "directory",
+        "end_offset",
+        "file_list",
+        "is_new",
+        "metadata_path",
+    )
 
     def __init__(
         self,
@@ -20,6 +28,7 @@ class SyncTask:
         end_offset: int,
         *,
         new_directory: bool = False,
+        metadata_path: str | None = None,
     ) -> None:
         """Collect what `run` needs.
 
@@ -29,11 +38,13 @@ class SyncTask:
             directory: The log's directory, if it has entries that are not synced.
             end_offset: What is durable once `run` has returned.
             new_directory: Whether the directory itself is not synced in the one above.
+            metadata_path: The directory's `partition.metadata`, if that is not synced either.
         """
         self._files = files
-        self._file_list = file_list
-        self._directory = directory
-        self._is_new = new_directory
+        self.file_list = file_list
+        self.directory = directory
+        self.is_new = new_directory
+        self.metadata_path = metadata_path
         self.abandoned = False
         self.end_offset = end_offset
 
@@ -41,15 +52,18 @@ class SyncTask:
         """Sync.
 
         Raises:
-            OSError: Something is not on stable storage and never will be; the log must take no more appends.
+            OSError: Something is not on stable storage. Unless the reason is a passing one it never will be, and the
+                log must take no more appends.
         """
         try:
-            for file in self._file_list:
+            for file in self.file_list:
                 file.sync()
-            if self._directory is not None:
-                self._files.sync_directory(self._directory)
-                if self._is_new:
-                    self._files.sync_directory(self._directory.rpartition("/")[0])
+            if self.metadata_path is not None:
+                self._files.open(self.metadata_path).sync()
+            if self.directory is not None:
+                self._files.sync_directory(self.directory)
+                if self.is_new:
+                    self._files.sync_directory(self.directory.rpartition("/")[0])
         except OSError:
             # 1. The task is handed to a thread. 2. The topic is deleted: its directory gets another name.
             # 3. The thread does not find the directory. Nobody waits for these records any more.
