@@ -6,12 +6,12 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 from headrace.errors import ConfigError
 from headrace.pipelines.declaration import Pipeline, Source, Table, Topic
+from headrace.pipelines.delta_tables import local_root, path_problem
+from headrace.pipelines.frames import ERROR
 from headrace.pipelines.options import (
     DECODED,
     batch_sink_options_of,
@@ -27,6 +27,7 @@ from headrace.pipelines.plan import (
     checkpoint_path,
 )
 from headrace.pipelines.state import NAME
+from headrace.spark.options.decode import DecodeOptions
 from headrace.spark.options.sink import sink_options
 from headrace.spark.options.source import TOPIC_COLUMNS, source_options
 
@@ -165,16 +166,39 @@ def _topic_source(topic: Topic, group: str, connection: Connection) -> Iterator[
         yield f'format {topic.format} needs schema=; format="binary" gives records as they are'
         return
     try:
-        source_options(source_options_of(topic, group, connection), streaming=True)
+        options = source_options(source_options_of(topic, group, connection), streaming=True)
     except ConfigError as error:
         yield str(error)
+        return
+    if options.decode is not None:
+        yield from _doubled(topic, options.decode)
+
+
+def _doubled(topic: Topic, decode: DecodeOptions) -> Iterator[str]:
+    """Yield the columns that a source would have twice: of the record, or the error, and of the value."""
+    from headrace.spark.decode.codec import codec_of  # noqa: PLC0415 - imports Arrow
+
+    besides = [*topic.include, *([ERROR] if decode.on_error == "null" else [])]
+    record = {name.lower(): name for name in besides}
+    for field in codec_of(decode).column.type:
+        name = record.get(field.name.lower())
+        if name == ERROR:
+            yield f'on_error="null" adds a column {ERROR}, and the schema has a field {field.name}: rename the field'
+        elif name is not None:
+            yield (
+                f"include names the record's {name}, and the schema has a field {field.name}: leave it out of include, "
+                'or read format="binary" and decode the value in the function'
+            )
 
 
 def _table_source(table: Table) -> Iterator[str]:
     if table.format not in TABLE_FORMATS:
         yield _one_of("format", TABLE_FORMATS, table.format)
-    if table.stream and table.format == "delta":
-        yield "a delta table cannot be read as a stream: its topic can"
+    if table.format == "delta":
+        if table.stream:
+            yield "a delta table cannot be read as a stream: its topic can"
+        elif problem := path_problem(table.path):
+            yield problem
     if table.schema is None and (table.stream or table.format in {"json", "csv"}):
         yield f"a source of {table.format} files needs schema="
 
@@ -226,8 +250,10 @@ def _table_sink(table: Table, mode: str) -> Iterator[str]:
     if table.format == "delta":
         if table.partition_by:
             yield "a delta sink cannot be partitioned"
-        if urlsplit(table.path).scheme not in {"", "file"}:
+        if local_root(table.path) is None:
             yield f"a delta sink is a directory of this machine, not {table.path}"
+        elif problem := path_problem(table.path):
+            yield problem
 
 
 def _topic(topic: Topic) -> Iterator[str]:
@@ -245,10 +271,10 @@ def _topic(topic: Topic) -> Iterator[str]:
 
 def _checkpoint(path: str) -> Iterator[str]:
     """Yield why a directory of this machine cannot be written; others, only Spark can ask."""
-    parts = urlsplit(path)
-    if parts.scheme not in {"", "file"}:
+    root = local_root(path)
+    if root is None:
         return
-    nearest = Path(parts.path).absolute()
+    nearest = root.absolute()
     while not nearest.exists():
         nearest = nearest.parent
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):

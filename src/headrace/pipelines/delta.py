@@ -4,17 +4,66 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
+from headrace.errors import ConfigError
 from headrace.pipelines.declaration import Table
+from headrace.pipelines.delta_tables import (
+    local_root,
+    open_table,
+    path_problem,
+    schema_of,
+    write_problems,
+)
+from headrace.pipelines.encoding import children
+from headrace.pipelines.schemas import alike, differences
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 TIMESTAMPS: Final = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
 """Delta knows no other."""
+_TYPES: Final = frozenset(
+    {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "binary"}
+    | {"date", "timestamp", "timestamp_ntz"}
+)
+
+
+def problems(table: Table, schema: Any) -> Iterator[str]:
+    """Yield what keeps rows of a schema from being appended to a table, which may not exist yet."""
+    yield from alike(schema, case_sensitive=False)
+    yield from _unknown_types(schema)
+    wrong, root = path_problem(table.path), _root(table)
+    if wrong is not None:
+        yield wrong
+        return
+    if (root / "_delta_log").is_dir():
+        yield from _of_existing(open_table(table.path), table, schema)
+
+
+def _of_existing(delta: Any, table: Table, schema: Any) -> Iterator[str]:
+    yield from (f"{table}: {each}" for each in write_problems(delta))
+    yield from differences(schema_of(delta), schema, str(table))
+
+
+def _unknown_types(schema: Any, path: str = "") -> Iterator[str]:
+    found = list(children(schema, path))
+    if not found:
+        yield f"column {path.lstrip('.')} is a struct without fields, which Delta has not: drop it"
+    for kind, name in found:
+        text = kind.simpleString()
+        if any(True for _ in children(kind, name)) or text == "struct<>":
+            yield from _unknown_types(kind, name)
+        elif text not in _TYPES and not text.startswith("decimal("):
+            yield f"column {name.lstrip('.')} is {text}, which Delta has not: cast it"
+
+
+def _root(table: Table) -> Path:
+    root = local_root(table.path)
+    assert root is not None, "checked when the pipeline was"
+    return root
 
 
 def append(batch: DataFrame, table: Table, app_id: str, batch_id: int) -> None:
@@ -23,13 +72,19 @@ def append(batch: DataFrame, table: Table, app_id: str, batch_id: int) -> None:
     The commit holds the batch's number under the query's id, so a batch that comes again is known. Each attempt has a
     directory of its own, for the one before may not have ended; files that no commit names are no rows, and a vacuum
     removes them.
+
+    Raises:
+        ConfigError: The batch does not fit the table; nothing of it is written.
     """
     import pyarrow.parquet as pq  # noqa: PLC0415 - an extra
     from deltalake import CommitProperties, DeltaTable, Schema, Transaction  # noqa: PLC0415 - an extra
     from deltalake.transaction import AddAction  # noqa: PLC0415 - an extra
 
-    root = Path(urlsplit(table.path).path)
-    schema = Schema.from_json(batch.schema.json())
+    found = list(problems(table, batch.schema))
+    if found:
+        raise ConfigError("; ".join(found))
+    root = _root(table)
+    schema = Schema.from_json(_nullable(batch.schema))
     delta: Any = DeltaTable.create(str(root), schema=schema, mode="ignore")
     done = delta.transaction_version(app_id)
     if done is not None and done >= batch_id:
@@ -39,13 +94,13 @@ def append(batch: DataFrame, table: Table, app_id: str, batch_id: int) -> None:
     batch.write.options(**table.options).parquet(str(root / directory))
     actions = []
     for path in sorted((root / directory).glob("part-*.parquet")):
-        found = path.stat()
+        found_file = path.stat()
         actions.append(
             AddAction(
                 path=str(directory / path.name),
-                size=found.st_size,
+                size=found_file.st_size,
                 partition_values={},
-                modification_time=int(found.st_mtime * 1000),
+                modification_time=int(found_file.st_mtime * 1000),
                 data_change=True,
                 stats=json.dumps({"numRecords": pq.read_metadata(path).num_rows}),
             )
@@ -53,6 +108,14 @@ def append(batch: DataFrame, table: Table, app_id: str, batch_id: int) -> None:
     delta.create_write_transaction(
         actions,
         mode="append",
-        schema=schema,
+        schema=delta.schema(),
         commit_properties=CommitProperties(app_transactions=[Transaction(app_id, batch_id)]),
     )
+
+
+def _nullable(schema: Any) -> str:
+    """Return the schema of a new table as JSON: every column may be null, as in all tables that Spark makes."""
+    described = json.loads(schema.json())
+    for field in described["fields"]:
+        field["nullable"], field["metadata"] = True, {}
+    return json.dumps(described)

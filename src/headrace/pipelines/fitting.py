@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.pipelines.declaration import ForEachBatch, Table, Topic
+from headrace.pipelines.delta_tables import local_root
+from headrace.pipelines.encoding import encoded, json_problems
 from headrace.pipelines.frames import spark_schema
 from headrace.pipelines.plan import Plan
+from headrace.pipelines.schemas import alike, differences
+from headrace.spark.decode.ddl import spark_type, struct_type
+from headrace.spark.sink.columns import COLUMNS, column_problems
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-RECORD_COLUMNS: Final = ("key", "value", "topic", "partition", "timestamp", "headers")
+_FORMATS: Final[Mapping[str, str]] = {
+    "parquet": "parquet.ParquetFileFormat",
+    "json": "json.JsonFileFormat",
+    "csv": "csv.CSVFileFormat",
+    "orc": "orc.OrcFileFormat",
+    "text": "text.TextFileFormat",
+}
+_TYPED: Final = frozenset({"parquet", "orc"})
+"""Formats whose files have a schema, by which readers take that of one file for all."""
+_MERGE: Final = "mergeschema"
 
 
 def problems(spark: SparkSession, frame: DataFrame, plan: Plan) -> Iterator[str]:
@@ -20,33 +35,145 @@ def problems(spark: SparkSession, frame: DataFrame, plan: Plan) -> Iterator[str]
     sink, types = plan.sink, dict(frame.dtypes)
     if isinstance(sink, ForEachBatch):
         return
+    doubled = list(alike(frame.schema, case_sensitive=_is_case_sensitive(spark)))
+    yield from doubled
     if isinstance(sink, Topic):
-        yield from _unlike_records(sink, types)
+        missing = list(_without_columns(sink, types))
+        yield from missing
+        if not doubled and not missing:
+            yield from _unlike_records(spark, sink, frame)
         types.pop(sink.tombstone or "", None)
     else:
-        yield from _without_partitions(sink, types)
+        missing = list(_without_partitions(sink, types))
+        yield from missing
+        if not doubled and not missing:
+            yield from _unlike_table(spark, sink, frame)
     if sink.schema is not None:
-        wanted = spark.createDataFrame([], spark_schema(sink.schema)).dtypes
-        yield from _unlike(dict(wanted), types)
+        yield from _unlike(_wanted(spark, sink), types)
 
 
-def _unlike_records(topic: Topic, types: Mapping[str, str]) -> Iterator[str]:
-    if topic.format != "json":
-        unknown = [name for name in types if name not in RECORD_COLUMNS]
-        if "value" not in types:
-            yield f"a {topic.format} topic needs a column value; the frame has {', '.join(types)}"
-        if unknown:
-            yield f"{', '.join(unknown)}: records have only {', '.join(RECORD_COLUMNS)}"
+def _is_case_sensitive(spark: SparkSession) -> bool:
+    return str(spark.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
+
+
+def _wanted(spark: SparkSession, sink: Topic | Table) -> dict[str, str]:
+    """Return the columns of a sink's schema. A topic's is read as its source reads it, in sessions of every kind."""
+    assert sink.schema is not None
+    if isinstance(sink, Topic):
+        return {each.name: spark_type(each.type, quoted=False) for each in struct_type(sink.schema)}
+    return dict(spark.createDataFrame([], spark_schema(sink.schema)).dtypes)
+
+
+def _without_columns(topic: Topic, types: Mapping[str, str]) -> Iterator[str]:
     wanted = {"key": topic.key, "timestamp": topic.timestamp, "tombstone": topic.tombstone}
     for what, name in wanted.items():
         if name is not None and name not in types:
             yield f"{what}={name!r}: the frame has no such column, it has {', '.join(types)}"
+    if topic.tombstone is not None and types.get(topic.tombstone, "boolean") != "boolean":
+        yield f"tombstone={topic.tombstone!r} must be a boolean column, not {types[topic.tombstone]}"
+    if topic.format != "json":
+        unknown = [name for name in types if name not in COLUMNS]
+        if "value" not in types:
+            yield f"a {topic.format} topic needs a column value; the frame has {', '.join(types)}"
+        if unknown:
+            yield f"{', '.join(unknown)}: records have only {', '.join(COLUMNS)}"
+
+
+def _unlike_records(spark: SparkSession, topic: Topic, frame: DataFrame) -> Iterator[str]:
+    """Yield what keeps a frame from becoming records: by the very expressions that a start would use."""
+    if topic.format == "json":
+        zone = str(spark.conf.get("spark.sql.session.timeZone", "UTC"))
+        yield from json_problems(frame.schema, topic, zone)
+    try:
+        made = encoded(frame, topic)
+    except Exception as error:  # noqa: BLE001 - of Spark's analysis
+        yield str(error).partition("\n")[0]
+        return
+    yield from column_problems(dict(made.dtypes), topic.name)
 
 
 def _without_partitions(table: Table, types: Mapping[str, str]) -> Iterator[str]:
     for name in table.partition_by:
         if name not in types:
             yield f"partition_by: the frame has no column {name}, it has {', '.join(types)}"
+
+
+def _unlike_table(spark: SparkSession, table: Table, frame: DataFrame) -> Iterator[str]:
+    if table.format == "delta":
+        from headrace.pipelines.delta import problems as delta_problems  # noqa: PLC0415 - an extra
+
+        yield from delta_problems(table, frame.schema)
+        return
+    refused = list(_refused_by_format(spark, table, frame))
+    yield from refused
+    if table.format in _TYPED and not refused:
+        yield from _unlike_files(spark, table, frame)
+
+
+def _refused_by_format(spark: SparkSession, table: Table, frame: DataFrame) -> Iterator[str]:
+    """Yield what Spark's writer of files would say of the first batch."""
+    parts = [each for each in frame.schema if each.name in table.partition_by]
+    data = frame.drop(*table.partition_by)
+    if table.format == "text" and [kind for _, kind in data.dtypes] != ["string"]:
+        yield f"a text table has one column of text, and the frame has {frame.schema.simpleString()}"
+    jvm: Any = spark._jvm  # noqa: SLF001 - PySpark has no name for these checks
+    files = jvm.org.apache.spark.sql.execution.datasources
+    made: Any = files
+    for name in _FORMATS[table.format].split("."):
+        made = getattr(made, name)
+    parse = jvm.org.apache.spark.sql.types.DataType.fromJson
+    schema = parse(data.schema.json())
+    names = jvm.org.apache.spark.api.python.PythonUtils.toSeq([each.name for each in parts])
+    checks: tuple[Callable[[], Any], ...] = (
+        lambda: files.DataSourceUtils.verifySchema(made(), schema, False),  # noqa: FBT003 - Java's
+        lambda: files.DataSourceUtils.checkFieldNames(made(), schema),
+        lambda: files.PartitioningUtils.validatePartitionColumn(
+            parse(frame.schema.json()), names, _is_case_sensitive(spark)
+        ),
+    )
+    for check in checks:
+        try:
+            check()
+        except Exception as error:  # noqa: BLE001 - py4j has its own kinds; a Spark without these checks refuses later
+            if type(error).__name__ == "AnalysisException":
+                yield str(error).partition("\n")[0]
+
+
+def _unlike_files(spark: SparkSession, table: Table, frame: DataFrame) -> Iterator[str]:
+    """Yield what of a frame readers of the files that are there already would not see, or could not read."""
+    try:
+        reader = spark.read.format(table.format).options(**table.options)
+        there = reader.load(table.path).schema
+    except Exception:  # noqa: BLE001 - nothing is there yet, or nothing that Spark can read
+        return
+    evolving = {name.lower(): value.lower() for name, value in table.options.items()}.get(_MERGE)
+    yield from differences(
+        there,
+        frame.schema,
+        str(table),
+        leave_out=table.partition_by,
+        evolving=evolving == "true",
+    )
+    before = _partitions(table.path)
+    if before is not None and before != list(table.partition_by):
+        yield (
+            f"{table} is partitioned by {', '.join(before) or 'nothing'}, and partition_by says "
+            f"{', '.join(table.partition_by) or 'nothing'}: write to another table"
+        )
+
+
+def _partitions(path: str) -> list[str] | None:
+    """Return the partition columns that directories of this machine name; None where there are no files, or elsewhere."""
+    place: Path | None = local_root(path)
+    found: list[str] = []
+    while place is not None and place.is_dir():
+        names = [each for each in place.iterdir() if not each.name.startswith(("_", "."))]
+        inside = [each for each in names if each.is_dir() and "=" in each.name]
+        if not inside:
+            return found if names else None
+        found.append(inside[0].name.partition("=")[0])
+        place = inside[0]
+    return None
 
 
 def _unlike(wanted: Mapping[str, str], given: Mapping[str, str]) -> Iterator[str]:

@@ -7,6 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import ConfigError
 from headrace.pipelines.declaration import ForEachBatch, Source, Table, Topic
+from headrace.pipelines.delta_tables import (
+    files,
+    local_root,
+    open_table,
+    read_problems,
+    schema_of,
+)
+from headrace.pipelines.encoding import encoded
 from headrace.pipelines.options import (
     batch_sink_options_of,
     decodes,
@@ -87,16 +95,16 @@ def _read_topic(spark: SparkSession, topic: Topic, plan: Plan) -> DataFrame:
 
 
 def _read_delta(spark: SparkSession, path: str) -> DataFrame:
-    """Return the files of a Delta table; Spark alone would take those for rows that are not in the table any more."""
-    from deltalake import DeltaTable  # noqa: PLC0415 - an extra
-    from pyspark.sql.types import StructType  # noqa: PLC0415 - an extra, and slow to import
-
-    found = DeltaTable(path)
-    schema = StructType.fromJson(json.loads(found.schema().to_json()))
-    files = found.file_uris()
-    if not files:
+    """Return the rows of a Delta table's files; Spark alone would read files that are not in the table any more."""
+    found = open_table(path)
+    wrong = list(read_problems(found))
+    if wrong:
+        raise ConfigError(f"the Delta table in {path} cannot be read here: {'; '.join(wrong)}")
+    schema, names = schema_of(found), files(found, path)
+    if not names:
         return spark.createDataFrame([], schema)
-    return spark.read.schema(schema).option("basePath", path).parquet(*files)
+    root = str(local_root(path) or path)
+    return spark.read.schema(schema).option("basePath", root).parquet(*names)
 
 
 def start(spark: SparkSession, plan: Plan) -> Any:
@@ -114,7 +122,9 @@ def start(spark: SparkSession, plan: Plan) -> Any:
     )
     mode = plan.pipeline.output_mode
     sink = plan.sink
-    writer: Any = _encoded(frame, sink).writeStream if mode == "append" else frame.writeStream
+    if isinstance(sink, Topic) and mode == "append":
+        frame = encoded(frame, sink)
+    writer: Any = frame.writeStream
     writer = writer.queryName(plan.name).outputMode(mode).trigger(**trigger)
     writer = writer.option("checkpointLocation", plan.checkpoint)
     if isinstance(sink, Table) and sink.format != "delta":
@@ -152,7 +162,7 @@ def _made_of(batch: DataFrame, batch_id: int, sink: ForEachBatch) -> Any:
 def write_topic(batch: DataFrame, topic: Topic, plan: Plan, app_id: str, batch_id: int) -> None:
     """Write a batch to a topic, unless it was written before."""
     options = batch_sink_options_of(topic, plan.connection, app_id, batch_id)
-    _encoded(batch, topic).write.format(NAME).mode("append").options(**options).save()
+    encoded(batch, topic).write.format(NAME).mode("append").options(**options).save()
 
 
 def query_id(batch: DataFrame) -> str:
@@ -167,21 +177,3 @@ def query_id(batch: DataFrame) -> str:
             "Spark does not say which query a batch is of: leave PYSPARK_PIN_THREAD as it is, true"
         )
     return str(found)
-
-
-def _encoded(frame: DataFrame, sink: Any) -> DataFrame:
-    """Return the records of a frame's rows."""
-    if not isinstance(sink, Topic) or sink.format != "json":
-        return frame
-    from pyspark.sql import functions as f  # noqa: PLC0415 - an extra, and slow to import
-
-    columns = [name for name in frame.columns if name != sink.tombstone]
-    value = f.to_json(f.struct(*columns), {"ignoreNullFields": "false"})
-    if sink.tombstone is not None:
-        value = f.when(f.coalesce(sink.tombstone, f.lit(False)), None).otherwise(value)  # noqa: FBT003 - a column
-    made = [value.alias("value")]
-    if sink.key is not None:
-        made.append(f.col(sink.key).cast("string").alias("key"))
-    if sink.timestamp is not None:
-        made.append(f.col(sink.timestamp).cast("timestamp").alias("timestamp"))
-    return frame.select(*made)

@@ -7,7 +7,7 @@ neither maps nor decimals, and tells of one wrong value only that the whole bloc
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Context, Decimal
 from operator import attrgetter
 from typing import Annotated, Any, Final
@@ -19,10 +19,20 @@ from headrace.errors import ConfigError
 from headrace.spark.decode.codec import Codec
 from headrace.spark.decode.columns import Array, Column, Field, Leaf, Map, Struct
 from headrace.spark.decode.ddl import TIMESTAMP, TIMESTAMP_NTZ, struct_type
+from headrace.spark.decode.json_extremes import (
+    MAX_FLOAT,
+    Days,
+    LocalMicros,
+    Micros,
+    Number,
+    Single,
+    decode_hook,
+)
 
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
-_MAX_FLOAT: Final = 3.4028234663852886e38
+_Types = Mapping[Any, Any]
+"""What msgspec decodes for each plain type of Arrow's."""
 
 
 def json_codec(schema: str) -> Codec:
@@ -31,8 +41,22 @@ def json_codec(schema: str) -> Codec:
     Raises:
         ConfigError: The schema is none, or has names or types that JSON cannot have.
     """
-    annotation, column = _of(struct_type(schema))
-    return Codec(msgspec.json.Decoder(annotation).decode, column)
+    kind = struct_type(schema)
+    annotation, column = _of(kind, _PLAIN)
+    decode = msgspec.json.Decoder(annotation).decode
+    again = msgspec.json.Decoder(_of(kind, _EXTREME)[0], dec_hook=decode_hook).decode
+
+    def parse(value: bytes) -> Any:
+        try:
+            return decode(value)
+        except msgspec.ValidationError:
+            try:
+                return again(value)
+            except (msgspec.ValidationError, ValueError, OverflowError):
+                pass
+            raise  # what the first decoder says: it knows where in the value it is
+
+    return Codec(parse, column)
 
 
 def _integer(bits: int) -> Any:
@@ -45,12 +69,21 @@ _PLAIN: Final = {
     pa.int16(): _integer(16),
     pa.int32(): _integer(32),
     pa.int64(): _integer(64),
-    pa.float32(): Annotated[float, msgspec.Meta(ge=-_MAX_FLOAT, le=_MAX_FLOAT)],
+    pa.float32(): Annotated[float, msgspec.Meta(ge=-MAX_FLOAT, le=MAX_FLOAT)],
     pa.float64(): float,
     pa.string(): str,
     pa.binary(): bytes,
     pa.date32(): dt.date,
+    TIMESTAMP: dt.datetime | int | float,
     TIMESTAMP_NTZ: Annotated[dt.datetime, msgspec.Meta(tz=False)],
+}
+_EXTREME: Final = {
+    **_PLAIN,
+    pa.float32(): Single,
+    pa.float64(): Number,
+    pa.date32(): Days,
+    TIMESTAMP: Micros,
+    TIMESTAMP_NTZ: LocalMicros,
 }
 _KEYS: Final = {
     kind: _PLAIN[kind]
@@ -58,36 +91,36 @@ _KEYS: Final = {
 }
 
 
-def _of(kind: Any) -> tuple[Any, Column]:
+def _of(kind: Any, types: _Types) -> tuple[Any, Column]:
     """Return what msgspec decodes, and how it becomes a column of the Arrow type."""
     if pa.types.is_struct(kind):
-        return _struct(kind)
+        return _struct(kind, types)
     if pa.types.is_map(kind):
         key = _KEYS.get(kind.key_type)
         if key is None:
             raise ConfigError(
                 "option schema has a map whose keys are neither strings nor whole numbers nor dates"
             )
-        item, items = _of(kind.item_type)
+        item, items = _of(kind.item_type, types)
         return dict[key, item] | None, Map(Leaf(kind.key_type), items)  # type: ignore[valid-type]  # made here
     if pa.types.is_list(kind):
-        element, elements = _of(kind.value_type)
+        element, elements = _of(kind.value_type, types)
         return list[element] | None, Array(elements)  # type: ignore[valid-type]  # as above
     if pa.types.is_decimal(kind):
         return Decimal | None, Leaf(kind, _fitting(kind.precision, kind.scale))
     if kind == TIMESTAMP:
-        return dt.datetime | int | float | None, Leaf(kind, _timestamps)
-    return _PLAIN[kind] | None, Leaf(kind)
+        return types[kind] | None, Leaf(kind, _timestamps)
+    return types[kind] | None, Leaf(kind)
 
 
-def _struct(kind: Any) -> tuple[Any, Column]:
+def _struct(kind: Any, types: _Types) -> tuple[Any, Column]:
     if not kind.num_fields:
         raise ConfigError(
             "option schema has a struct without fields: leave it out, it holds nothing"
         )
     fields, parts, names = [], [], {}
     for number, field in enumerate(kind):
-        annotation, column = _of(field.type)
+        annotation, column = _of(field.type, types)
         attribute = f"f{number}"
         names[attribute] = field.name
         fields.append((attribute, annotation, None))
@@ -110,6 +143,8 @@ def _microseconds(value: Any) -> int | None:
     if isinstance(value, dt.datetime):
         aware = value if value.tzinfo else value.replace(tzinfo=dt.UTC)
         return (aware - _EPOCH) // _MICROSECOND
+    if isinstance(value, Micros):
+        return int(value)
     if isinstance(value, float):
         return round(value * 1_000_000)
     return None if value is None else value * 1_000_000

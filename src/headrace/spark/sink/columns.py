@@ -45,21 +45,28 @@ def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
     Raises:
         ConfigError: They cannot be written; the text says what can.
     """
+    wrong = list(column_problems(columns, options.topic))
+    if wrong:
+        raise ConfigError("; ".join(wrong))
+
+
+def column_problems(columns: Mapping[str, str], topic: str | None) -> Iterator[str]:
+    """Yield what keeps columns from being written; `topic` is where all rows go, None where a column says it."""
     for name, kind in columns.items():
         wanted = COLUMNS.get(name)
         if wanted is None:
-            raise ConfigError(_unknown(name))
-        if kind not in wanted:
-            raise ConfigError(
+            yield _unknown(name)
+        elif kind not in wanted:
+            yield (
                 f"column {name} must be {' or '.join(wanted)}, not {kind}: select {_CASTS[name]}"
             )
     if "value" not in columns:
-        raise ConfigError(
+        yield (
             f"a column value is needed, got {', '.join(columns) or 'none'}: name one so, or select "
             "to_json(struct(*)) AS value"
         )
-    if "topic" not in columns and options.topic is None:
-        raise ConfigError("set the option topic, or give each row one in a column topic")
+    if "topic" not in columns and topic is None:
+        yield "set the option topic, or give each row one in a column topic"
 
 
 def columns_of(schema: Iterable[Any]) -> dict[str, str]:

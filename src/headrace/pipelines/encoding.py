@@ -1,0 +1,93 @@
+"""Rows as the records of a topic: their values as JSON, and the columns that are key and time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.pipelines.declaration import Topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+JSON_OPTIONS: Final[Mapping[str, str]] = {
+    "ignoreNullFields": "false",
+    # Spark's default is milliseconds, in the zone of the session; zones of long ago have offsets with seconds.
+    "timeZone": "UTC",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+_MAP_KEYS: Final = frozenset({"string", "tinyint", "smallint", "int", "bigint"})
+_UTC: Final = frozenset({"utc", "etc/utc", "gmt", "z", "+00:00", "+0:00"})
+
+
+def encoded(frame: DataFrame, topic: Topic) -> DataFrame:
+    """Return the records of a frame's rows."""
+    if topic.format != "json":
+        return frame
+    from pyspark.sql import functions as f  # noqa: PLC0415 - an extra, and slow to import
+
+    columns = [quoted(name) for name in frame.columns if name != topic.tombstone]
+    value = f.to_json(f.struct(*columns), dict(JSON_OPTIONS))
+    if topic.tombstone is not None:
+        deleted = f.coalesce(f.col(quoted(topic.tombstone)), f.lit(False))  # noqa: FBT003 - a column
+        value = f.when(deleted, None).otherwise(value)
+    made = [value.alias("value")]
+    if topic.key is not None:
+        made.append(f.col(quoted(topic.key)).cast("string").alias("key"))
+    if topic.timestamp is not None:
+        made.append(f.col(quoted(topic.timestamp)).cast("timestamp_ltz").alias("timestamp"))
+    return frame.select(*made)
+
+
+def quoted(name: str) -> str:
+    """Return the name of a column as an expression; a dot in it does not mean a field of a struct."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def json_problems(schema: Any, topic: Topic, zone: str) -> Iterator[str]:
+    """Yield what JSON, or a key made of text, would change of a frame's values.
+
+    Args:
+        schema: The frame's StructType.
+        topic: The sink.
+        zone: The session's time zone.
+    """
+    for field in schema:
+        if field.name != topic.tombstone:
+            yield from _keys_of_maps(field.dataType, field.name)
+        if field.name == topic.key and zone.lower() not in _UTC and _has_times(field.dataType):
+            yield (
+                f"key={topic.key!r} is a timestamp, whose text is in the session's time zone, {zone}: two times have "
+                "one text where clocks are set back. Set spark.sql.session.timeZone to UTC, or make the key a number, "
+                f"unix_micros({topic.key})"
+            )
+
+
+def _keys_of_maps(kind: Any, path: str) -> Iterator[str]:
+    """Yield the maps whose keys Spark writes as something else, dates as numbers of days for example."""
+    for child, name in children(kind, path):
+        yield from _keys_of_maps(child, name)
+    key = getattr(kind, "keyType", None)
+    if key is not None and key.simpleString() not in _MAP_KEYS:
+        yield (
+            f"column {path} has a map with keys of {key.simpleString()}, which JSON objects cannot have: make them "
+            "text, transform_keys(column, (k, v) -> CAST(k AS STRING))"
+        )
+
+
+def _has_times(kind: Any) -> bool:
+    return kind.simpleString() == "timestamp" or any(
+        _has_times(child) for child, _ in children(kind, "")
+    )
+
+
+def children(kind: Any, path: str) -> Iterator[tuple[Any, str]]:
+    """Yield the types inside a type of Spark's, each with a name for messages."""
+    if hasattr(kind, "fields"):
+        yield from ((field.dataType, f"{path}.{field.name}") for field in kind.fields)
+    elif hasattr(kind, "elementType"):
+        yield kind.elementType, f"{path}.element"
+    elif hasattr(kind, "keyType"):
+        yield kind.keyType, f"{path}.key"
+        yield kind.valueType, f"{path}.value"
