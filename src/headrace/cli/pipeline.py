@@ -92,13 +92,12 @@ def plan(*, as_json: bool, no_spark: bool, **options: Any) -> None:
 
     NAME...: these pipelines of the file alone.
     """
-    plans = _plans(options)
-    if not no_spark:
-        from headrace.pipelines.running import examine  # noqa: PLC0415 - not for `--help`
-
+    if no_spark:
+        plans = _plans(options)
+    else:
         sessions = _sessions(options, _state(options))
         try:
-            plans = examine(sessions, plans)
+            plans = _plans(options, sessions)
         finally:
             sessions.close()
     if as_json:
@@ -316,16 +315,13 @@ def _wait(state: StateDirectory, names: Sequence[str], timeout_s: float) -> dict
         time.sleep(STOP_POLL_S)
 
 
-def _plans(options: dict[str, Any]) -> list[Plan]:
-    from headrace.pipelines.checking import check  # noqa: PLC0415 - not for `--help`
+def _plans(options: dict[str, Any], sessions: Sessions | None = None) -> list[Plan]:
     from headrace.pipelines.loading import choose, load_file  # noqa: PLC0415 - not for `--help`
-    from headrace.pipelines.topics import check_topics  # noqa: PLC0415 - not for `--help`
+    from headrace.pipelines.planning import plan_all  # noqa: PLC0415 - not for `--help`
 
+    chosen = choose(load_file(options["file"]), options["names"])
     connection = _connection(options)
-    declared = load_file(options["file"])
-    chosen = choose(declared, options["names"])
-    plans = check(chosen, connection, options["checkpoints"], options["trigger"])
-    return check_topics(plans, connection)
+    return plan_all(chosen, connection, options["checkpoints"], options["trigger"], sessions)
 
 
 def _connection(options: dict[str, Any]) -> Connection:

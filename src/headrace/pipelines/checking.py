@@ -6,6 +6,7 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from headrace.errors import ConfigError
@@ -58,18 +59,44 @@ def check(
     Raises:
         PlanError: With everything that is wrong.
     """
-    problems = list(_together(pipelines, checkpoints))
-    plans = []
+    found = look(pipelines, connection, checkpoints, trigger)
+    if found.problems:
+        raise PlanError(found.problems)
+    return found.plans
+
+
+@dataclass
+class Looked:
+    """What declarations alone say of pipelines.
+
+    Attributes:
+        plans: Of all pipelines, those with problems included, so that more can be found out about them.
+        problems: Everything that is wrong.
+        unsound: Names of pipelines whose frames cannot be made, or not be compared with the sink.
+    """
+
+    plans: list[Plan]
+    problems: list[Problem]
+    unsound: set[str]
+
+
+def look(
+    pipelines: Sequence[Pipeline],
+    connection: Connection,
+    checkpoints: str | None = None,
+    trigger: str | None = None,
+) -> Looked:
+    """Return plans and what is wrong with them; for the arguments see `check`."""
+    found = Looked([], list(_together(pipelines, checkpoints)), set())
     for pipeline in pipelines:
         text, path = trigger or pipeline.trigger, checkpoint_path(pipeline, checkpoints)
-        wrong = [*_problems(pipeline, connection), *_trigger(text), *_checkpoint(path)]
-        problems += [Problem(pipeline, each) for each in wrong]
-        if not wrong:
-            interval = read_trigger(text)
-            plans.append(Plan(pipeline, connection, sources_of(pipeline), interval, path))
-    if problems:
-        raise PlanError(problems)
-    return plans
+        wrong, late = list(_problems(pipeline, connection)), [*_trigger(text), *_checkpoint(path)]
+        found.problems += [Problem(pipeline, each) for each in (*wrong, *late)]
+        if wrong:
+            found.unsound.add(pipeline.name)
+        interval = Trigger(None) if late else read_trigger(text)
+        found.plans.append(Plan(pipeline, connection, sources_of(pipeline), interval, path))
+    return found
 
 
 def read_trigger(text: str) -> Trigger:

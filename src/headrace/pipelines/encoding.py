@@ -10,13 +10,14 @@ from headrace.pipelines.declaration import Topic
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-JSON_OPTIONS: Final[Mapping[str, str]] = {
-    "ignoreNullFields": "false",
+TIMES: Final[Mapping[str, str]] = {
     # Spark's default is milliseconds, in the zone of the session; zones of long ago have offsets with seconds.
     "timeZone": "UTC",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
+"""How times are written as text, so that nothing of them is lost."""
+JSON_OPTIONS: Final = {"ignoreNullFields": "false", **TIMES}
 _MAP_KEYS: Final = frozenset({"string", "tinyint", "smallint", "int", "bigint"})
 _UTC: Final = frozenset({"utc", "etc/utc", "gmt", "z", "+00:00", "+0:00"})
 
@@ -45,17 +46,9 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def json_problems(schema: Any, topic: Topic, zone: str) -> Iterator[str]:
-    """Yield what JSON, or a key made of text, would change of a frame's values.
-
-    Args:
-        schema: The frame's StructType.
-        topic: The sink.
-        zone: The session's time zone.
-    """
+def key_problems(schema: Any, topic: Topic, zone: str) -> Iterator[str]:
+    """Yield that two values of a record's key could have one text, in a session of this time zone."""
     for field in schema:
-        if field.name != topic.tombstone:
-            yield from _keys_of_maps(field.dataType, field.name)
         if field.name == topic.key and zone.lower() not in _UTC and _has_times(field.dataType):
             yield (
                 f"key={topic.key!r} is a timestamp, whose text is in the session's time zone, {zone}: two times have "
@@ -64,8 +57,13 @@ def json_problems(schema: Any, topic: Topic, zone: str) -> Iterator[str]:
             )
 
 
+def maps_that_json_has_not(schema: Any) -> Iterator[str]:
+    """Yield the maps of a StructType whose keys Spark writes as something else, dates as numbers of days for example."""
+    for field in schema:
+        yield from _keys_of_maps(field.dataType, field.name)
+
+
 def _keys_of_maps(kind: Any, path: str) -> Iterator[str]:
-    """Yield the maps whose keys Spark writes as something else, dates as numbers of days for example."""
     for child, name in children(kind, path):
         yield from _keys_of_maps(child, name)
     key = getattr(kind, "keyType", None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.pipelines.declaration import ForEachBatch, Table, Topic
 from headrace.pipelines.delta_tables import local_root
-from headrace.pipelines.encoding import encoded, json_problems
+from headrace.pipelines.encoding import encoded, key_problems, maps_that_json_has_not
 from headrace.pipelines.frames import spark_schema
 from headrace.pipelines.plan import Plan
 from headrace.pipelines.schemas import alike, differences
@@ -83,7 +83,8 @@ def _unlike_records(spark: SparkSession, topic: Topic, frame: DataFrame) -> Iter
     """Yield what keeps a frame from becoming records: by the very expressions that a start would use."""
     if topic.format == "json":
         zone = str(spark.conf.get("spark.sql.session.timeZone", "UTC"))
-        yield from json_problems(frame.schema, topic, zone)
+        yield from maps_that_json_has_not(frame.schema)
+        yield from key_problems(frame.schema, topic, zone)
     try:
         made = encoded(frame, topic)
     except Exception as error:  # noqa: BLE001 - of Spark's analysis
@@ -106,6 +107,8 @@ def _unlike_table(spark: SparkSession, table: Table, frame: DataFrame) -> Iterat
         return
     refused = list(_refused_by_format(spark, table, frame))
     yield from refused
+    if table.format == "json":
+        yield from maps_that_json_has_not(frame.schema)
     if table.format in _TYPED and not refused:
         yield from _unlike_files(spark, table, frame)
 

@@ -14,7 +14,7 @@ from headrace.pipelines.delta_tables import (
     read_problems,
     schema_of,
 )
-from headrace.pipelines.encoding import encoded
+from headrace.pipelines.encoding import TIMES, encoded
 from headrace.pipelines.options import (
     batch_sink_options_of,
     decodes,
@@ -128,11 +128,20 @@ def start(spark: SparkSession, plan: Plan) -> Any:
     writer = writer.queryName(plan.name).outputMode(mode).trigger(**trigger)
     writer = writer.option("checkpointLocation", plan.checkpoint)
     if isinstance(sink, Table) and sink.format != "delta":
-        writer = writer.format(sink.format).options(**sink.options).option("path", sink.path)
+        options = file_options(sink)
+        writer = writer.format(sink.format).options(**options).option("path", sink.path)
         return writer.partitionBy(*sink.partition_by).start()
     if isinstance(sink, Topic) and mode == "append":
         return writer.format(NAME).options(**sink_options_of(sink, plan.connection)).start()
     return writer.foreachBatch(_batch_writer(plan)).start()
+
+
+def file_options(table: Table) -> dict[str, str]:
+    """Return the options by which Spark writes the files of a table."""
+    given = {name.lower() for name in table.options}
+    times = TIMES if table.format in {"json", "csv"} else {}
+    own = {name: value for name, value in times.items() if name.lower() not in given}
+    return {**own, **table.options}
 
 
 def _batch_writer(plan: Plan) -> Any:

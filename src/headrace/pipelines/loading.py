@@ -58,7 +58,19 @@ def _failed(path: Path, error: Exception) -> str:
         if Path(frame.filename) == path.absolute()
     ]
     where = f"{path}:{lines[-1]}" if lines else str(path)
-    return f"{where}: {type(error).__name__}: {error}"
+    return f"{where}: {type(error).__name__}: {error}{_remedy(error)}"
+
+
+def _remedy(error: Exception) -> str:
+    """Return what to do about an error of PySpark that does not say it: a file is loaded before Spark is started."""
+    places = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    without_session = isinstance(error, AssertionError) and "pyspark" in places[-1]
+    if not without_session and "SESSION_OR_CONTEXT" not in str(error):
+        return ""
+    return (
+        ". There is no Spark session while the file is loaded: give types as objects, @udf(IntegerType()) in place of "
+        '@udf("int"), and make columns inside the functions of pipelines'
+    )
 
 
 def _ship_by_value(module: ModuleType) -> None:

@@ -16,10 +16,13 @@ from headrace.spark.options.reader import BOOTSTRAP
 class Problem:
     """Something that keeps a pipeline from running."""
 
-    pipeline: Pipeline
+    pipeline: Pipeline | None
+    """None where it is not one pipeline's."""
     message: str
 
     def __str__(self) -> str:
+        if self.pipeline is None:
+            return self.message
         return f"{self.pipeline.where}: {self.pipeline.name}: {self.message}"
 
 

@@ -121,6 +121,19 @@ def examine(sessions: Sessions, plans: Sequence[Plan]) -> list[Plan]:
 
     Raises:
         PlanError: A function fails, or what it makes is not what its sink takes.
+        ConfigError: Spark cannot start, or has ended.
+    """
+    examined, problems = look_at_frames(sessions, plans)
+    if problems:
+        raise PlanError(problems)
+    return examined
+
+
+def look_at_frames(sessions: Sessions, plans: Sequence[Plan]) -> tuple[list[Plan], list[Problem]]:
+    """Return the plans with the columns of their results, and what is wrong with these.
+
+    Raises:
+        ConfigError: Spark cannot start, or has ended.
     """
     problems: list[Problem] = []
     examined = []
@@ -136,9 +149,7 @@ def examine(sessions: Sessions, plans: Sequence[Plan]) -> list[Plan]:
                 raise ConfigError(f"Spark ended: {summary(str(error))}") from error
             found = [_what(error)]
         problems += [Problem(plan.pipeline, each) for each in found]
-    if problems:
-        raise PlanError(problems)
-    return examined
+    return examined, problems
 
 
 def _reason(error: BaseException, plan: Plan) -> str:

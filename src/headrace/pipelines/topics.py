@@ -27,6 +27,20 @@ def check_topics(plans: Sequence[Plan], connection: Connection) -> list[Plan]:
         PlanError: Topics are missing that no pipeline creates.
         TransportError: No broker answers.
     """
+    found, problems = look_at_topics(plans, connection)
+    if problems:
+        raise PlanError(problems)
+    return found
+
+
+def look_at_topics(
+    plans: Sequence[Plan], connection: Connection
+) -> tuple[list[Plan], list[Problem]]:
+    """Return the plans with the topics that they create, and topics that are missing and that nobody creates.
+
+    Raises:
+        TransportError: No broker answers.
+    """
     names = {plan.name: _names(plan) for plan in plans}
     with _client(connection) as client:
         existing = _existing(client, {name for each in names.values() for name in each})
@@ -37,12 +51,11 @@ def check_topics(plans: Sequence[Plan], connection: Connection) -> list[Plan]:
         for name in names[plan.name]
         if name not in existing | created
     ]
-    if problems:
-        raise PlanError(problems)
-    return [
+    found = [
         replace(plan, creates=tuple(name for name in names[plan.name] if name not in existing))
         for plan in plans
     ]
+    return found, problems
 
 
 def create_topics(plans: Sequence[Plan], connection: Connection) -> None:
