@@ -16,11 +16,13 @@ def alike(schema: Any, *, case_sensitive: bool) -> Iterator[str]:
 def _alike(kind: Any, path: str, *, case_sensitive: bool) -> Iterator[str]:
     seen: dict[str, str] = {}
     for field in getattr(kind, "fields", ()):
-        other = seen.setdefault(field.name if case_sensitive else field.name.lower(), field.name)
-        if other is not field.name:
+        key = field.name if case_sensitive else field.name.lower()
+        if key in seen:
+            other = seen[key]
             where = f" in {path}" if path else ""
             both = f"two columns {other}" if other == field.name else f"{other} and {field.name}"
             yield f"the frame has {both}{where}, which readers cannot tell apart: rename or drop one"
+        seen[key] = field.name
     for child, name in children(kind, path):
         yield from _alike(child, name.lstrip("."), case_sensitive=case_sensitive)
 

@@ -81,6 +81,28 @@ def test_the_schema_of_a_struct_type_keeps_unusual_names() -> None:
     assert [each.name for each in struct_type(use.schema)] == ["flight no", "a-b"]
 
 
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ({"schema": "topic STRING", "include": ("topic",)}, "names the record's topic"),
+        ({"schema": "a INT, `Key` STRING", "include": ("offset", "key")}, "has a field Key"),
+        ({"schema": "a INT, `_error` STRING", "on_error": "null"}, "adds a column _error"),
+    ],
+)
+def test_a_source_has_no_column_twice(tmp_path: Path, source: dict[str, Any], said: str) -> None:
+    """A Parquet file of two columns of one name has the values of one in the other, without an error."""
+    (text,) = wrong(tmp_path, declared(source=topic("orders", **source)))
+    assert said in text
+
+
+@pytest.mark.parametrize("line", ['f.udf("int")(str)', 'f.col("a") + 1'])
+def test_a_file_that_needs_a_session_says_what_to_do(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "early.py"
+    path.write_text(f"from pyspark.sql import functions as f\n{line}\n")
+    with pytest.raises(ConfigError, match=r"early.py:2: .* There is no Spark session while"):
+        load_file(path)
+
+
 def test_a_plan_says_everything_for_programs(tmp_path: Path) -> None:
     (plan,) = plan_of(tmp_path, declared(trigger="5 seconds"))
     found = plan.as_dict()
