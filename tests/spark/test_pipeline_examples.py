@@ -117,8 +117,14 @@ def test_windows_are_written_once_when_their_time_is_over(examples: Examples) ->
     examples.run(plans)
 
     assert examples.records("delays") == [
-        ("EV", {"carrier": "EV", "flights": 1, "delay": 5.0, "until": "2026-01-01T00:15:00.000Z"}),
-        ("UA", {"carrier": "UA", "flights": 2, "delay": 15.0, "until": "2026-01-01T00:15:00.000Z"}),
+        (
+            "EV",
+            {"carrier": "EV", "flights": 1, "delay": 5.0, "until": "2026-01-01T00:15:00.000000Z"},
+        ),
+        (
+            "UA",
+            {"carrier": "UA", "flights": 2, "delay": 15.0, "until": "2026-01-01T00:15:00.000000Z"},
+        ),
     ]
 
 
@@ -131,7 +137,7 @@ def test_orders_meet_their_payments(examples: Examples) -> None:
     examples.run(plans)
 
     assert examples.records("paid-orders") == [
-        ("1", {"id": 1, "euros": 1.5, "paid_at": "2026-01-01T00:30:00.000Z"})
+        ("1", {"id": 1, "euros": 1.5, "paid_at": "2026-01-01T00:30:00.000000Z"})
     ]
 
 

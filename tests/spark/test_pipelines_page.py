@@ -58,7 +58,7 @@ def test_the_pipelines_of_the_page_run(
         return [(key, value) for key, value in rows]
 
     assert values("delays") == [
-        ("UA", '{"carrier":"UA","delay":20.0,"end":"2026-01-01T00:15:00.000Z"}')
+        ("UA", '{"carrier":"UA","delay":20.0,"end":"2026-01-01T00:15:00.000000Z"}')
     ]
     assert values("averages") == [("UA", '{"carrier":"UA","delay":13.333333333333334}')]
     assert values("customers") == [("7", None)]

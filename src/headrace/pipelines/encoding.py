@@ -58,7 +58,7 @@ def key_problems(schema: Any, topic: Topic, zone: str) -> Iterator[str]:
 
 
 def maps_that_json_has_not(schema: Any) -> Iterator[str]:
-    """Yield the maps of a StructType whose keys Spark writes as something else, dates as numbers of days for example."""
+    """Yield the maps of a StructType whose keys Spark writes as something else, dates as numbers of days."""
     for field in schema:
         yield from _keys_of_maps(field.dataType, field.name)
 

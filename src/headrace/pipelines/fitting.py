@@ -128,7 +128,7 @@ def _refused_by_format(spark: SparkSession, table: Table, frame: DataFrame) -> I
     schema = parse(data.schema.json())
     names = jvm.org.apache.spark.api.python.PythonUtils.toSeq([each.name for each in parts])
     checks: tuple[Callable[[], Any], ...] = (
-        lambda: files.DataSourceUtils.verifySchema(made(), schema, False),  # noqa: FBT003 - Java's
+        lambda: files.DataSourceUtils.verifySchema(made(), schema, False),  # noqa: FBT003 - Scala's signature
         lambda: files.DataSourceUtils.checkFieldNames(made(), schema),
         lambda: files.PartitioningUtils.validatePartitionColumn(
             parse(frame.schema.json()), names, _is_case_sensitive(spark)
@@ -166,7 +166,7 @@ def _unlike_files(spark: SparkSession, table: Table, frame: DataFrame) -> Iterat
 
 
 def _partitions(path: str) -> list[str] | None:
-    """Return the partition columns that directories of this machine name; None where there are no files, or elsewhere."""
+    """Return the partition columns that directories name; None where there are no files, or on other machines."""
     place: Path | None = local_root(path)
     found: list[str] = []
     while place is not None and place.is_dir():

@@ -95,7 +95,7 @@ def test_a_source_has_no_column_twice(tmp_path: Path, source: dict[str, Any], sa
     assert said in text
 
 
-@pytest.mark.parametrize("line", ['f.udf("int")(str)', 'f.col("a") + 1'])
+@pytest.mark.parametrize("line", ['f.udf("int")(lambda x: 1)', 'f.col("a") + 1'])
 def test_a_file_that_needs_a_session_says_what_to_do(tmp_path: Path, line: str) -> None:
     path = tmp_path / "early.py"
     path.write_text(f"from pyspark.sql import functions as f\n{line}\n")
