@@ -32,7 +32,8 @@ from tests.spark.test_round_trips import contents, typed
 TYPES: Final = (
     "TRUE", "1Y", "1S", "1", "1L", "FLOAT('NaN')", "DOUBLE('Infinity')", "CAST(0.1 AS DECIMAL(38,38))", "'a'", "X'00'",
     "DATE'2026-01-01'", "TIMESTAMP'2026-10-25T00:30:00.123456Z'", "TIMESTAMP_NTZ'2026-10-25T02:30:00.123456'",
-    "NULL", "INTERVAL '1' DAY", "INTERVAL '1' MONTH", "parse_json('{}')", "CAST('a' AS VARCHAR(3))", "'a' COLLATE UNICODE",
+    "NULL", "INTERVAL '1' DAY", "INTERVAL '1' MONTH", "parse_json('{}')", "CAST('a' AS VARCHAR(3))",
+    "'a' COLLATE UNICODE",
     "array()", "array(NULL)", "array(1, 2)", "named_struct('a', 1)", "named_struct('a', NULL)",
     "named_struct('a b', 1, 'c.d', 2)", "named_struct('a', 1, 'A', 2)", "named_struct('a', 1, 'a', 2)",
     "map('k', 1)", "map(1Y, 1)", "map(DATE'2026-01-01', 1)", "map(TIMESTAMP'2026-01-01T00:00:00Z', 1)", "map(TRUE, 1)",
