@@ -174,6 +174,9 @@ class Consumer:
 
         Like a poll, it gives partitions up when the group rebalances, and tells the listener; records in hand may be
         others' afterwards. `positions` waits for nothing.
+
+        Raises:
+            NoSubscriptionError: Nothing is read.
         """
         timeout_ms = milliseconds(timeout_s, self.config.request_timeout_ms)
         return self._driver.run(self._core.assignment(timeout_ms), UNLIMITED_MS)
@@ -242,6 +245,7 @@ class Consumer:
             timeout_s: Seconds to try; None is `request.timeout.ms`.
 
         Raises:
+            NoSubscriptionError: Nothing is read.
             NotAssignedError: A partition is not this consumer's (any more).
             ApiError: The group went on without this member (UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION), or is rebalancing
                 (REBALANCE_IN_PROGRESS).
@@ -264,9 +268,12 @@ class Consumer:
             self._core.commit_async(offsets, callback)
 
     def committed(
-        self, partitions: Iterable[TopicPartition]
+        self, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return what the group has committed in these partitions; None where it has not.
+
+        Args:
+            partitions: Which; None is all in which the group has committed something.
 
         Raises:
             InvalidCommittedOffsetError: There is no such partition.

@@ -259,6 +259,7 @@ class ConsumerCore:
     def assignment(self, timeout_ms: int) -> Flow[list[TopicPartition]]:
         """Return the partitions that are read; in a group, wait for the place in it."""
         self._check_open()
+        self._check_subscribed()
         until_ms = self._engine.now_ms + timeout_ms
         # Where a listener asks, or another thread polls, the answer is what is known now.
         while self._group.belongs and not self._polling:
@@ -327,10 +328,7 @@ class ConsumerCore:
 
     def _wait_for_records(self, until_ms: int) -> Flow[None]:
         while True:
-            if self._subscription.kind == "none":
-                raise NoSubscriptionError(
-                    "the consumer reads nothing: call subscribe or assign first"
-                )
+            self._check_subscribed()
             yield from self._attend()
             if not self._ready():
                 self._fetch()  # looking has found perhaps that what was left of an answer holds no records
@@ -388,6 +386,7 @@ class ConsumerCore:
         self._check_open()
         if self._config.group_id is None:
             raise ConfigError("committing needs a group: Consumer(..., group=NAME)")
+        self._check_subscribed()
         if wanted is None:
             return self._commits.handed_out()
         if not isinstance(wanted, Mapping):
@@ -401,9 +400,9 @@ class ConsumerCore:
         return checked
 
     def committed(
-        self, partitions: Iterable[TopicPartition]
+        self, partitions: Iterable[TopicPartition] | None
     ) -> Flow[dict[TopicPartition, OffsetAndMetadata | None]]:
-        """Return what the group has committed; None where it has not.
+        """Return what the group has committed, in these partitions or (None) in all; None where it has not.
 
         Raises:
             InvalidCommittedOffsetError: There is no such partition.
@@ -411,6 +410,11 @@ class ConsumerCore:
         self._check_open()
         if self._config.group_id is None:
             raise ConfigError("committed offsets are a group's: Consumer(..., group=NAME)")
+        if partitions is None:
+            everything = yield from offsets.committed_offsets(
+                self._engine.state, self._config.group_id, None
+            )
+            return {name: everything[name] for name in sorted(everything)}
         names = [partition_of(name) for name in partitions]
         try:
             yield from ensure_partitions(self._engine.state, names)
@@ -506,6 +510,10 @@ class ConsumerCore:
         self._fatal = None
         self._subscription = Subscription()
         self._topics.follow(self._subscription)
+
+    def _check_subscribed(self) -> None:
+        if self._subscription.kind == "none":
+            raise NoSubscriptionError("the consumer reads nothing: call subscribe or assign first")
 
     def _check_open(self, *, but_for_closing: bool = True) -> None:
         """Raise ClosedError; while the consumer is being closed, its listener may still commit, but nobody polls."""

@@ -64,6 +64,8 @@ class Rebalancing:
         self._warn = warn
         self._last_commit = Background(engine)
         self.listener = listener
+        self._told: frozenset[TopicPartition] = frozenset()
+        """Partitions that go, while the listener is told so: it may unsubscribe, and is not told again of them."""
         self.untold: list[TopicPartition] | None = None
         """Partitions that came, while the listener has not been told to the end: it decides where reading begins."""
 
@@ -92,7 +94,7 @@ class Rebalancing:
 
     def give_up_all(self) -> Flow[None]:
         """Tell the listener before the consumer leaves."""
-        names = sorted(self._cursors)
+        names = sorted(name for name in self._cursors if name not in self._told)
         if not names:
             return
         hook = "on_revoked" if self._member.lost is None else "on_lost"
@@ -180,8 +182,13 @@ class Rebalancing:
         method = getattr(self.listener, hook, None)
         if method is None:
             return None
+        before = self._told
+        if hook != "on_assigned":
+            self._told = before.union(names)
         try:
             yield Invoke(method, (names,))
         except Exception as error:  # noqa: BLE001 - raised by the caller
             return error
+        finally:
+            self._told = before
         return None
