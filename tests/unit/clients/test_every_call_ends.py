@@ -1,7 +1,7 @@
 """Every public call of the clients ends in its time, whatever fails or is silent on the way, with default settings.
 
-Each call is made over a real pool, engine and broker, with time that is only counted; see `virtual`. The fault comes with
-the first request of the call, or with a later one, up to the last that the call makes.
+Each call is made over a real pool, engine and broker, with time that is only counted; see `virtual`. The fault
+comes with the first request of the call, or with a later one, up to the last that the call makes.
 """
 
 from __future__ import annotations
