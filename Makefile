@@ -41,9 +41,10 @@ conformance:  ## the client suites alone; TARGET is kafka, kafka-3.9, or headrac
 	@$(PYTHON) tools/prepare.py test
 	$(PYTEST) tests/conformance $(if $(TARGET),--target $(TARGET))
 
-chaos:  ## exactly-once pipelines under kill -9 of workers and broker for MINUTES (10); HEADRACE_CHAOS_SEED repeats
+chaos:  ## pipelines under kill -9 of workers and broker, members on a silent network, for MINUTES (10); HEADRACE_CHAOS_SEED
 	@$(PYTHON) tools/prepare.py test
-	HEADRACE_CHAOS_SECONDS=$$((60 * $(or $(MINUTES),10))) $(PYTEST) -s tests/chaos/test_pipeline.py tests/chaos/faulty_workers.py
+	HEADRACE_CHAOS_SECONDS=$$((60 * $(or $(MINUTES),10))) $(PYTEST) -s tests/chaos/test_pipeline.py tests/chaos/faulty_workers.py \
+		tests/chaos/test_network_silence.py
 
 chaos-spark:  ## Spark's source, sink, pipelines, archive under kill -9 of driver, worker, broker: ROUNDS (30) of each
 	@$(PYTHON) tools/prepare.py test

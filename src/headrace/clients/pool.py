@@ -12,14 +12,15 @@ A broker that refuses our credentials is not asked again for a moment: calls fai
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from headrace.clients.config import ClientConfig, parse_bootstrap
 from headrace.clients.connection import Completed, Connection
 from headrace.clients.engine import ANY_NODE_SHARE, Outcome
 from headrace.clients.flows.effects import ANY_NODE, Call, ClientState
+from headrace.clients.links import Link, OnDone, Pending, Shell, Walk, peer_name, unsettled
+from headrace.clients.reach import REPORT_AFTER_MS, Address, Reach
 from headrace.errors import (
     AuthenticationError,
     ClosedError,
@@ -31,111 +32,6 @@ from headrace.security.mechanisms import SaslClient
 
 RENEWAL_PAUSE_MS: Final = 1000
 """After credentials for another login could not be had, they are asked for again no earlier."""
-
-Address = tuple[str, int]
-OnDone = Callable[[Outcome], object]
-
-
-class Pending:
-    """One call under way."""
-
-    __slots__ = ("call", "deadline_ms", "done", "limit_ms", "on_done", "settled", "silent_from_ms")
-
-    def __init__(self, call: Call | None, deadline_ms: int, limit_ms: int, on_done: OnDone) -> None:
-        self.call = call
-        """None asks for nothing but a connection."""
-        self.deadline_ms = deadline_ms
-        """When its caller will wait no longer."""
-        self.limit_ms = limit_ms
-        """How long a broker may take."""
-        self.silent_from_ms = 0
-        """When a broker that has not answered by then is given up; set when the call is given to a connection."""
-        self.on_done = on_done
-        self.done = False
-        """Whether its caller has been told."""
-        self.settled = False
-        """Whether its connection is through with it."""
-
-
-class Link:
-    """One connection and what its shell needs to know of it."""
-
-    __slots__ = (
-        "address",
-        "authenticating",
-        "channel",
-        "connection",
-        "expires_ms",
-        "logins",
-        "lost",
-        "open",
-        "pending",
-        "ready",
-        "renew_at_ms",
-        "setup_until_ms",
-        "socket",
-    )
-
-    def __init__(
-        self, address: Address, channel: str, connection: Connection[Pending], setup_until_ms: int
-    ) -> None:
-        self.address = address
-        self.channel = channel
-        self.connection = connection
-        self.setup_until_ms = setup_until_ms
-        """When it must have shaken hands."""
-        self.open = False
-        """Whether its socket is."""
-        self.ready = False
-        """Whether it has shaken hands."""
-        self.lost: HeadraceError | None = None
-        """Why it is of no more use; None while it is."""
-        self.pending: deque[Pending] = deque()
-        """Calls that it carries, oldest first; those settled are dropped lazily."""
-        self.logins = 0
-        """Of those that the connection counts, how many have been taken note of."""
-        self.expires_ms = 0
-        """When the broker ends the session."""
-        self.renew_at_ms: int | None = None
-        """When to log in again, or how long that may take; None while there is nothing to do."""
-        self.authenticating = False
-        """Whether credentials have been asked for and it has not been seen that we are logged in with them."""
-        self.socket: object = None
-        """The shell's own."""
-
-    @property
-    def peer(self) -> str:
-        """HOST:PORT, an IPv6 address in brackets."""
-        return peer_name(self.address)
-
-
-class Shell(Protocol):
-    """Acts for a pool. No method blocks; each may report a loss before it returns."""
-
-    def open(self, link: Link) -> None:
-        """Begin to connect; then call `Pool.connected`, or `Pool.lost`."""
-
-    def flush(self, link: Link) -> None:
-        """Write the connection's output, now or as soon as the socket takes it."""
-
-    def authenticate(self, link: Link) -> None:
-        """Get fresh credentials, now or later; then call `Pool.present`, or `Pool.denied`."""
-
-    def close(self, link: Link) -> None:
-        """Close what was opened for the link; reports nothing."""
-
-
-class Walk:
-    """The search for any broker, on one channel: address after address, until one shakes hands."""
-
-    __slots__ = ("addresses", "failures", "link", "waiting")
-
-    def __init__(self, addresses: Iterable[Address]) -> None:
-        self.addresses = deque(addresses)
-        self.link: Link | None = None
-        """What is being tried."""
-        self.failures: list[str] = []
-        self.waiting: list[Pending] = []
 
 
 class Pool:
@@ -151,6 +47,7 @@ class Pool:
         shuffle: Callable[[list[Address]], None],
         on_error: Callable[[Exception], object],
         renewal_share: Callable[[], float] = lambda: 0.9,
+        report: Callable[[str], object] = lambda _: None,
     ) -> None:
         """Prepare a pool.
 
@@ -163,7 +60,9 @@ class Pool:
             on_error: Told what a call's `on_done` raised; the others are told their outcomes all the same.
             renewal_share: Returns the part of a session after which to log in again, so that not all connections of
                 many clients do it together.
+            report: Told which broker does not answer, and when it is back.
         """
+        self._reach = Reach(lambda address, text: report(f"broker {peer_name(address)}: {text}"))
         self.links: dict[tuple[Address, str], Link] = {}
         self.lost_connections = 0
         """How many connections that had shaken hands ended so far, for whatever reason."""
@@ -239,22 +138,51 @@ class Pool:
                 moments.append(link.setup_until_ms)
             if link.renew_at_ms is not None:
                 moments.append(link.renew_at_ms)
-            for pending in _unsettled(link):
+            for pending in unsettled(link):
                 if not pending.done:
                     moments.append(pending.deadline_ms)
                 if link.ready:
                     moments.append(pending.silent_from_ms)
+            silent_ms = self._report_silence_ms(link)
+            if silent_ms is not None:
+                moments.append(silent_ms)
+        report_ms = self._reach.next_deadline_ms
+        if report_ms is not None:
+            moments.append(report_ms)
         return min(moments, default=None)
 
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing can be asked of any broker at present, as it was reported; None where something can."""
+        return None if self._answering else self._reach.reason(self._now_ms())
+
+    @property
+    def _answering(self) -> set[Address]:
+        """The brokers to which there is a connection, and of which it was not reported that they are away."""
+        ready = {link.address for link in self.links.values() if link.ready}
+        return {address for address in ready if not self._reach.is_away(address)}
+
+    def _report_silence_ms(self, link: Link) -> int | None:
+        """Return when it is to be reported that a connection is silent."""
+        if not link.ready or self._reach.is_away(link.address):
+            return None
+        pending = next(unsettled(link), None)
+        if pending is None or pending.patience_ms is None:
+            return None
+        return max(pending.sent_ms, link.heard_ms) + pending.patience_ms
+
     def expire(self, now_ms: int) -> None:
-        """Give up what has run out of time: calls, and connections that are silent."""
+        """Give up what has run out of time: calls, and connections that are silent; report who does not answer."""
         for link in list(self.links.values()):
+            silent_ms = self._report_silence_ms(link)
+            if silent_ms is not None and silent_ms <= now_ms:
+                self._reach.silent(link.address, silent_ms - REPORT_AFTER_MS, now_ms)
             if not link.ready and link.setup_until_ms <= now_ms:
                 if link.open:
                     self.lost(link, "does not answer the handshake")
                 else:
                     self.refused(link, "timed out")
-            elif link.ready and any(p.silent_from_ms <= now_ms for p in _unsettled(link)):
+            elif link.ready and any(p.silent_from_ms <= now_ms for p in unsettled(link)):
                 self.lost(link, "did not answer in time")
             else:
                 late = [pending for pending in link.pending if pending.deadline_ms <= now_ms]
@@ -266,10 +194,12 @@ class Pool:
             walk.waiting = [pending for pending in walk.waiting if pending not in late]
             tried = [] if walk.link is None else [f"{walk.link.peer} did not answer in time"]
             self._fail(late, TransportError("; ".join(walk.failures + tried)))
+        self._reach.expire(now_ms, self._answering)
 
     def close(self) -> None:
         """Give up every connection and every call, and take no more."""
         self._closed = ClosedError("the client was closed")
+        self._reach.clear()
         walks, self._walks = self._walks, {}
         for walk in walks.values():
             self._fail(walk.waiting, self._closed)
@@ -288,12 +218,23 @@ class Pool:
         """Take in what the connection made of received bytes."""
         if link.lost is not None:
             return
+        link.heard_ms = self._now_ms()
         if not link.ready:
             self._shake_hands(link)
         elif link.authenticating:
             self._flush(link)
             self._note_login(link)
+        elif self._reach.is_away(link.address):
+            self._note_answer(link.address, link.heard_ms)
         self._settle(link.connection.take_completed())
+
+    def _note_answer(self, address: Address, now_ms: int) -> None:
+        """A broker is there (again): its other connections have as long to say something as this one had."""
+        if self._reach.is_away(address):
+            for link in self.links.values():
+                if link.address == address:
+                    link.heard_ms = now_ms
+        self._reach.answered(address, now_ms)
 
     def present(self, link: Link, client: SaslClient) -> None:
         """Log in with these credentials, now or as soon as what was asked before is answered."""
@@ -351,6 +292,7 @@ class Pool:
             return
         if not link.ready:
             self._failed_ms[link.address] = self._now_ms()
+            self._reach.failed(link.address, str(error), self._now_ms())
         self._drop(link, error)
         walk = self._walks.get(link.channel)
         if walk is not None and walk.link is link:
@@ -388,6 +330,7 @@ class Pool:
             link.lost = refusal
             return link
         self.links[address, channel] = link
+        self._reach.trying(address, now_ms)
         try:
             self._shell.open(link)
         except Exception as error:  # noqa: BLE001 - what waits for the connection is told
@@ -399,6 +342,7 @@ class Pool:
             link.ready = True
             self._failed_ms.pop(link.address, None)
             now_ms = self._now_ms()
+            self._note_answer(link.address, now_ms)
             for pending in link.pending:
                 pending.silent_from_ms = now_ms + pending.limit_ms
             self._note_login(link)
@@ -460,7 +404,8 @@ class Pool:
         if call is None:
             self._complete(pending, None)
             return
-        pending.silent_from_ms = self._now_ms() + pending.limit_ms
+        pending.sent_ms = self._now_ms()
+        pending.silent_from_ms = pending.sent_ms + pending.limit_ms
         connection = link.connection
         link.pending.append(pending)  # before anything can fail: from here on it has a deadline
         connection.send(call.request, pending, answered=call.answered, max_version=call.max_version)
@@ -543,15 +488,3 @@ class Pool:
             pending.on_done(outcome)
         except Exception as error:  # noqa: BLE001 - one caller's fault must not leave the others waiting
             self._on_error(error)
-
-
-def _unsettled(link: Link) -> Iterator[Pending]:
-    while link.pending and link.pending[0].settled:
-        link.pending.popleft()
-    return (pending for pending in link.pending if not pending.settled)
-
-
-def peer_name(address: Address) -> str:
-    """Return HOST:PORT, an IPv6 address in brackets."""
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -75,6 +75,9 @@ class Source(Protocol):
             unfinished: By partition the first offset that was returned and is not finished, where there is one.
         """
 
+    def trouble(self) -> str | None:
+        """Return why this member cannot read what it should at present; None where nothing is known to be wrong."""
+
     async def caught_up(self) -> bool:
         """Whether every record that is there now was returned; for tests."""
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from headrace.types import PartitionStatus
 from headrace.workers.counters import Counters
 
-WorkerState = Literal["starting", "running", "stopping", "stopped", "failed"]
+WorkerState = Literal["starting", "running", "waiting", "stopping", "stopped", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,9 +18,10 @@ class WorkerStatus:
     name: str
     group: str
     state: WorkerState
-    """"starting" until it is a member of its group; "stopped" before and after."""
+    """"starting" until it asks its group for partitions; "waiting" while it cannot read what it should: no broker
+    answers, a topic does not exist, it has no place in its group; "stopped" before and after."""
     error: str | None = None
-    """Why it has failed."""
+    """Why it has failed, or what it waits for."""
     counters: Counters
     """As they were at this moment."""
     partitions: list[PartitionStatus] = field(default_factory=list)

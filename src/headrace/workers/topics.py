@@ -74,7 +74,7 @@ class TopicSource(Consumer):
 
     def valid(self, topic_partition: TopicPartition) -> bool:
         """Whether the group counts on this member for a partition, by its last heartbeat that was acknowledged."""
-        return self._core.holds(topic_partition, self._driver.now_ms())
+        return self.owns(topic_partition)
 
     def epoch(self, topic_partition: TopicPartition) -> int:  # noqa: ARG002 - all partitions have the group's
         """Return the generation of the group."""
@@ -91,6 +91,10 @@ class TopicSource(Consumer):
                 PartitionStatus(topic=name.topic, partition=name.partition, lag_records=lag)
             )
         return found
+
+    def trouble(self) -> str | None:
+        """Return that no broker answers, that a topic is missing, or that there is no place in the group (any more)."""
+        return self._driver.trouble or self._core.trouble
 
     async def caught_up(self) -> bool:
         """Whether every record that is there now was returned; not before there are partitions."""

@@ -449,13 +449,17 @@ class Worker:
     def status(self) -> WorkerStatus:
         """Return how it is getting on; on its event loop."""
         partitions = []
-        if self._state == "running":
+        state, error = self._state, self._error
+        if state == "running":
             partitions = self._source.statuses(self._scheduler.first_unfinished())
+            error = self._source.trouble()
+            if error is not None:
+                state = "waiting"
         return WorkerStatus(
             name=self.settings.name,
             group=self.settings.group,
-            state=self._state,
-            error=self._error,
+            state=state,
+            error=error,
             counters=replace(self._counters),
             partitions=partitions,
         )

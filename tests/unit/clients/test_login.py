@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.clients.connection import Connection
-from headrace.clients.pool import Link
+from headrace.clients.links import Link
 from headrace.errors import AuthenticationError, ErrorCode, TransportError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse

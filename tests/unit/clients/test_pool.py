@@ -7,7 +7,8 @@ import pytest
 from headrace.clients.config import ClientConfig, parse_config
 from headrace.clients.flows.cluster import BrokerAddress
 from headrace.clients.flows.effects import Call, ClientState
-from headrace.clients.pool import Link, Pool
+from headrace.clients.links import Link
+from headrace.clients.pool import Pool
 from headrace.errors import ApiError, ClosedError, ErrorCode, HeadraceError, TransportError
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.frame import decode_request, encode_response
@@ -42,6 +43,8 @@ class FakeSockets:
         self.refuse: set[tuple[str, int]] = set()
         self.lose_on_flush = False
         self.errors: list[Exception] = []
+        self.reports: list[str] = []
+        self.reported_ms: list[int] = []
         self.pool = Pool(
             self.state,
             config,
@@ -49,7 +52,12 @@ class FakeSockets:
             now_ms=lambda: self.now_ms,
             shuffle=lambda addresses: None,
             on_error=self.errors.append,
+            report=self.note,
         )
+
+    def note(self, line: str) -> None:
+        self.reports.append(line)
+        self.reported_ms.append(self.now_ms)
 
     # What the pool asks for
 

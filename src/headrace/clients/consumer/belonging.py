@@ -124,6 +124,15 @@ class Belonging:
         """Whether the consumer has its place in its group, with or without partitions."""
         return self.member is not None and self.member.settled
 
+    @property
+    def trouble(self) -> str | None:
+        """Why the consumer has no place in its group; None while it has one, or reads without a group."""
+        if self.member is None:
+            return "it has not found its group yet" if self._asking.running else None
+        if self.member.generation >= 0:
+            return None
+        return f"it has no place in its group: {self.member.reason}"
+
     def identity(self) -> Committer | None:
         """Return who commits; None while the consumer has lost its place and must not."""
         if self.member is None:

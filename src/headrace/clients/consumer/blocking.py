@@ -311,6 +311,15 @@ class Consumer:
             self._core.places.position(topic_partition, timeout_ms), UNLIMITED_MS
         )
 
+    def owns(self, topic_partition: TopicPartition) -> bool:
+        """Return whether a partition is this consumer's at this moment; any thread may ask.
+
+        In a group it is so while the coordinator has acknowledged this member within its session, less a margin. A
+        program that works on many records of one poll may ask before each, and drop what is left of a partition that
+        is not its own any more.
+        """
+        return self._core.holds(topic_partition, self._driver.now_ms())
+
     def positions(self) -> dict[TopicPartition, int | None]:
         """Return the position in every partition that is read now; None where it is not known yet."""
         with self._driver.enter():

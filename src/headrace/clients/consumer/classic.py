@@ -206,7 +206,7 @@ class ClassicMember(Member):
         while True:
             topics = yield from self._topics.subscribed()
             joined = yield from membership.join_group(
-                state, settings, self.member_id, self._protocols(topics), self._reason
+                state, settings, self.member_id, self._protocols(topics), self.reason
             )
             code = ErrorCode(joined.error_code)
             if code == ErrorCode.MEMBER_ID_REQUIRED:

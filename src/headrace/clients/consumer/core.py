@@ -18,6 +18,7 @@ from headrace.clients.consumer.fetcher import Fetcher
 from headrace.clients.consumer.hand_out import HandOut
 from headrace.clients.consumer.locator import Locator
 from headrace.clients.consumer.member import LEAVE_TIMEOUT_MS, Member
+from headrace.clients.consumer.missing import MissingTopics
 from headrace.clients.consumer.places import Places, checked_offset
 from headrace.clients.consumer.rebalancing import COMMIT_TIMEOUT_MS
 from headrace.clients.consumer.records import ConsumerRecord
@@ -123,6 +124,7 @@ class ConsumerCore:
             on_news=self._topics_told,
             on_failure=self._topics_not_told,
         )
+        self._missing = MissingTopics(engine, self._topics, self.warn)
         self._leaving = Background(engine)
         self._failures: list[HeadraceError] = []
         self._fatal: HeadraceError | None = None
@@ -148,11 +150,14 @@ class ConsumerCore:
         self._engine.notify()
 
     def unreachable(self, error: TransportError) -> None:
-        """Nobody answered in time: an error where nobody ever did, else something that passes."""
-        if self._engine.state.metadata.brokers:
-            self.warn(f"no broker answers, and it is tried again: {error}")
-        else:
+        """Nobody answered in time: an error where nobody ever did, else something that passes and is reported."""
+        if not self._engine.state.metadata.brokers:
             self.failed(error)
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing, or not everything, can be read at present; None where nothing is known to be wrong."""
+        return self._missing.text or self._group.trouble
 
     def _topics_told(self) -> None:
         for name, cursor in self.cursors.items():
@@ -161,6 +166,7 @@ class ConsumerCore:
         if refused is not None:
             self.failed(refused)
         self._group.changed(self._topics.changed())
+        self._missing.look()
 
     def _topics_not_told(self, error: HeadraceError) -> None:
         if isinstance(error, TransportError):
@@ -503,7 +509,7 @@ class ConsumerCore:
             self.warn(f"the last positions could not be committed: {outcome}")
 
     def _stop(self) -> None:
-        for part in (self._commits, self._locator, self._decoders, self._watch):
+        for part in (self._commits, self._locator, self._decoders, self._watch, self._missing):
             part.stop()
         self.cursors.clear()
         self._failures.clear()

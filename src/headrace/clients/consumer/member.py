@@ -67,7 +67,8 @@ class Member(ABC):
         """Why the partitions are another's by now; the foreground has to give them up."""
         self.arrived: Arrival | None = None
         """What the foreground has to take over."""
-        self._reason = "subscribed"
+        self.reason = "subscribed"
+        """Why it joined last, or is about to."""
         self._failures = 0
         """Attempts that failed since the coordinator last took this member."""
         self._retry_timer: Timer | None = None
@@ -175,7 +176,7 @@ class Member(ABC):
         self._cancel_retry()
         if not self.rejoin:
             self.rejoin = True
-            self._reason = reason
+            self.reason = reason
             self._engine.notify()
 
     def _rejoin_later(self) -> None:

@@ -67,6 +67,12 @@ class SubscribedTopics:
         return self._subscription.topics if self.regex is None else None
 
     @property
+    def local_pattern(self) -> str | None:
+        """The pattern that this client applies; None where topics are named, or the coordinator applies it."""
+        pattern = self._subscription.pattern
+        return pattern.pattern if self._match_all and pattern is not None else None
+
+    @property
     def _match_all(self) -> bool:
         return self._subscription.needs_all_topics and self.regex is None
 

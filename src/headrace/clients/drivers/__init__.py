@@ -22,6 +22,9 @@ class Driver(Protocol):
 
     engine: Engine
 
+    def now_ms(self) -> int:
+        """Return the time by the clock of the engine, which may not have looked at it for a while; from any thread."""
+
     @property
     def closed(self) -> bool:
         """Whether the client was closed, or belongs to the parent of this forked process."""
@@ -57,6 +60,10 @@ class AsyncDriver(Protocol):
     @property
     def closed(self) -> bool:
         """Whether the client was closed, or belongs to the parent of this forked process."""
+
+    @property
+    def trouble(self) -> str | None:
+        """Why no broker can be asked at present; None where that is not known."""
 
     @property
     def lost_connections(self) -> int:

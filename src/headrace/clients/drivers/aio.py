@@ -16,12 +16,20 @@ from typing import Any, Final, TypeVar
 
 from headrace.clients.config import ClientConfig
 from headrace.clients.drivers.credentials import Credentials, no_token
-from headrace.clients.drivers.entry import Entry, jitter, renewal_share, report, warner
+from headrace.clients.drivers.entry import (
+    Entry,
+    jitter,
+    renewal_share,
+    report,
+    report_reach,
+    warner,
+)
 from headrace.clients.drivers.sockets import os_reason
 from headrace.clients.drivers.tls import client_context, distrust
 from headrace.clients.engine import Engine, Outcome, Task
 from headrace.clients.flows.effects import ClientState, Flow
-from headrace.clients.pool import Link, Pool
+from headrace.clients.links import Link
+from headrace.clients.pool import Pool
 from headrace.clock import SteadyClock, boot_ns
 from headrace.errors import AuthenticationError, ClosedError, ProtocolError
 from headrace.forking import FORKED, disown_in_children
@@ -272,6 +280,7 @@ class AioDriver:
             shuffle=random.shuffle,
             on_error=report,
             renewal_share=renewal_share,
+            report=report_reach,
         )
         self.engine = Engine(
             state,
@@ -298,6 +307,11 @@ class AioDriver:
     def closed(self) -> bool:
         """Whether the client was closed, or belongs to the parent of this forked process."""
         return self._closed
+
+    @property
+    def trouble(self) -> str | None:
+        """Why no broker can be asked at present; None where that is not known."""
+        return self.pool.trouble
 
     @property
     def lost_connections(self) -> int:

@@ -24,6 +24,7 @@ from headrace.clients.drivers.entry import (
     owned,
     renewal_share,
     report,
+    report_reach,
     warner,
 )
 from headrace.clients.drivers.sockets import Sockets
@@ -67,6 +68,7 @@ class BlockingDriver:
             shuffle=random.shuffle,
             on_error=report,
             renewal_share=renewal_share,
+            report=report_reach,
         )
         self._sockets.pool = self.pool
         self.engine = Engine(
@@ -109,6 +111,10 @@ class BlockingDriver:
     def lost_connections(self) -> int:
         """How many connections ended so far, for whatever reason."""
         return self.pool.lost_connections
+
+    def now_ms(self) -> int:
+        """Return the time; any thread may ask."""
+        return self._clock.now_ms()
 
     def run(self, flow: Flow[T], timeout_ms: int | None = None) -> T:
         """Run a flow to its end and return its result.

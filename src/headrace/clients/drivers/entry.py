@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
+import re
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
@@ -14,6 +17,8 @@ from headrace.clients.engine import Engine
 
 INSIDE: Final = "a callback that runs inside the client cannot wait for it; call from another place"
 
+TOLD_TOGETHER_S: Final = 5.0
+_NUMBERS: Final = re.compile(r"\d+\.\d s")
 _log = logging.getLogger("headrace.clients")
 
 
@@ -25,6 +30,19 @@ def report(error: BaseException) -> None:
 def warner(client_id: str) -> Callable[[str], object]:
     """Return what logs a warning of a client, with its name."""
     return partial(_log.warning, "client %s: %s", client_id)
+
+
+_told_s: dict[str, float] = {}
+"""When each line about a broker was logged last."""
+
+
+def report_reach(text: str) -> None:
+    """Log that a broker does not answer, or is back; once for all clients of the process that find out together."""
+    now_s = time.monotonic()
+    what = _NUMBERS.sub("", text)
+    if now_s >= _told_s.get(what, -math.inf) + TOLD_TOGETHER_S:
+        _told_s[what] = now_s
+        _log.warning("%s", text)
 
 
 def jitter() -> float:

@@ -214,9 +214,18 @@ class Local:
         return True
 
     @property
+    def trouble(self) -> str | None:
+        """Why the broker cannot be asked: it can."""
+        return None
+
+    @property
     def lost_connections(self) -> int:
         """How many connections ended so far: none, there are none."""
         return 0
+
+    def now_ms(self) -> int:
+        """Return the time; any thread may ask."""
+        return self.target.now_ms()
 
     def wake(self) -> None:
         """Something has happened to the client."""

@@ -47,10 +47,6 @@ class LocalAioDriver(Local):
         elif not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._due)
 
-    def now_ms(self) -> int:
-        """Return the time; any thread may ask."""
-        return self.target.now_ms()
-
     async def run(self, flow: Flow[T], timeout_ms: int | None = None) -> T:
         """Run a flow to its end and return its result.
 

@@ -162,6 +162,8 @@ class IntoStreamBridge:
         sent: list[tuple[ConsumerRecord, Delivery]] = []
         failure: HeadraceError | None = None
         for record in records:
+            if not consumer.owns(TopicPartition(record.topic, record.partition)):
+                continue  # whoever has the partition by now copies it
             try:
                 sent.append((record, await self._send(producer, record)))
             except KinesisError as error:

@@ -257,6 +257,7 @@ class StreamConsumer:
                 partition=shard.name.partition,
                 shard=key.shard,
                 lag_ms=self._lag_ms(shard, unfinished.get(shard.name), now_ms),
+                error=shard.reader.counts.failing,
             )
             for key, shard in self._by_key.items()
         ] + [
@@ -276,6 +277,10 @@ class StreamConsumer:
         if oldest_ms is None:
             return shard.reader.behind_ms
         return max(shard.reader.behind_ms or 0, now_ms - oldest_ms)
+
+    def trouble(self) -> str | None:
+        """Return which service does not answer; None where all do."""
+        return None if self._member is None else self._member.trouble
 
     async def caught_up(self) -> bool:
         """Whether every shard is this member's, and has nothing that was not handed out; to be asked again and again.

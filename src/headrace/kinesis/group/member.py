@@ -162,6 +162,13 @@ class Member:
         """The leases that this member holds, as they were last seen."""
         return list(self._core.held)
 
+    @property
+    def trouble(self) -> str | None:
+        """Which kind of request is not answered at present, and why; None where all are."""
+        for what, error in self._failing.items():
+            return f"{what} was not answered: {error!r}"
+        return None
+
     async def start(self) -> None:
         """Begin to share the shards."""
         self._wake()

@@ -135,6 +135,7 @@ class FanOutReader:
     def _accepted(self, pushed: PushedEvent) -> Fetched:
         self._backoff.reset()
         self._failures = 0
+        self.counts.failing = None
         stored, continuation = pushed.records, pushed.continuation_sequence_number
         size = sum([len(each.data) + len(each.partition_key) for each in stored])
         records = self._unpacking.records(stored, self._position)
@@ -161,7 +162,7 @@ class FanOutReader:
         self.counts.throttled += kind is Verdict.THROTTLED
         self.counts.failures += kind is not Verdict.THROTTLED
         self._failures += 1
-        tell_of_failures(self._doing, self._failures, error)
+        tell_of_failures(self._doing, self._failures, error, self.counts)
         if kind is Verdict.MISSING:
             await self._missing()
             return

@@ -22,7 +22,7 @@ from headrace.kinesis.reading.shards import ShardInfo, StreamShards
 from headrace.kinesis.reading.unpacking import Unpacking
 
 _log: Final = logging.getLogger("headrace.kinesis")
-_TOLD: Final = 4
+_TOLD: Final = 2
 _INVALID: Final = "InvalidArgumentException"
 _TRUSTED: Final = 3
 """After so many failures in a row an iterator is not trusted any more."""
@@ -60,6 +60,8 @@ class ReadCounts:
     """Without the throttled ones."""
     iterators: int = 0
     """Iterators, or subscriptions, that were had."""
+    failing: str | None = None
+    """Why several attempts in a row have failed; None after one that did not."""
 
 
 class Reader(Protocol):
@@ -184,6 +186,7 @@ class ShardReader:
             self._position = Checkpoint(reply.records[-1].sequence_number)
         self._iterator, self._iterator_ms = reply.next_shard_iterator, now_ms
         self._failures = 0
+        self.counts.failing = None
         self._is_renewed = False
         self.counts.fetches += 1
         self.counts.records += len(reply.records)
@@ -210,7 +213,7 @@ class ShardReader:
         self._failures += 1
         self.counts.throttled += kind is Verdict.THROTTLED
         self.counts.failures += kind is not Verdict.THROTTLED
-        tell_of_failures(self._doing, self._failures, error)
+        tell_of_failures(self._doing, self._failures, error, self.counts)
         if stale:
             self._iterator = None  # the next begins behind the last record that was returned
             if not self._is_renewed:
@@ -253,8 +256,10 @@ def tell_of_loss(doing: str) -> None:
     _log.warning("%s: its records have expired; those that were not read before are lost", doing)
 
 
-def tell_of_failures(doing: str, failures: int, error: Exception) -> None:
-    """Log that something fails again and again: after 4 failures in a row, 8, 16 and so on."""
+def tell_of_failures(doing: str, failures: int, error: Exception, counts: ReadCounts) -> None:
+    """Log that something fails again and again: after 2 failures in a row, 4, 8 and so on; and note it in `counts`."""
+    if failures >= _TOLD:
+        counts.failing = f"{doing}: {error}"
     if failures >= _TOLD and not failures & (failures - 1):
         _log.warning("%s: %d failures in a row, the last: %s", doing, failures, error)
 

@@ -16,7 +16,7 @@ from headrace.core.lease.lease import Lease, LeaseKey
 from headrace.kinesis import kinesis
 from headrace.kinesis.group import consumer as group_consumer
 from headrace.kinesis.group.consumer import StreamConsumer
-from headrace.kinesis.reading.reader import Fetched
+from headrace.kinesis.reading.reader import Fetched, ReadCounts
 
 KEY = LeaseKey("g", "orders@1", "shardId-000000000000")
 
@@ -54,7 +54,9 @@ class Unreadable:
         if not self.is_readable:
             raise RuntimeError("no reader today")
         self.opened.set()
-        return SimpleNamespace(fetch=self.fetch, aclose=self.aclose, behind_ms=None)
+        return SimpleNamespace(
+            fetch=self.fetch, aclose=self.aclose, behind_ms=None, counts=ReadCounts()
+        )
 
     async def fetch(self, _room: object) -> Fetched:
         await asyncio.Event().wait()

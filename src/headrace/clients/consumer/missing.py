@@ -1,0 +1,122 @@
+"""Topics that a consumer waits for: who mistyped a name is told, and whoever waits for a topic learns when it comes."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from headrace.clients.consumer.background import Background
+from headrace.clients.engine import Engine, Timer
+from headrace.clients.flows import metadata
+from headrace.errors import ErrorCode
+
+PATIENCE_MS: Final = 2_000
+"""How long a topic may be missing before that is reported: it may be in the making."""
+LOOK_TIMEOUT_MS: Final = 10_000
+SUGGESTIONS: Final = 3
+
+
+class Topics(Protocol):
+    """The subscription of a consumer."""
+
+    @property
+    def local_pattern(self) -> str | None:
+        """The pattern that the client applies; None where topics are named, or the coordinator applies it."""
+
+    def relevant(self) -> frozenset[str]:
+        """Return the topics that are read."""
+
+
+class MissingTopics:
+    """The topics of one subscription that do not exist."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        topics: Topics,
+        warn: Callable[[str], object],
+    ) -> None:
+        """Prepare to look.
+
+        Args:
+            engine: What runs it.
+            topics: What is subscribed to.
+            warn: Told what is missing, and when it is there.
+        """
+        self._engine = engine
+        self._topics = topics
+        self._warn = warn
+        self._since_ms: int | None = None
+        self._timer: Timer | None = None
+        self._told: dict[str, str] = {}
+        """By what is missing: what was reported."""
+        self._asking = Background(engine)
+
+    @property
+    def text(self) -> str | None:
+        """What was reported and is still missing; None where nothing is."""
+        return "; ".join(self._told.values()) or None
+
+    def look(self) -> None:
+        """Compare what is wanted with what is there, now that metadata are fresh."""
+        missing = self._missing()
+        for name in self._told.keys() - missing:
+            del self._told[name]
+            self._warn(f"{name} is there now, and is read")
+        if missing <= self._told.keys():
+            self._since_ms = None
+        elif self._since_ms is None:
+            self._since_ms = self._engine.now_ms
+            self._timer = self._engine.at(self._since_ms + PATIENCE_MS, self._look_for_names)
+
+    def stop(self) -> None:
+        """Look no more, and forget everything."""
+        self._asking.stop()
+        self._told.clear()
+        self._since_ms = None
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _missing(self) -> set[str]:
+        pattern, wanted = self._topics.local_pattern, self._topics.relevant()
+        if pattern is not None and not wanted:
+            return {_of_pattern(pattern)}
+        known = self._engine.state.metadata.topics
+        return {
+            _of_name(name)
+            for name in wanted
+            if name not in known or known[name].error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        }
+
+    def _look_for_names(self) -> None:
+        """Ask for all topics: one of them may be the one that was meant."""
+        if self._since_ms is None or self._asking.running:
+            return
+        flow = metadata.refresh(self._engine.state, None)
+        self._asking.start(flow, lambda _: self._report(), LOOK_TIMEOUT_MS)
+
+    def _report(self) -> None:
+        self._since_ms = None
+        there = [
+            name
+            for name, topic in self._engine.state.metadata.topics.items()
+            if not topic.error and not topic.is_internal
+        ]
+        wanted = {_of_name(name): name for name in self._topics.relevant()}
+        for what in sorted(self._missing() - self._told.keys()):
+            text = f"there is no {what}; it is waited for"
+            close = difflib.get_close_matches(wanted.get(what, ""), there, SUGGESTIONS)
+            if close:
+                text += f". Did you mean {' or '.join(map(repr, close))}?"
+            self._told[what] = text
+            self._warn(text)
+        self._engine.notify()
+
+
+def _of_name(name: str) -> str:
+    return f"topic {name!r}"
+
+
+def _of_pattern(pattern: str) -> str:
+    return f"topic that matches {pattern!r}"

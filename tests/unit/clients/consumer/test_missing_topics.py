@@ -1,0 +1,87 @@
+"""A consumer that waits for a topic says so within seconds, with what may have been meant, and when it comes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.fixtures.consumer_world import ConsumerWorld, Program
+from tests.unit.clients.consumer.test_groups import SERVER_SIDE, member
+
+PROTOCOLS = ["range", SERVER_SIDE]
+
+
+def wait(program: Program, seconds: int) -> None:
+    for _ in range(seconds):
+        program.poll(1_000)
+
+
+def make_world(*topics: str) -> ConsumerWorld:
+    world = ConsumerWorld()
+    for topic in topics:
+        world.broker.create_topic(topic)
+    return world
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_mistyped_topic_is_reported_within_seconds_and_once(protocol: str) -> None:
+    reader = member(make_world("orders", "customers"), protocol, topics=["oders"])
+    wait(reader, 5)
+    [line] = reader.warnings
+    assert line == "there is no topic 'oders'; it is waited for. Did you mean 'orders'?"
+    assert reader.core.trouble == line
+    wait(reader, 300)
+    assert reader.warnings == [line]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_topic_that_comes_is_reported_and_read(protocol: str) -> None:
+    world = make_world("other")
+    reader = member(world, protocol, topics=["late"])
+    wait(reader, 5)
+    world.broker.create_topic("late")
+    world.fill("late", 1, 3)
+    found: list[Any] = []
+    for _ in range(10):
+        found += reader.poll(1_000)
+    assert len(found) == 3
+    assert reader.warnings[-1] == "topic 'late' is there now, and is read"
+    assert reader.core.trouble is None
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_topic_that_comes_at_once_is_not_reported(protocol: str) -> None:
+    world = make_world()
+    reader = member(world, protocol, topics=["t"])
+    reader.poll(1_000)
+    world.broker.create_topic("t")
+    wait(reader, 10)
+    assert reader.warnings == []
+
+
+def test_a_pattern_that_matches_nothing_is_reported() -> None:
+    world = make_world("orders")
+    reader = world.consumer(group="g", assignor="range", auto_offset_reset="earliest")
+    reader.subscribe(pattern="odrers-.*")
+    wait(reader, 10)
+    assert reader.warnings == ["there is no topic that matches 'odrers-.*'; it is waited for"]
+
+
+def test_one_of_two_topics_may_be_missing() -> None:
+    world = make_world("orders")
+    world.fill("orders", 1, 2)
+    reader = member(world, "range", topics=["orders", "payments"])
+    found: list[Any] = []
+    for _ in range(8):
+        found += reader.poll(1_000)
+    assert len(found) == 2
+    assert reader.warnings == ["there is no topic 'payments'; it is waited for"]
+
+
+def test_a_consumer_that_has_not_joined_says_so() -> None:
+    reader = member(make_world("t"), "range")
+    assert reader.core.trouble is not None
+    assert "no place in its group" in reader.core.trouble
+    wait(reader, 3)
+    assert reader.core.trouble is None
