@@ -115,3 +115,25 @@ def test_topics_are_never_overwritten(topics: Topics, read: Reader) -> None:
 
     with pytest.raises(PySparkException, match="cannot be overwritten"):
         writer.save()
+
+
+def test_reads_by_time_see_rows_and_no_markers(topics: Topics, read: Reader) -> None:
+    """Times of events, a month before those of the markers that end the transactions of exactly-once writes."""
+    topic = topics.create()
+    first_ms = 1_792_880_000_000
+    for version in range(3):
+        ids = f"range({10 * version}, {10 * version + 10})"
+        rows = read.spark.sql(
+            "SELECT CAST(id AS STRING) AS value, "
+            f"timestamp_millis({first_ms} + 1000 * id) AS timestamp FROM {ids}"
+        )
+        write(rows.coalesce(1), read.bootstrap, topic=topic, txnAppId=topic, txnVersion=version)
+
+    def found(**options: int) -> list[int]:
+        frame = read.batch(topic, kafka__isolation__level="read_committed", **options)
+        return sorted(int(row[0]) for row in frame.selectExpr("CAST(value AS STRING)").collect())
+
+    at_25 = first_ms + 25_000
+    assert found(startingTimestamp=at_25) == list(range(25, 30))
+    assert found(endingTimestamp=at_25) == list(range(25))
+    assert found(startingTimestamp=first_ms + 9_500, endingTimestamp=at_25) == list(range(10, 25))

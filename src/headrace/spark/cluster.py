@@ -69,7 +69,7 @@ class SourceClient(Protocol):
         """Return the next offset of each partition, with the leader's epoch."""
 
     def offsets_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the first offset with a time in milliseconds or a later one; -1 where there is none."""
+        """Return the first record that is read with a time in milliseconds or a later one; -1 where there is none."""
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return where each leader's log ends an epoch; -1 where it knows of no such epoch."""
@@ -139,8 +139,12 @@ class ClusterClient:
         """See `SourceClient`."""
         if not times:
             return {}
+        from headrace.spark.source.times import first_records  # noqa: PLC0415 - imports Arrow, and is rarely needed
+
         listed = self._client.list_offsets(times, self._isolation)
-        return {each: found.offset for each, found in listed.items()}
+        answered = {each: found.offset for each, found in listed.items()}
+        timeout_s = self._config.request_timeout_ms / 1000
+        return first_records(self, times, answered, timeout_s)
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """See `SourceClient`."""

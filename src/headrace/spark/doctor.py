@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pkgutil import iter_modules
 from typing import Any, Final, Literal
 
+from headrace import __version__
 from headrace.errors import ConfigError, HeadraceError
 from headrace.spark.java import MINIMUM, check_java
 from headrace.spark.versions import (
@@ -36,6 +37,9 @@ EXTRAS: Final = {
 }
 _PREFIX: Final = "pyspark_"
 _PYTHON_TIMEOUT_S: Final = 60
+_DEFAULT_PYTHON: Final = "python3"
+"""What PySpark starts, from PATH, where PYSPARK_PYTHON is not set."""
+_PROGRAM: Final = "import sys, headrace, pyspark, pyarrow; print('%d.%d' % sys.version_info[:2], headrace.__version__)"
 
 
 @dataclass(frozen=True)
@@ -131,33 +135,38 @@ def home() -> str:
 def workers() -> str:
     """Check that the Python of Spark's workers has the package, and is the same minor version as this one."""
     given = os.environ.get("PYSPARK_PYTHON")
-    if not given:
-        return sys.executable
-    command = shutil.which(given)
+    # As PySpark does it. The commands of this package set PYSPARK_PYTHON to their own Python; other programs do not.
+    name = given or _DEFAULT_PYTHON
+    what = (
+        f"PYSPARK_PYTHON is {name}"
+        if given
+        else f"PYSPARK_PYTHON is not set, so workers are {name}"
+    )
+    command = shutil.which(name)
     remedy = f"set PYSPARK_PYTHON to {sys.executable}, or install headrace[spark] there"
     if command is None:
-        raise FaultError(f"PYSPARK_PYTHON is {given}, which is not there", remedy)
-    program = "import sys, headrace, pyspark, pyarrow; print('%d.%d' % sys.version_info[:2])"
+        raise FaultError(f"{what}, which is not there", remedy)
+    if not given:
+        what = f"{what} of PATH, {command}"
     try:
         done = subprocess.run(  # noqa: S603 - the user's own Python
-            [command, "-c", program],
+            [command, "-c", _PROGRAM],
             capture_output=True,
             text=True,
             timeout=_PYTHON_TIMEOUT_S,
             check=False,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise FaultError(
-            f"PYSPARK_PYTHON is {given}, which does not run: {error}", remedy
-        ) from None
+        raise FaultError(f"{what}, which does not run: {error}", remedy) from None
     if done.returncode:
         why = (done.stderr.strip().splitlines() or ["it fails"])[-1]
-        raise FaultError(f"PYSPARK_PYTHON is {given}: {why}", remedy)
+        raise FaultError(f"{what}: {why}", remedy)
+    python, _, package = done.stdout.strip().partition(" ")
     own = "{}.{}".format(*sys.version_info[:2])
-    if done.stdout.strip() != own:
-        raise FaultError(
-            f"PYSPARK_PYTHON is {given}, Python {done.stdout.strip()}; this is {own}", remedy
-        )
+    if python != own:
+        raise FaultError(f"{what}, Python {python}; this is {own}", remedy)
+    if package != __version__:
+        raise FaultError(f"{what}, which has headrace {package}; this is {__version__}", remedy)
     return command
 
 

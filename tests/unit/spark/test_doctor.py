@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -23,6 +24,9 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setattr(doctor, "check_java", lambda: 21)
     for name in ("SPARK_HOME", "PYSPARK_PYTHON", "JAVA_HOME"):
         monkeypatch.delenv(name, raising=False)
+    # As in an environment that was activated: PySpark takes the first python3 there is.
+    own = str(Path(sys.executable).parent)
+    monkeypatch.setenv("PATH", os.pathsep.join([own, os.environ["PATH"]]))
     return found
 
 
@@ -108,12 +112,35 @@ def test_workers_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert sys.executable in (finding.remedy or "")
 
 
-def test_workers_of_another_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = tmp_path / "python"
-    other.write_text("#!/bin/sh\necho 3.99\n")
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("3.99 0.0.1", ", Python 3.99; this is"),
+        ("{}.{} 0.0.1".format(*sys.version_info[:2]), ", which has headrace 0.0.1; this is"),
+    ],
+)
+@pytest.mark.parametrize("by_path", [False, True])
+def test_workers_of_another_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, said: str, *, by_path: bool
+) -> None:
+    other = tmp_path / "python3"
+    other.write_text(f"#!/bin/sh\necho {answer}\n")
     other.chmod(0o755)
-    monkeypatch.setenv("PYSPARK_PYTHON", str(other))
-    assert "Python 3.99; this is" in found_by("workers' Python").found
+    if by_path:
+        monkeypatch.setenv("PATH", str(tmp_path))
+    else:
+        monkeypatch.setenv("PYSPARK_PYTHON", str(other))
+    finding = found_by("workers' Python")
+    assert (finding.state, said in finding.found) == ("fault", True)
+    how = f"PYSPARK_PYTHON is not set, so workers are python3 of PATH, {other}"
+    assert finding.found.startswith(how if by_path else f"PYSPARK_PYTHON is {other}")
+    assert (finding.remedy or "").startswith(f"set PYSPARK_PYTHON to {sys.executable}")
+
+
+def test_workers_without_any_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    finding = found_by("workers' Python")
+    assert finding.found == "PYSPARK_PYTHON is not set, so workers are python3, which is not there"
 
 
 def test_a_module_that_breaks_the_search_for_sources(
