@@ -1,9 +1,10 @@
 """Records found by time, as a read sees them.
 
-A broker answers the first entry of its log with a time or a later one. That may be no record of the read: Apache Kafka
+A broker answers the first entry of its log with a time or a later one. That may be no record of the read. Apache Kafka
 finds the markers that end transactions, too, which have the broker's time, later than the times of events; and under
-`read_committed` the records of aborted transactions are none. So what is at an answered offset is looked at, and if it is
-no such record, what comes behind it, up to the first one. Mostly the first look, at one batch, is enough.
+`read_committed` the records of aborted transactions are not read. So the entry at an answered offset is looked at. If
+the read would not have it, the entries behind it are looked at, up to the first that the read has. In most cases one
+batch is enough.
 """
 
 from __future__ import annotations
