@@ -158,10 +158,12 @@ class _Redrive:
 
     def __init__(self, bootstrap: str, properties: dict[str, Any], options: dict[str, Any]) -> None:
         from headrace.clients.producer.blocking import Producer  # noqa: PLC0415 - not for `--help`
+        from headrace.workers.outlet import LARGEST_RECORD_BYTES  # noqa: PLC0415 - as above
 
         self._options = options
+        large = {"max_request_size": LARGEST_RECORD_BYTES, **properties}
         self._producer = Producer(
-            bootstrap, serde="bytes", key_serde="bytes", client_id=CLIENT, **properties
+            bootstrap, serde="bytes", key_serde="bytes", client_id=CLIENT, **large
         )
         self._positions = _consumer(bootstrap, properties)
         self._done: dict[TopicPartition, int] = {}
@@ -188,9 +190,13 @@ class _Redrive:
             home = record.topic  # it is of a stream, and no topic has to be its home
         target = options["to"] or home
         wanted = options["error_type"]
-        if (wanted is not None and _describe(record)["error_type"] != wanted) or letters.redrives(
-            record
-        ) >= options["max_redrives"]:
+        # A letter without its value is no record to send back; its headers say where the whole record is.
+        passed_over = (
+            letters.header(record, letters.LEFT_OUT) is not None
+            or (wanted is not None and _describe(record)["error_type"] != wanted)
+            or letters.redrives(record) >= options["max_redrives"]
+        )
+        if passed_over:
             self._result["passed_over"] += 1
         elif target == record.topic:
             self._result["homeless"] += 1

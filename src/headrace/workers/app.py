@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import re
 import signal
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from headrace.serdes.typed import serde_of_type
 from headrace.workers.counters import Counters, Hook
 from headrace.workers.handlers import DEFAULT_BATCH, Handler, read_handler, refuse_coroutines
 from headrace.workers.outcomes import OnFailure, Retry
+from headrace.workers.outlet import producer_properties
 from headrace.workers.scheduler import Ordering
 from headrace.workers.service import Service
 from headrace.workers.settings import (
@@ -66,6 +67,7 @@ class App:
         drain_timeout_s: float = 30.0,
         commit_interval_s: float = 1.0,
         max_buffered: int = 1000,
+        producer: Mapping[str, Any] | None = None,
         **properties: Any,
     ) -> None:
         """Prepare an app; nothing is connected before it runs.
@@ -78,7 +80,12 @@ class App:
                 member; then they are cancelled, and their records come again.
             commit_interval_s: How often positions are committed.
             max_buffered: Records of one partition that are taken in and not finished, at most; then it is paused.
+            producer: Properties of the producers that write results, dead letters and records for retry topics:
+                `{"compression_type": "zstd"}`.
             properties: Properties of all its clients, `request_timeout_ms=5000`.
+
+        Raises:
+            ConfigError: A property of the producers is unknown, or not the program's to choose.
         """
         self._target = target
         self._group = group
@@ -89,6 +96,8 @@ class App:
             "max_buffered": max_buffered,
         }
         self._properties = properties
+        self._producer = dict(producer or {})
+        producer_properties(self._producer)
         self._workers: list[WorkerSettings] = []
         self._publications: dict[Any, list[Publication]] = {}
         self._hooks: list[Hook] = []
@@ -301,6 +310,7 @@ class App:
             self._hooks,
             client_id=self._client_id,
             properties=self._properties,
+            producer=self._producer,
         )
         return self._service
 

@@ -7,6 +7,7 @@ of four or eight bytes. What is Headrace's own is text.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from headrace.clients.consumer.records import ConsumerRecord
@@ -32,6 +33,9 @@ ONLY_GROUP: Final = "headrace-only-group"
 RETRY_ATTEMPT: Final = "retry_topic-attempts"
 RETRY_DUE: Final = "retry_topic-backoff-timestamp"
 
+LEFT_OUT: Final = "dlq-left-out"
+"""What a letter is without, as its topic takes no letter of that size: "value of 2000000 bytes"."""
+
 SHARD: Final = "dlq-shard"
 SEQUENCE_NUMBER: Final = "dlq-sequence-number"
 """In its shard, with the number of the user record behind a colon where several share it; of records of streams."""
@@ -52,6 +56,7 @@ _OWN: Final = {
     ERROR_MESSAGE,
     ATTEMPTS,
     GROUP,
+    LEFT_OUT,
     ONLY_GROUP,
     RETRY_ATTEMPT,
     RETRY_DUE,
@@ -69,6 +74,16 @@ class Place(NamedTuple):
     partition: int
     offset: int
     timestamp_ms: int
+
+
+class Letter(NamedTuple):
+    """What is written of a record."""
+
+    value: bytes | None
+    key: bytes | None
+    headers: Headers
+    left_out: str = ""
+    """What of the record is not in it, for people."""
 
 
 class RetryNote(NamedTuple):
@@ -160,6 +175,24 @@ def dead_letter_headers(
         (ATTEMPTS, str(attempts).encode()),
         (GROUP, group.encode()),
     )
+
+
+def ever_smaller(record: ConsumerRecord, headers: Headers) -> Iterator[Letter]:
+    """Yield dead letters of a record, each with less in it than the one before: what a topic takes is not known.
+
+    Args:
+        record: The record.
+        headers: The headers of the whole letter.
+    """
+    yield Letter(record.value, record.key, headers)
+    value = f"value of {len(record.value or b'')} bytes"
+    yield _without(value, record.key, headers)
+    own = tuple(one for one in headers if one[0] in _OWN or one[0].startswith((LETTER, RETRIED)))
+    yield _without(f"{value}, its key and its own headers", None, own)
+
+
+def _without(what: str, key: bytes | None, headers: Headers) -> Letter:
+    return Letter(None, key, (*headers, (LEFT_OUT, what.encode())), what)
 
 
 def redrive_headers(record: ConsumerRecord) -> Headers:

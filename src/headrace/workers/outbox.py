@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from typing import Any, NamedTuple, Protocol
 
 from headrace.clients.producer.delivery import RecordMetadata
-from headrace.errors import ConfigError, MessageTooLargeError
+from headrace.errors import ConfigError
 from headrace.records.builder import encode_headers
 from headrace.records.directives import DELAY_MS, DELIVER_AT_MS
 from headrace.serdes.serde import Serde
@@ -94,10 +94,7 @@ class Outbox:
         except (AttributeError, TypeError, ValueError) as error:
             text = f"headers are pairs of text and bytes (or None), not {headers!r}"
             raise ConfigError(text) from error
-        limit = self._outlet.max_record_bytes
-        if size > limit:
-            raise MessageTooLargeError(f"a record of {size} bytes exceeds max.request.size={limit}")
-        await self._outlet.check_topic(topic)
+        await self._outlet.check_record(topic, size)
         at_ms = self._outlet.now_ms() if timestamp_ms is None else timestamp_ms
         self.outputs.append(Output(topic, value, key, headers, at_ms))
         return RecordMetadata(topic, -1, -1, at_ms)

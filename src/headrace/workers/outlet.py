@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from headrace.clients.config import ClientConfig, parse_config
+from headrace.clients.config import ClientConfig, ProducerConfig, parse_config
 from headrace.clients.drivers import Target, open_aio_driver
 from headrace.clients.engine import UNLIMITED_MS
 from headrace.clients.flows import metadata, offsets
-from headrace.clients.flows.admin import NewTopic, create_topics
+from headrace.clients.flows.admin import NewTopic, ResourceType, create_topics, describe_configs
 from headrace.clients.flows.cluster import TopicSettings
 from headrace.clients.flows.list_offsets import (
     LATEST,
@@ -21,7 +22,7 @@ from headrace.clients.flows.topic_settings import topic_settings
 from headrace.clients.producer.aio import Producer
 from headrace.clients.producer.delivery import RecordMetadata
 from headrace.clock import SteadyClock
-from headrace.errors import ApiError, ErrorCode
+from headrace.errors import ApiError, ConfigError, ErrorCode, HeadraceError, MessageTooLargeError
 from headrace.serdes.serde import Serde, resolve_serde
 from headrace.serdes.typed import writer_of_type
 from headrace.types import TopicPartition
@@ -29,27 +30,65 @@ from headrace.workers.letters import Headers
 
 CREATE_TIMEOUT_MS: Final = 30_000
 DELAYED: Final = {"headrace.delay.enable": "true"}
+LARGEST_RECORD_BYTES: Final = 96 << 20
+"""What fits into a request to any broker: how large records may be, the topics say."""
+BATCH_OVERHEAD_BYTES: Final = 128
+"""What a batch and its only record add to key, value and headers, at most."""
+HEADROOM_BYTES: Final = 64 << 10
+"""What the headers of a dead letter, or of a retry topic, may add to a record."""
+DEFAULT_MESSAGE_BYTES: Final = 1_048_588
+"""What topics take where their configuration may not be read."""
+CLOSE_TIMEOUT_S: Final = 1.0
+"""How long what is on its way when everything ends may take to arrive."""
+SAFE: Final = {"serde": "bytes", "key_serde": "bytes"}
 STEP_TIMEOUT_MS: Final = 5_000
 """How long one step of a transaction may take, at most."""
+
+
+MAX_MESSAGE_BYTES: Final = "max.message.bytes"
+_NOT_TO_CHOOSE: Final = {
+    "serde": "results become bytes by @app.publishes(..., serde=), or by the topic's metadata",
+    "key_serde": "keys become bytes by their type",
+    "bootstrap_servers": "App(target) says where the brokers are",
+    "client_id": "App(client_id=) says it",
+    "transactional_id": "@app.worker(..., transactional_id=) says it",
+    "transaction_timeout_ms": "@app.worker(..., transaction_timeout_ms=) says it",
+}
+
+_log: Final = logging.getLogger("headrace.workers")
 
 
 class Outlet:
     """Writes records, looks topics up and creates them; to be created and used on one running event loop."""
 
-    def __init__(self, target: Target, client_id: str, properties: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        target: Target,
+        client_id: str,
+        properties: Mapping[str, Any],
+        producer: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Connect to nothing yet.
+
+        Args:
+            target: Where the brokers are.
+            client_id: The name by which they know the app.
+            properties: Properties of all clients.
+            producer: Properties of the producers besides; see `producer_properties`.
+        """
         self.target = target
         self._client_id = client_id
-        self._properties = properties
+        self._properties = {**properties, **producer_properties(producer or {})}
         self._where = {"bootstrap_servers": target} if isinstance(target, str) else {}
         config = parse_config(ClientConfig, properties, client_id=client_id, **self._where)
         self._driver = open_aio_driver(target, config)
         self._producer = Producer(
-            target, serde="bytes", key_serde="bytes", linger_ms=0, client_id=client_id, **properties
+            target, **{"linger_ms": 0, "client_id": client_id, **self._properties, **SAFE}
         )
         self._clock = SteadyClock()
         self._serdes: dict[str | type[Any], Serde] = {}
-        self._checked: set[str] = set()
-        self.max_record_bytes = self._producer.config.max_request_size
+        self._checked: dict[str, int] = {}
+        """Topics that are there, and how large their records may be."""
 
     def transactional(self, transactional_id: str, timeout_ms: int) -> Producer:
         """Return a new producer for transactions. What it is given leaves with the commit.
@@ -61,14 +100,15 @@ class Outlet:
         """
         return Producer(
             self.target,
-            serde="bytes",
-            key_serde="bytes",
-            linger_ms=2 * STEP_TIMEOUT_MS,
-            max_block_ms=min(STEP_TIMEOUT_MS, timeout_ms // 2),
-            transactional_id=transactional_id,
-            transaction_timeout_ms=timeout_ms,
-            client_id=self._client_id,
-            **self._properties,
+            **{
+                "client_id": self._client_id,
+                **self._properties,
+                **SAFE,
+                "linger_ms": 2 * STEP_TIMEOUT_MS,
+                "max_block_ms": min(STEP_TIMEOUT_MS, timeout_ms // 2),
+                "transactional_id": transactional_id,
+                "transaction_timeout_ms": timeout_ms,
+            },
         )
 
     def now_ms(self) -> int:
@@ -149,15 +189,39 @@ class Outlet:
             return known
         return await self._driver.run(topic_settings(self._driver.engine.state, topic))
 
-    async def check_topic(self, topic: str) -> None:
-        """Make sure that a topic can be written to, as far as its metadata tell.
+    async def check_record(self, topic: str, size: int) -> None:
+        """Make sure that a topic takes a record, as far as its metadata tell.
+
+        Args:
+            topic: Where to.
+            size: The bytes of key, value and headers.
 
         Raises:
-            ApiError: There is none, or it may not be seen.
+            ApiError: There is no such topic, it may not be seen, or the record is too large for it.
         """
         if topic not in self._checked:
             await self._producer.partitions_for(topic)
-            self._checked.add(topic)
+            self._checked[topic] = await self.max_message_bytes(topic)
+        limit = self._checked[topic]
+        compressed = self._producer.config.compression_type != "none"
+        if size + BATCH_OVERHEAD_BYTES > limit and not compressed:
+            raise MessageTooLargeError(
+                f"a record of {size} bytes for topic {topic!r} exceeds its max.message.bytes={limit}"
+            )
+
+    def forget(self, topic: str) -> None:
+        """Look at a topic again before the next record: it has refused one."""
+        self._checked.pop(topic, None)
+
+    async def max_message_bytes(self, topic: str) -> int:
+        """Return how large a topic's records may be, by its configuration, or Kafka's default where that is hidden."""
+        flow = describe_configs(self._driver.engine.state, ResourceType.TOPIC, [topic])
+        try:
+            entries = (await self._driver.run(flow)).get(topic, [])
+        except ApiError:
+            entries = []
+        values = [one.value for one in entries if one.name == MAX_MESSAGE_BYTES and one.value]
+        return int(values[0]) if values else DEFAULT_MESSAGE_BYTES
 
     async def partition_counts(self, topics: Collection[str]) -> dict[str, int]:
         """Return how many partitions topics have; 0 for one that does not exist."""
@@ -165,19 +229,29 @@ class Outlet:
         known = await self._driver.run(metadata.refresh(state, topics))
         return {topic: len(known.partitions(topic)) for topic in topics}
 
-    async def create_topics(self, partitions: Mapping[str, int], *, delayed: bool = False) -> None:
+    async def create_topics(
+        self,
+        partitions: Mapping[str, int],
+        *,
+        delayed: bool = False,
+        max_message_bytes: int | None = None,
+    ) -> None:
         """Create topics that do not exist yet.
 
         Args:
             partitions: The number of partitions by name; -1 is the broker's default.
             delayed: Whether records can be delayed in them, if the broker is one that delays.
+            max_message_bytes: How large their records may be; None is the broker's default.
 
         Raises:
             ApiError: The broker refuses one.
         """
         counts = await self.partition_counts(partitions)
+        configs = dict(DELAYED) if delayed else {}
+        if max_message_bytes is not None:
+            configs[MAX_MESSAGE_BYTES] = str(max_message_bytes)
         missing = [
-            NewTopic(name, partitions[name], configs=DELAYED if delayed else {})
+            NewTopic(name, partitions[name], configs=configs)
             for name, count in counts.items()
             if not count
         ]
@@ -187,7 +261,7 @@ class Outlet:
         outcomes: Mapping[str, ApiError | None] = await self._driver.run(flow, UNLIMITED_MS)
         for error in outcomes.values():
             if error is not None and error.code == ErrorCode.INVALID_CONFIG and delayed:
-                await self.create_topics(partitions)
+                await self.create_topics(partitions, max_message_bytes=max_message_bytes)
                 return
             if error is not None and error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise error
@@ -212,8 +286,31 @@ class Outlet:
         return all(committed[name].offset == written[name].offset for name in names)
 
     async def close(self) -> None:
-        """Flush, and close the connections."""
+        """Close the connections. What is still on its way belongs to records that are not committed."""
         try:
-            await self._producer.close()
+            await self._producer.close(CLOSE_TIMEOUT_S)
+        except HeadraceError as error:
+            _log.warning("records were on their way to their topics when the app ended: %s", error)
         finally:
             await self._driver.close()
+
+
+def producer_properties(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the properties of an app's producers.
+
+    Args:
+        given: Those of `App(producer={...})`, which win over the defaults.
+
+    Raises:
+        ConfigError: One is unknown, or not the program's to choose.
+    """
+    properties = {name.replace(".", "_"): value for name, value in given.items()}
+    for name, reason in _NOT_TO_CHOOSE.items():
+        if name in properties:
+            raise ConfigError(f"producer={{{name!r}: ...}}: {reason}")
+    config = parse_config(ProducerConfig, properties)
+    if config.acks == 0:
+        raise ConfigError(
+            "producer={'acks': 0}: a record counts as handled when its results are safe"
+        )
+    return {"max_request_size": LARGEST_RECORD_BYTES, **properties}

@@ -35,6 +35,7 @@ class Job:
         "lane",
         "let_go",
         "records",
+        "refused_ms",
         "topic_partition",
         "waits",
     )
@@ -47,6 +48,8 @@ class Job:
         """Counts from 1."""
         self.error: Exception | None = None
         """Why it was given up; what is left to do is to write that down."""
+        self.refused_ms: int | None = None
+        """Since when its record could not be written elsewhere; None where that has not failed."""
         self.waits = False
         """Whether it waits for its next attempt."""
         self.let_go = False

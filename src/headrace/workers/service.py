@@ -28,7 +28,9 @@ class Service:
         *,
         client_id: str,
         properties: Mapping[str, Any],
+        producer: Mapping[str, Any],
     ) -> None:
+        self._producer = producer
         self._target = target
         self._settings = workers
         self._counters = counters
@@ -52,7 +54,7 @@ class Service:
             on_ready: Called when the workers begin.
         """
         self._loop = asyncio.get_running_loop()
-        outlet = Outlet(self._target, self._client_id, self._properties)
+        outlet = Outlet(self._target, self._client_id, self._properties, self._producer)
         try:
             if create_topics:
                 topics = [topic for settings in self._settings for topic in settings.topics]

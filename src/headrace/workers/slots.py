@@ -8,9 +8,15 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from headrace.clients.consumer.records import ConsumerRecord
-from headrace.errors import HeadraceError, TransportError, WorkerFailedError
+from headrace.errors import (
+    HeadraceError,
+    MessageTooLargeError,
+    TransportError,
+    WorkerFailedError,
+)
 from headrace.types import TopicPartition
 from headrace.workers import letters
+from headrace.workers.aside import Aside
 from headrace.workers.counters import EventKind, Tally
 from headrace.workers.outbox import Outbox, Publisher
 from headrace.workers.outcomes import (
@@ -24,6 +30,7 @@ from headrace.workers.outcomes import (
 )
 from headrace.workers.outlet import Outlet
 from headrace.workers.processing import LOOK_AGAIN_S, Processor
+from headrace.workers.refusals import is_over, remedy
 from headrace.workers.scheduler import Job, Scheduler
 from headrace.workers.settings import WorkerSettings
 from headrace.workers.transacting import Transactor
@@ -82,10 +89,9 @@ class Slots:
         self._fail = failed
         self._sources = settings.retry_topics()
         self._pauses_s = settings.pauses_s
-        self._letters = settings.open_letters()
+        self.aside = Aside(settings, outlet)
         self._jobs: dict[asyncio.Task[None], Job | None] = {}
         self._closed = False
-        self._known_topics: set[str] = set()
         self.away_until_ms = 0
         """Until when records may be nowhere to be seen that were sent to a retry topic: the broker has them."""
 
@@ -119,8 +125,7 @@ class Slots:
         """Wait for nothing any more."""
         self._closed = True
         await _cancel(self._jobs)
-        if self._letters is not None:
-            await self._letters.close()
+        await self.aside.close()
 
     async def _work(self, first: Job) -> None:
         """Run one job after another, as long as there are any."""
@@ -242,10 +247,14 @@ class Slots:
             headers = letters.dead_letter_headers(record, settings.group, job.attempt, error)
             await self._write(job, topic, headers, "dead_lettered")
         else:
-            # For at most once the record is lost already, and those behind it are to be handled before the end.
-            lost = settings.delivery == "at_most_once"
-            (self._scheduler.finish if lost else self._scheduler.abandon)(job)
+            self._give_up(job)
             self._fail(self._last_words(job, error))
+
+    def _give_up(self, job: Job) -> None:
+        """Take note that the worker stops at a job."""
+        # For at most once the record is lost already, and those behind it are to be handled before the end.
+        lost = self._settings.delivery == "at_most_once"
+        (self._scheduler.finish if lost else self._scheduler.abandon)(job)
 
     async def _retry(self, job: Job, error: Exception) -> None:
         pause_s = _asked_for(error)
@@ -253,10 +262,7 @@ class Slots:
             pause_s = self._settings.retry.pause_s(job.attempt)
         due_ms = self._outlet.now_ms() + round(pause_s * 1000)
         if not self._settings.retry.topics:
-            self._count("retried", job)
-            job.error = None
-            self._scheduler.retry(job, due_ms)
-            self._ended(None)
+            self._again(job, due_ms)
             return
         record = job.records[0]
         long_enough = [pause for pause in self._pauses_s if pause >= pause_s]
@@ -270,9 +276,18 @@ class Slots:
             delayed=self._settings.delivery != "exactly_once",  # transactions do not delay
         )
         self.away_until_ms = max(self.away_until_ms, due_ms + AWAY_MS)
-        await self._write(job, topic, headers, "retried")
+        await self._write(job, topic, headers, "retried", due_ms)
 
-    async def _write(self, job: Job, topic: str, headers: letters.Headers, kind: EventKind) -> None:
+    def _again(self, job: Job, due_ms: int) -> None:
+        """Handle a job's records again where they are."""
+        self._count("retried", job)
+        job.error = None
+        self._scheduler.retry(job, due_ms)
+        self._ended(None)
+
+    async def _write(
+        self, job: Job, topic: str, headers: letters.Headers, kind: EventKind, due_ms: int = 0
+    ) -> None:
         """Keep a record elsewhere; only when that is safe it is finished here, and until then it is tried again."""
         record = job.records[0]
         out = self._out()
@@ -283,22 +298,19 @@ class Slots:
         told = asyncio.get_running_loop().call_later(
             SLOW_WRITE_S, _log.warning, waiting, self._settings.name, place, topic, _reason(job)
         )
+        write = self.aside.write_retry if kind == "retried" else self.aside.write_letter
         try:
-            if self._letters is not None:
-                await self._letters.write(record, headers)
-            else:
-                await self._ensure(topic, record.topic)
-                await out.write(topic, record.value, key=record.key, headers=headers)
-        except HeadraceError as error:
+            await write(out, topic, record, headers)
+        except MessageTooLargeError as error:
+            if kind != "retried":
+                self._refused(job, topic, error)
+                return
             _log.warning(
-                "%s: a record cannot be written to %s, and it is tried again: %s%s",
-                self._settings.name,
-                topic,
-                error,
-                self._remedy(error),
+                "%s: the record at %s waits where it is: %s", self._settings.name, place, error
             )
-            self._scheduler.retry(job, self._outlet.now_ms() + WRITE_AGAIN_MS)
-            self._ended(None)
+            self._again(job, due_ms)
+        except HeadraceError as error:
+            self._refused(job, topic, error)
         else:
             self._count(kind, job)
             if kind == "dead_lettered":
@@ -309,6 +321,35 @@ class Slots:
                 self._scheduler.finish(job)
         finally:
             told.cancel()
+
+    def _refused(self, job: Job, topic: str, error: HeadraceError) -> None:
+        """Write a record again in a moment that could not be written, as long as that may help."""
+        now_ms = self._outlet.now_ms()
+        if job.refused_ms is None:
+            job.refused_ms = now_ms
+        self._outlet.forget(topic)
+        if is_over(error, job.refused_ms, now_ms):
+            self._give_up(job)
+            self._fail(self._unwritten(job, topic, error))
+            return
+        _log.warning(
+            "%s: a record cannot be written to %s, and it is tried again: %s%s",
+            self._settings.name,
+            topic,
+            error,
+            self._remedy(error),
+        )
+        self._scheduler.retry(job, now_ms + WRITE_AGAIN_MS)
+        self._ended(None)
+
+    def _unwritten(self, job: Job, topic: str, error: HeadraceError) -> WorkerFailedError:
+        failure = WorkerFailedError(
+            f"the worker {self._settings.name!r} stopped: the record at {letters.place_text(job.records[0])} failed "
+            f"with {_reason(job)} and cannot be written to {topic!r}: {error}. {remedy(error)}, and start the worker again. "
+            f"{self._fate}"
+        )
+        failure.__cause__ = error
+        return failure
 
     def _remedy(self, error: HeadraceError) -> str:
         """Return what to do where streams are read, and there may be no broker at all."""
@@ -323,16 +364,6 @@ class Slots:
             text = "%s: the record at %s is in the dead letters, %s (%d so far): %s"
             _log.info(text, self._settings.name, place, topic, count, _reason(job))
 
-    async def _ensure(self, topic: str, source: str) -> None:
-        """Create a topic before the first write, with as many partitions as that where the records come from."""
-        if topic in self._known_topics:
-            return
-        count = 0
-        if self._settings.elsewhere is None:
-            count = (await self._outlet.partition_counts([source]))[source]
-        await self._outlet.create_topics({topic: count or -1})
-        self._known_topics.add(topic)
-
     def _count(self, kind: EventKind, job: Job) -> None:
         self._tally.add(kind, job.records, job.attempt, job.error)
 
@@ -343,12 +374,16 @@ class Slots:
             duplicates = [record for record in job.records if record not in handled]
             self._tally.add("skipped", duplicates, job.attempt, None)
 
+    @property
+    def _fate(self) -> str:
+        """What becomes of a record at which the worker stops."""
+        if self._settings.delivery == "at_most_once":
+            return "It was committed before, and does not come again."
+        return "It is not committed and comes again at the next start."
+
     def _last_words(self, job: Job, error: Exception) -> WorkerFailedError:
         record = job.records[0]
-        fate = "It is not committed and comes again at the next start."
-        if self._settings.delivery == "at_most_once":
-            fate = "It was committed before, and does not come again."
-        place, remedy = letters.place_text(record), ""
+        place, advice = letters.place_text(record), ""
         if isinstance(error, Unusable):
             what = f"the record at {place} was not handled: {error}"
         else:
@@ -356,9 +391,9 @@ class Slots:
                 f"the record at {place} failed in attempt {job.attempt} of {self._settings.retry.attempts} with "
                 f"{said(error)}"
             )
-            remedy = ' dead_letter=True keeps such records aside, on_failure="skip" drops them'
+            advice = ' dead_letter=True keeps such records aside, on_failure="skip" drops them'
         failure = WorkerFailedError(
-            f"the worker {self._settings.name!r} stopped: {what}. {fate}{remedy}"
+            f"the worker {self._settings.name!r} stopped: {what}. {self._fate}{advice}"
         )
         failure.__cause__ = error
         return failure

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from headrace.clients.consumer.aio import Consumer
 from headrace.errors import ConfigError
 from headrace.types import PartitionStatus, TopicPartition
-from headrace.workers.outlet import Outlet
+from headrace.workers.outlet import HEADROOM_BYTES, Outlet
 from headrace.workers.settings import WorkerSettings
 from headrace.workers.source import Listener, Source
 
@@ -63,8 +63,10 @@ class TopicSource(Consumer):
         waiting = settings.retry_topics()
         if waiting:
             counts = await self._outlet.partition_counts(settings.topics)
-            wanted = {name: counts[topic] or -1 for name, topic in waiting.items()}
-            await self._outlet.create_topics(wanted, delayed=True)
+            for topic in settings.topics:
+                limit = await self._outlet.max_message_bytes(topic) + HEADROOM_BYTES
+                wanted = {name: counts[topic] or -1 for name in waiting if waiting[name] == topic}
+                await self._outlet.create_topics(wanted, delayed=True, max_message_bytes=limit)
         await self.subscribe(
             [*settings.topics, *waiting] or None,
             pattern=settings.pattern,

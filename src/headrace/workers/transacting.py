@@ -18,7 +18,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -36,10 +36,13 @@ from headrace.errors import (
     ProducerFencedError,
     TransactionStateError,
     TransportError,
+    WorkerFailedError,
 )
 from headrace.types import TopicPartition
+from headrace.workers.letters import place_text
 from headrace.workers.outbox import Outbox
 from headrace.workers.outlet import Outlet
+from headrace.workers.refusals import is_over, remedy
 from headrace.workers.scheduler import Job
 from headrace.workers.topics import TopicSource
 
@@ -83,12 +86,16 @@ Offsets = Mapping[TopicPartition, int]
 
 @dataclass(slots=True)
 class _Kept:
+    place: str
+    """Of the first record, for people."""
     first: int
     last: int
     """Offsets of the first and the last of the records that led to it: all of them are committed, or none."""
     box: Outbox
     not_before_ms: int = 0
     """It was refused, and is left alone until then, with what comes after it in its partition."""
+    refused_ms: int | None = None
+    """Since when it is refused; None where it is not."""
 
 
 class Transactor:
@@ -104,6 +111,7 @@ class Transactor:
         shared_id: str | None = None,
         max_records: int,
         on_end: Callable[[Iterable[Outbox], bool], object],
+        restore: Callable[[str], Awaitable[object]] | None = None,
     ) -> None:
         """Prepare the first transaction.
 
@@ -115,6 +123,7 @@ class Transactor:
             shared_id: That id, if others may have it, too; None if nobody else has.
             max_records: So many records to write are worth a transaction at once.
             on_end: Told what was written (true) or will never be.
+            restore: Called before something is written again to a topic that refused it: it may have been deleted.
         """
         self._outlet = outlet
         self._consumer = consumer
@@ -124,6 +133,11 @@ class Transactor:
         self._shared_id = shared_id
         self._max_records = max_records
         self._on_end = on_end
+        self._restore = restore
+        self._refusing: set[str] = set()
+        """Topics to which something could not be written."""
+        self._hopeless: WorkerFailedError | None = None
+        """Why no further attempt can write what is kept."""
         self._kept: dict[TopicPartition, dict[int, _Kept]] = {}
         """By the offset of the last record."""
         self._at: dict[TopicPartition, int] = {}
@@ -143,7 +157,9 @@ class Transactor:
         if not (box.outputs or box.keys):
             return
         first, last = job.records[0].offset, job.records[-1].offset
-        self._kept.setdefault(job.topic_partition, {})[last] = _Kept(first, last, box)
+        self._kept.setdefault(job.topic_partition, {})[last] = _Kept(
+            place_text(job.records[0]), first, last, box
+        )
         self._count += len(box.outputs)
         if self._count >= self._max_records:
             self._many.set()
@@ -201,9 +217,11 @@ class Transactor:
             What was committed: less where a batch of records lies on both sides of a position.
 
         Raises:
+            WorkerFailedError: Something that is kept can never be written.
             HeadraceError: It was not, or nobody knows: `settle` and another attempt come next.
         """
         assert self._doubt is None, "that is settled first"
+        await self._restore_topics()
         # Nothing may wait between these: the member's place, the positions and what is kept belong together.
         member = member_of(self._consumer)
         whole = {name: self._whole(name, at) for name, at in wanted.items()}
@@ -222,6 +240,8 @@ class Transactor:
             await self._renew(error)
             text = "a transaction was given up with its producer, and a new one makes it again"
             raise AbortableTransactionError(text) from error
+        except HeadraceError as error:
+            raise (self._hopeless or error) from error
         self._committed(offsets)
         return offsets
 
@@ -250,25 +270,47 @@ class Transactor:
         try:
             return [
                 await self._producer.send(
-                    topic, value, key=key, headers=headers, timestamp_ms=timestamp_ms
+                    (topic := output.topic),
+                    output.value,
+                    key=output.key,
+                    headers=output.headers,
+                    timestamp_ms=output.timestamp_ms,
                 )
-                for topic, value, key, headers, timestamp_ms in each.box.outputs
+                for output in each.box.outputs
             ]
-        except (ApiError, TransportError):  # there is no such topic any more, say
-            each.not_before_ms = self._outlet.now_ms() + WRITE_AGAIN_MS
+        except (ApiError, TransportError) as error:  # there is no such topic any more, say
+            self._leave_alone(each, topic, error)
             raise
 
     def _set_aside(self, fates: Iterable[tuple[_Kept, Delivery]], *, late: bool) -> None:
         """Leave what the brokers refuse, or do not take in time, alone for a while: it would hold up all else."""
-        again_ms = self._outlet.now_ms() + WRITE_AGAIN_MS
         for each, fate in fates:
             error = fate.exception()
-            if (late and not fate.done()) or (
-                isinstance(error, ApiError)
-                and not error.retriable
-                and error.code not in NOT_ITS_FAULT
-            ):
-                each.not_before_ms = again_ms
+            topic = fate.topic_partition.topic
+            if late and not fate.done():
+                self._leave_alone(each, topic, TransportError("it was not delivered in time"))
+            elif isinstance(error, ApiError) and error.code not in NOT_ITS_FAULT:
+                self._leave_alone(each, topic, error)
+
+    def _leave_alone(self, each: _Kept, topic: str, error: HeadraceError) -> None:
+        """Write something later that was refused; or find that it can never be written."""
+        now_ms = self._outlet.now_ms()
+        if each.refused_ms is None:
+            each.refused_ms = now_ms
+        each.not_before_ms = now_ms + WRITE_AGAIN_MS
+        self._refusing.add(topic)
+        self._outlet.forget(topic)
+        if is_over(error, each.refused_ms, now_ms):
+            self._hopeless = WorkerFailedError(
+                f"a worker of the group {self._group!r} stopped: what the record at {each.place} leads to cannot be "
+                f"written to {topic!r}: {error}. {remedy(error)}, and start the worker again. The record is not "
+                "committed and comes again"
+            )
+
+    async def _restore_topics(self) -> None:
+        """Create topics again that were deleted, where that is the worker's to do."""
+        while self._refusing and self._restore is not None:
+            await self._restore(self._refusing.pop())
 
     async def _abort(self) -> None:
         try:
@@ -357,6 +399,7 @@ def new_transactor(
     outlet: Outlet,
     source: Source,
     on_end: Callable[[Iterable[Outbox], bool], object],
+    restore: Callable[[str], Awaitable[object]],
 ) -> Transactor:
     """Return what makes a worker's transactions; by a name that no other worker has, unless it was given one."""
     assert isinstance(source, TopicSource), "the settings see to that"
@@ -371,4 +414,5 @@ def new_transactor(
         shared_id=settings.transactional_id,
         max_records=settings.transaction_records,
         on_end=on_end,
+        restore=restore,
     )

@@ -91,7 +91,9 @@ class Worker:
         )
         self._transactor: Transactor | None = None
         if settings.delivery == "exactly_once":
-            self._transactor = new_transactor(settings, outlet, self._source, processor.written)
+            self._transactor = new_transactor(
+                settings, outlet, self._source, processor.written, self._restore
+            )
         self._pauses = Pauses(settings, self._source, self._scheduler, self._transactor)
         self._slots = Slots(
             settings,
@@ -320,7 +322,7 @@ class Worker:
             else:
                 await self._time_to_commit()
             error = await self._commit(None)
-            if isinstance(error, FatalTransactionError):
+            if isinstance(error, FatalTransactionError | WorkerFailedError):
                 raise error
 
     async def _time_to_commit(self) -> None:
@@ -346,6 +348,9 @@ class Worker:
                 _log.warning("%s: positions are not committed: %s", self.settings.name, error)
                 return error
             return None
+
+    async def _restore(self, topic: str) -> None:
+        await self._slots.aside.restore(topic)
 
     async def _commit_at_last(self, partitions: Collection[TopicPartition]) -> HeadraceError | None:
         """Commit before partitions go: until it is done, or cannot be, or `request.timeout.ms` is over."""
@@ -495,4 +500,5 @@ def _refusal(error: HeadraceError) -> ErrorCode | None:
 
 
 def _is_final(error: HeadraceError) -> bool:
-    return isinstance(error, FatalTransactionError) or _refusal(error) in NOT_OURS
+    final = isinstance(error, FatalTransactionError | WorkerFailedError)
+    return final or _refusal(error) in NOT_OURS

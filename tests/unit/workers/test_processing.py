@@ -83,7 +83,7 @@ class Jobs:
 
     def __init__(self, app: headrace.App, source: Any, **outlet_calls: Any) -> None:
         [settings] = app._workers
-        outlet: Any = SimpleNamespace(now_ms=lambda: 0, **outlet_calls)
+        outlet: Any = SimpleNamespace(now_ms=lambda: 0, forget=lambda _: None, **outlet_calls)
         self.scheduler = Scheduler(ordering="none", concurrency=1)
         self.threads = HandlerThreads(1, "handlers")
         self.ended = asyncio.Event()
@@ -164,8 +164,16 @@ def test_dead_letters_are_told_of_ever_more_seldom(caplog: pytest.LogCaptureFixt
     async def done(*_: object, **__: object) -> dict[str, int]:
         return {"orders": 1}
 
+    async def limit(_: object) -> int:
+        return 100
+
     caplog.set_level("INFO", "headrace.workers")
-    calls = {"partition_counts": done, "create_topics": done, "write": done}
+    calls = {
+        "partition_counts": done,
+        "create_topics": done,
+        "write": done,
+        "max_message_bytes": limit,
+    }
     letters_of(calls, "orders", 9)
     assert caplog.messages == [
         f"handle: the record at offset {count - 1} of orders-0 is in the dead letters, dlq.orders "
@@ -177,7 +185,7 @@ def test_dead_letters_are_told_of_ever_more_seldom(caplog: pytest.LogCaptureFixt
 def test_who_reads_streams_and_has_no_broker_is_told_what_needs_none(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def refused(*_: object) -> None:
+    async def refused(*_: object, **__: object) -> None:
         raise TransportError("cannot connect to 127.0.0.1:1")
 
     streams = kinesis("orders", region="eu-central-1", leases="memory://letters")
@@ -192,7 +200,7 @@ def test_a_dead_letter_that_takes_long_to_write_is_told_of(
 ) -> None:
     monkeypatch.setattr(slots, "SLOW_WRITE_S", 0.0)
 
-    async def told(*_: object) -> None:
+    async def told(*_: object, **__: object) -> None:
         async with asyncio.timeout(5):
             while not caplog.messages:  # noqa: ASYNC110 - a log wakes nobody
                 await asyncio.sleep(0)
