@@ -345,8 +345,8 @@ class Slots:
     def _unwritten(self, job: Job, topic: str, error: HeadraceError) -> WorkerFailedError:
         failure = WorkerFailedError(
             f"the worker {self._settings.name!r} stopped: the record at {letters.place_text(job.records[0])} failed "
-            f"with {_reason(job)} and cannot be written to {topic!r}: {error}. {remedy(error)}, and start the worker again. "
-            f"{self._fate}"
+            f"with {_reason(job)} and cannot be written to {topic!r}: {error}. {remedy(error)}, and start the worker "
+            f"again. {self._fate}"
         )
         failure.__cause__ = error
         return failure
