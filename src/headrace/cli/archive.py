@@ -168,7 +168,7 @@ def _settings(
     if options["values"]:
         of_read["format"] = options["values"]
     if options["schema"]:
-        of_read["schema"] = options["schema"].read_text()
+        of_read["schema"] = options["schema"].read_text(encoding="utf-8-sig")
     if options["on_error"]:
         of_read["onError"] = options["on_error"]
     return ArchiveSettings(

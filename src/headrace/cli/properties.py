@@ -96,7 +96,7 @@ def read_settings(path: Path) -> dict[str, str]:
         ConfigError: It cannot be read or understood.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # editors of Windows begin a file with a mark
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
     return _parse_toml(path, text) if path.suffix == ".toml" else parse_properties(text, str(path))

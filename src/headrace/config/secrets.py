@@ -141,6 +141,6 @@ def _text(path: Path, warn: Warn) -> str:
         raise ConfigError(f"the file is larger than {SIZE_LIMIT} bytes")
     warn_if_exposed(path, warn)
     try:
-        return content.decode()
+        return content.decode("utf-8-sig")  # editors of Windows begin a file with a mark
     except UnicodeDecodeError:
         raise ConfigError("the file is not text in UTF-8") from None

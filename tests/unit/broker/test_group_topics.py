@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+import tomllib
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +20,7 @@ def view() -> GroupTopics:
     harness = BrokerHarness()
     for name in ("flights", "flights-late", "weather"):
         harness.create_topic(name)
-    return GroupTopics(harness.broker.topics, harness.broker.authorizer)
+    return GroupTopics(harness.broker.topics, harness.broker.authorizer, harness.journal)
 
 
 def test_an_expression_matches_whole_names(view):
@@ -77,16 +79,28 @@ def test_slow_expressions_are_for_brokers_with_few_topics(view, monkeypatch):
 
 def test_topics_that_come_and_go_are_seen():
     harness = BrokerHarness()
-    view = GroupTopics(harness.broker.topics, harness.broker.authorizer)
+    view = GroupTopics(harness.broker.topics, harness.broker.authorizer, harness.journal)
     assert view.matching("t.*") == ()
     harness.create_topic("t1")
     assert view.matching("t.*") == ("t1",)
 
 
-def test_without_the_library_the_client_is_told_what_to_install(view, monkeypatch):
+def test_without_the_library_the_client_and_the_log_say_what_to_install(monkeypatch):
+    harness = BrokerHarness()
+    view = GroupTopics(harness.broker.topics, harness.broker.authorizer, harness.journal)
     monkeypatch.setattr(group_topics, "re2", None)
-    with pytest.raises(ApiError, match=r"headrace\[regex\]"):
-        list(view.matching("a"))
+    for _ in range(2):
+        with pytest.raises(ApiError, match=r"headrace\[server\]"):
+            list(view.matching("a"))
+    assert harness.journal.events("warning") == ["regular_expressions_need_re2"]
+    assert "google-re2" in str(harness.journal.lines)
+
+
+def test_the_extra_of_servers_brings_the_library():
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
+    extras = project["project"]["optional-dependencies"]
+    assert "headrace[regex]" in extras["server"]
+    assert any(each.startswith("google-re2") for each in extras["regex"])
 
 
 def test_the_first_assignor_that_is_named_is_the_default():

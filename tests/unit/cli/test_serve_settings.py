@@ -56,6 +56,16 @@ def test_a_properties_file(tmp_path: Path) -> None:
     assert journal.lines == [("config_ignored", {"file": str(path), "keys": "num.io.threads"})]
 
 
+@pytest.mark.parametrize("name", ["server.properties", "server.toml"])
+def test_a_file_that_begins_with_a_byte_order_mark(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(
+        b"\xef\xbb\xbf"
+        + (b'"num.partitions"=3\n' if name.endswith("toml") else b"num.partitions=3\n")
+    )
+    assert read_properties(path, Journal()) == {"num.partitions": "3"}
+
+
 def test_a_file_as_kafka_ships_it(tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
     path.write_text(

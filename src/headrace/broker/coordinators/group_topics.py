@@ -11,12 +11,14 @@ from headrace.broker.topics import Topics
 from headrace.core.coordinator.consumer.assignors import OWN_ASSIGNORS, Assignor
 from headrace.core.coordinator.consumer.topics import TopicInfo
 from headrace.errors import ApiError, ConfigError, ErrorCode
+from headrace.ports import Journal
 
 try:
     import re2
 except ImportError:
     re2 = None
 
+INSTALL_RE2: Final = "pip install 'headrace[server]', or google-re2 alone,"
 PATTERN_CHARACTERS_LIMIT: Final = 1000
 _PATTERN_MEMORY_BYTES: Final = 1 << 18
 _PROGRAM_LIMIT: Final = 1000
@@ -36,11 +38,14 @@ class GroupTopics:
     remembered until topics change, for all groups and members that have it.
     """
 
-    __slots__ = ("_authorizer", "_matches", "_matches_at", "_topics")
+    __slots__ = ("_authorizer", "_journal", "_matches", "_matches_at", "_topics", "_warned")
 
-    def __init__(self, topics: Topics, authorizer: Authorizer) -> None:
+    def __init__(self, topics: Topics, authorizer: Authorizer, journal: Journal) -> None:
         self._topics = topics
         self._authorizer = authorizer
+        self._journal = journal
+        self._warned = False
+        """Whether the log says that expressions cannot be evaluated here."""
         self._matches: dict[str, tuple[str, ...]] = {}
         self._matches_at = -1
 
@@ -67,6 +72,9 @@ class GroupTopics:
         """
         if self._matches_at != self.changes or len(self._matches) >= _REMEMBERED_LIMIT:
             self._matches, self._matches_at = {}, self.changes
+        if re2 is None and not self._warned:
+            self._warned = True
+            self._journal.warning("regular_expressions_need_re2", install=INSTALL_RE2)
         known = self._matches.get(regex)
         if known is None:
             names = [topic.name for topic in self._topics]
@@ -79,8 +87,8 @@ def _compiled(regex: str, characters: int) -> Any:
     if re2 is None:
         raise ApiError(
             ErrorCode.INVALID_REGULAR_EXPRESSION,
-            "this broker cannot evaluate regular expressions: install headrace[regex] where it runs, or subscribe to "
-            "topics by name",
+            f"this broker cannot evaluate regular expressions: {INSTALL_RE2} where it runs, or subscribe to topics by "
+            "name",
         )
     if len(regex) > PATTERN_CHARACTERS_LIMIT:
         raise ApiError(

@@ -2,8 +2,8 @@
 
 Behaviour: the server-side group protocol (KIP-848), see `headrace.core.coordinator.consumer`. A classic group of
 consumers becomes a consumer group when one joins it, and back when the last one leaves, as
-group.consumer.migration.policy says; one without members in any case. Regular expressions need `headrace[regex]` where
-the broker runs; they match topics that the client may describe.
+group.consumer.migration.policy says; one without members in any case. Regular expressions need `headrace[server]`, or
+`headrace[regex]`, where the broker runs; they match topics that the client may describe.
 Not implemented: racks are kept and given to assignors, but Headrace's own do not use them.
 Versions: v1 regular expressions; clients choose their member ids.
 """
