@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import ClassVar, Final, NamedTuple
 
 from headrace.broker.broker import Broker as CoreBroker
+from headrace.clients.arguments import checked
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.clients.drivers.local import LocalClient
 from headrace.clients.flows.effects import Call
 from headrace.clients.versions import version_table
+from headrace.config.options import Value
 from headrace.serdes.serde import Serde
 from headrace.streams.broker import Broker as EmbeddedBroker
 from headrace.streams.clock import Clock, ManualClock
@@ -66,12 +68,13 @@ class Broker(EmbeddedBroker):
     core_type: ClassVar[type[CoreBroker]] = InterceptedBroker
     NOTHING: ClassVar = Snapshot()
 
+    @checked
     def __init__(
         self,
         data: str | Path | None = None,
         *,
         clock: Clock | None = None,
-        configs: Mapping[str, str] | None = None,
+        configs: Mapping[str, Value] | None = None,
     ) -> None:
         """Open a broker.
 

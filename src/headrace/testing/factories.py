@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pytest
 
+from headrace.config.options import Value
 from headrace.testing.isolation import OPEN_BROKERS
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class ExternalBroker:
 def broker(
     *,
     scope: Scope = "session",
-    configs: Mapping[str, str] | None = None,
+    configs: Mapping[str, Value] | None = None,
     clock: Callable[[], Clock] | None = None,
 ) -> Any:
     """Make a fixture of a `headrace.testing.Broker`, in memory.
@@ -82,7 +83,7 @@ def broker(
     return made
 
 
-def broker_proc(*, scope: Scope = "function", configs: Mapping[str, str] | None = None) -> Any:
+def broker_proc(*, scope: Scope = "function", configs: Mapping[str, Value] | None = None) -> Any:
     """Make a fixture of a `headrace.testing.BrokerProcess`, started.
 
     Args:

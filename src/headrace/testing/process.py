@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from headrace.clients.arguments import checked
+from headrace.config.options import Value, render_value
 from headrace.errors import HeadraceError
 
 START_S: Final = 30.0
@@ -34,7 +36,10 @@ class BrokerProcess:
         log_path: Where its log lines go.
     """
 
-    def __init__(self, directory: str | Path, *, configs: Mapping[str, str] | None = None) -> None:
+    @checked
+    def __init__(
+        self, directory: str | Path, *, configs: Mapping[str, Value] | None = None
+    ) -> None:
         """Prepare a broker; nothing runs before `start`.
 
         Args:
@@ -43,7 +48,10 @@ class BrokerProcess:
         """
         self.log_path = Path(directory) / "broker.log"
         self._data = Path(directory) / "data"
-        self._configs = {"group.initial.rebalance.delay.ms": "0", **(configs or {})}
+        self._configs = {
+            "group.initial.rebalance.delay.ms": "0",
+            **{name: render_value(value) for name, value in (configs or {}).items()},
+        }
         self._port = 0
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -405,6 +405,9 @@ class Sender:
             topic = state.metadata.topics.get(where.topic)
             code = topic.error if topic is not None and topic.error else None
             error = partition_error(where, code or ErrorCode.LEADER_NOT_AVAILABLE)
+            if topic is not None and not code and where.partition not in topic.partitions:
+                text = f"the topic has {len(topic.partitions)} partitions by now"
+                error = partition_error(where, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
             self._engine.trouble.note(error, now_ms)
             state.stale_topics.add(where.topic)
             queue.muted_until_ms = now_ms + self._config.retry_backoff_ms
