@@ -92,7 +92,7 @@ def test_without_the_library_the_client_and_the_log_say_what_to_install(monkeypa
     for _ in range(2):
         with pytest.raises(ApiError, match=r"headrace\[server\]"):
             list(view.matching("a"))
-    assert harness.journal.events("warning") == ["regular_expressions_need_re2"]
+    assert harness.journal.events("warning") == ["regular_expressions_not_evaluated"]
     assert "google-re2" in str(harness.journal.lines)
 
 

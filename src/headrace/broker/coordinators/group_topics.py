@@ -74,7 +74,7 @@ class GroupTopics:
             self._matches, self._matches_at = {}, self.changes
         if re2 is None and not self._warned:
             self._warned = True
-            self._journal.warning("regular_expressions_need_re2", install=INSTALL_RE2)
+            self._journal.warning("regular_expressions_not_evaluated", install=INSTALL_RE2)
         known = self._matches.get(regex)
         if known is None:
             names = [topic.name for topic in self._topics]
