@@ -21,8 +21,8 @@ from headrace import TopicPartition
 from headrace.errors import HeadraceError
 
 PARTITIONS: Final = 2
-BACKLOG: Final = 100
-"""Records in each partition at the beginning, so that members have read ahead."""
+BACKLOG: Final = 500
+"""Records in each partition at the beginning: members have read ahead for longer than a session lasts."""
 FEED_S: Final = 0.1
 """Then one more for each partition in such a time."""
 HANDLING_S: Final = 0.03

@@ -31,8 +31,9 @@ QUICK_CONSUMER: dict[str, Any] = {
     "session_timeout_ms": 6_000,
     "heartbeat_interval_ms": 200,
     "fetch_max_wait_ms": 100,
-    "metadata_max_age_ms": 500,
 }
+ON_KAFKA: dict[str, Any] = {"metadata_max_age_ms": 500}
+"""Kafka leaves it to classic members to look for partitions that are added; by default they do so every five minutes."""
 CLASSIC_ONLY = frozenset({"session_timeout_ms", "heartbeat_interval_ms", "assignor"})
 """What the coordinator decides under the protocol `consumer`."""
 
@@ -62,7 +63,7 @@ class Place:
 
     def options(self, **options: Any) -> dict[str, Any]:
         """How consumers are made here."""
-        given = {**QUICK_CONSUMER, **options}
+        given = {**QUICK_CONSUMER, **({} if self.is_headrace else ON_KAFKA), **options}
         if self.protocol == "consumer":
             given = {name: value for name, value in given.items() if name not in CLASSIC_ONLY}
             given["group_protocol"] = self.protocol

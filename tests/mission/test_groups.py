@@ -180,6 +180,26 @@ def test_a11_added_partitions_are_picked_up_without_a_restart(place, name) -> No
     until(lambda: len(set(first.numbers + second.numbers)) == 30, first, second)
 
 
+@pytest.mark.parametrize("group_protocol", ["classic", "consumer"])
+def test_a11_a_worker_with_default_settings_reads_added_partitions_within_seconds(
+    headrace_place, name, group_protocol
+) -> None:
+    topic = headrace_place.topic(name, 2)
+    app = headrace.App(headrace_place.target)
+    seen: set[int] = set()
+
+    @app.worker(topic, group=name, group_protocol=group_protocol)
+    async def handle(value: bytes) -> None:
+        seen.add(int(value))
+
+    with app.test(headrace_place.target):
+        headrace_place.fill(topic, range(2), partitions=2)
+        until(lambda: len(seen) == 2)
+        headrace_place.admin().add_partitions(topic, 6)
+        headrace_place.fill(topic, range(2, 32), partitions=6)
+        until(lambda: len(seen) == 32, patience_s=20)
+
+
 @pytest.mark.usefixtures("protocol")
 def test_a12_nothing_that_was_processed_comes_again_after_a_graceful_rebalance(place, name) -> None:
     topic = place.topic(name, 4)
