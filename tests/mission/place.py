@@ -33,7 +33,7 @@ QUICK_CONSUMER: dict[str, Any] = {
     "fetch_max_wait_ms": 100,
 }
 ON_KAFKA: dict[str, Any] = {"metadata_max_age_ms": 500}
-"""Kafka leaves it to classic members to look for partitions that are added; by default they do so every five minutes."""
+"""Kafka leaves it to classic members to look for added partitions; by default they do so every five minutes."""
 CLASSIC_ONLY = frozenset({"session_timeout_ms", "heartbeat_interval_ms", "assignor"})
 """What the coordinator decides under the protocol `consumer`."""
 

@@ -139,6 +139,15 @@ class Belonging:
             return None if self._asking.running else Committer()
         return self.member.identity() if self.member.generation >= 0 else None
 
+    def fenced_identity(self) -> Committer | None:
+        """Return who commits, or who did while it had a place: its transactions are refused, not taken for anybody's.
+
+        (1) A member loses its place, (2) another reads, commits and leaves, (3) a transaction of the first that names no
+        member would be taken, and set the group back.
+        """
+        who = self.identity()
+        return self.member.former if who is None and self.member is not None else who
+
     def answered(self, code: ErrorCode, generation: int) -> None:
         """Take note of how the coordinator answered a commit of a generation."""
         if self.member is not None:

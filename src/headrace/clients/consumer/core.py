@@ -443,7 +443,7 @@ class ConsumerCore:
         """Return the consumer's place in its group."""
         if self._config.group_id is None:
             raise ConfigError("the consumer has no group: Consumer(..., group=NAME)")
-        who = self._group.identity() or Committer()
+        who = self._group.fenced_identity() or Committer()
         return GroupMetadata(
             self._config.group_id, who.generation_id, who.member_id, who.group_instance_id
         )

@@ -61,6 +61,8 @@ class Member(ABC):
         self.member_id = ""
         self.generation = -1
         """The generation, or member epoch, that the coordinator knows this member in; -1 while it is no member."""
+        self.former: Committer | None = None
+        """Who it was when it lost its place last."""
         self.rejoin = False
         """The foreground has to prepare for another assignment, and call `join`."""
         self.lost: str | None = None
@@ -264,6 +266,8 @@ class Member(ABC):
 
     def lose(self, reason: str) -> None:
         """The group went on without this member: what it read and did not commit is another's."""
+        if self.generation >= 0:
+            self.former = self.identity()
         self.generation = -1
         self._stop_beating()
         self.arrived = None

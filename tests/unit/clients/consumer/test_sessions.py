@@ -190,6 +190,23 @@ def test_commits_are_refused_without_asking_when_the_session_is_over(protocol: s
     assert first.requests(OffsetCommitRequest) == []
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_member_that_lost_its_place_commits_transactions_as_who_it_was(protocol: str) -> None:
+    world = watched_world()
+    silent: set[Program] = set()
+    first = member(world, protocol, enable_auto_commit=False)
+    rebalance(first)
+    before = first.core.group_metadata()
+    assert before.generation_id >= 0
+    freeze(world, silent)
+    silent.add(first)
+    world.advance(60_000)
+    assert first.core.group_metadata() == before, "an empty group would take what names no member"
+    silent.clear()
+    rebalance(first)
+    assert first.core.group_metadata().generation_id > before.generation_id
+
+
 # How long the session is
 
 
