@@ -142,8 +142,8 @@ class Belonging:
     def fenced_identity(self) -> Committer | None:
         """Return who commits, or who did while it had a place: its transactions are refused, not taken for anybody's.
 
-        (1) A member loses its place, (2) another reads, commits and leaves, (3) a transaction of the first that names no
-        member would be taken, and set the group back.
+        (1) A member loses its place, (2) another reads, commits and leaves, (3) a transaction of the first that names
+        no member would be taken, and set the group back.
         """
         who = self.identity()
         return self.member.former if who is None and self.member is not None else who
