@@ -8,7 +8,7 @@ from typing import Final
 from headrace.errors import CorruptRecordError
 from headrace.records.batch import HEADER_SIZE, MIN_RECORD_SIZE, BatchHeader
 from headrace.records.compression import Compression, decompress
-from headrace.records.varint import MAX_VARLONG_SIZE, decode_varint, encode_varint
+from headrace.records.varint import MAX_VARLONG_SIZE, decode_varint, encode_varint, wrap
 from headrace.types import Buffer
 
 RawRecord = tuple[int, int, int, int, bytes | None, bool]
@@ -104,10 +104,13 @@ def timestamp_delta_at(data: bytes, start: int) -> int:
 
 
 def shift_timestamp(record: bytes, shift: int) -> bytes:
-    """Return a record whose timestamp delta is larger by `shift`: it lies in a batch with another base timestamp."""
+    """Return a record whose timestamp delta is larger by `shift`: it lies in a batch with another base timestamp.
+
+    Delta and base timestamp may lie up to 2^64 apart; both wrap, and so does their sum.
+    """
     _, position = _varint(record, 0)
     delta, rest = decode_varint(record, position + 1, MAX_VARLONG_SIZE)
-    body = record[position : position + 1] + encode_varint(delta + shift) + record[rest:]
+    body = record[position : position + 1] + encode_varint(wrap(delta + shift)) + record[rest:]
     return encode_varint(len(body)) + body
 
 

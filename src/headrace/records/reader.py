@@ -21,12 +21,13 @@ from headrace.records.batch import (
     check_batch,
 )
 from headrace.records.compression import MAX_DECOMPRESSED_SIZE, Compression, decompress
-from headrace.records.varint import MAX_VARLONG_SIZE, decode_varint
+from headrace.records.varint import MAX_VARLONG_SIZE, decode_varint, wrap
 from headrace.types import Buffer
 
 R = TypeVar("R", bound=tuple[Any, ...])
 
 _CODECS: Final = {int(codec): codec for codec in Compression}
+_SMALLEST, _LARGEST, _ONE_BYTE = -(2**63), 2**63 - 1, 64
 _decode_fast = None if kernels is None else kernels.decode_records
 
 
@@ -192,6 +193,7 @@ def _decode_records(  # noqa: C901, PLR0912, PLR0915 - one loop without calls
     append_time = header.timestamp_type == TimestampType.LOG_APPEND_TIME
     if append_time:
         timestamp = header.max_timestamp
+    lowest, highest = _SMALLEST - base_timestamp, _LARGEST - base_timestamp
     for _ in range(header.records_count):
         low, high = data[position], data[position + 1]
         if low < 0x80:
@@ -208,6 +210,8 @@ def _decode_records(  # noqa: C901, PLR0912, PLR0915 - one loop without calls
             delta, position = (low >> 1) ^ -(low & 1), position + 2
         else:
             delta, position = decode_varint(data, position + 1, MAX_VARLONG_SIZE)
+            if not lowest <= delta <= highest:
+                delta = wrap(base_timestamp + delta) - base_timestamp
         if not append_time:
             timestamp = base_timestamp + delta
         low, high = data[position], data[position + 1]
@@ -237,6 +241,10 @@ def _decode_records(  # noqa: C901, PLR0912, PLR0915 - one loop without calls
         if position != end:
             raise CorruptRecordError(f"a record's length is off by {end - position} bytes")
         append(new((base_offset + delta, timestamp, key, value, headers)))
+    if (
+        not lowest <= -_ONE_BYTE <= _ONE_BYTE <= highest
+    ):  # seldom: the base timestamp is at one of the ends
+        records = [new((each[0], wrap(each[1]), *each[2:])) for each in records]
     return records, position
 
 

@@ -29,7 +29,7 @@ from headrace.records.batch import (
 from headrace.records.builder import BatchBuilder
 from headrace.records.compression import Compression, compress
 from headrace.records.raw import record_starts, timestamp_delta_at
-from headrace.records.varint import encode_varint
+from headrace.records.varint import encode_varint, wrap
 from headrace.types import NO_TIMESTAMP, Buffer
 
 _UINT32: Final = struct.Struct(">I")
@@ -92,7 +92,7 @@ def rebuilt(
     """
     codec = Compression(attributes & COMPRESSION_MASK)
     body = records if codec is Compression.NONE else compress(codec, records)
-    newest = header.base_timestamp + selection.newest_delta
+    newest = wrap(header.base_timestamp + selection.newest_delta)
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         newest = header.max_timestamp
     return _sealed(

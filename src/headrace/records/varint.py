@@ -9,6 +9,7 @@ from headrace.types import Buffer
 
 MAX_VARINT_SIZE: Final = 5
 MAX_VARLONG_SIZE: Final = 10
+_MASK: Final = (1 << 64) - 1
 
 
 def encode_varint(value: int) -> bytes:
@@ -22,6 +23,11 @@ def encode_varint(value: int) -> bytes:
         unsigned >>= 7
     encoded.append(unsigned)
     return bytes(encoded)
+
+
+def wrap(value: int) -> int:
+    """Return the signed integer of 64 bits that a sum of two becomes in Java: beyond the largest follows the smallest."""
+    return (value + (1 << 63) & _MASK) - (1 << 63)
 
 
 def decode_varint(

@@ -146,16 +146,21 @@ def _with_horizon(
 
 
 def require_keys(records: Buffer) -> None:
-    """Refuse a batch with a record without a key: compaction could not keep it.
+    """Refuse a batch with a record without a key, or at a wrong offset: compaction could not keep it, or never drop it.
 
     Raises:
-        InvalidRecordError: A record has none (`InvalidRecordsError`), or the records do not decode.
+        InvalidRecordError: A record has none (`InvalidRecordsError`), the records are not numbered from 0 on, or do
+            not decode.
     """
     header = BatchHeader.parse(records)
     numbers: list[int] = []
     try:
         raw_records = iterate_raw(records_of(header, records), header.records_count)
-        for number, (_, _, _, _, key, _) in enumerate(raw_records):
+        for number, (_, _, _, offset_delta, key, _) in enumerate(raw_records):
+            if offset_delta != number:
+                raise InvalidRecordError(
+                    f"record {number} of the batch has offset delta {offset_delta}; it has to be {number}"
+                )
             if key is None and len(numbers) < _MOST_REPORTED:
                 numbers.append(number)
     except CorruptRecordError as error:
