@@ -1,7 +1,7 @@
 """The largest and smallest value of every 32-bit and 64-bit field, through everything that a broker does with it.
 
 A batch is made of fields that are drawn from the ends of their ranges, and goes through append, fetch, time lookups,
-compaction, the removal of expired records, retention, a kill and a clean restart. Whatever is refused is refused with an
+compaction, the removal of expired records, retention, a kill and a clean restart. What is refused is refused with an
 error of Kafka; what was acknowledged can be read, with the same offset, key and value, and with the timestamp that
 64 bits leave of the sum of base timestamp and delta. Nothing of it may end a round of compaction, or a tick.
 """

@@ -162,7 +162,10 @@ def _decode_as(
         data if isinstance(data, bytes) else bytes(data)
     )  # which is the fastest to read in Python
     try:
-        records, end = _decode_records(data, header, tuple if before or after else new)
+        make: Any = tuple if before or after else new
+        records, end = _decode_records(data, header, make)
+        if abs(header.base_timestamp) > _LARGEST - _ONE_BYTE:  # a delta of one byte may be too much
+            records = [make((each[0], wrap(each[1]), *each[2:])) for each in records]
     except IndexError:
         raise CorruptRecordError("a batch ends inside a record") from None
     if end != len(data):
@@ -183,16 +186,13 @@ def _is_cut_off(buffer: Buffer, position: int) -> bool:
 def _decode_records(  # noqa: C901, PLR0912, PLR0915 - one loop without calls
     data: bytes, header: BatchHeader, new: Callable[[tuple[Any, ...]], Any]
 ) -> tuple[list[Any], int]:
-    # The one loop of this package that runs per record. Varints of one byte, and lengths and offsets of two, which are
-    # nearly all, are decoded in place: a call for each of the six would cost twice as much as all the rest.
+    # Varints of one byte, and lengths and offsets of two, are decoded in place: calls would cost twice as much.
     records: list[Any] = []
     append = records.append
     position, size = 0, len(data)
-    base_offset, timestamp = header.base_offset, header.base_timestamp
-    base_timestamp = timestamp
+    base_offset, base_timestamp = header.base_offset, header.base_timestamp
     append_time = header.timestamp_type == TimestampType.LOG_APPEND_TIME
-    if append_time:
-        timestamp = header.max_timestamp
+    timestamp = header.max_timestamp
     lowest, highest = _SMALLEST - base_timestamp, _LARGEST - base_timestamp
     for _ in range(header.records_count):
         low, high = data[position], data[position + 1]
@@ -241,10 +241,6 @@ def _decode_records(  # noqa: C901, PLR0912, PLR0915 - one loop without calls
         if position != end:
             raise CorruptRecordError(f"a record's length is off by {end - position} bytes")
         append(new((base_offset + delta, timestamp, key, value, headers)))
-    if (
-        not lowest <= -_ONE_BYTE <= _ONE_BYTE <= highest
-    ):  # seldom: the base timestamp is at one of the ends
-        records = [new((each[0], wrap(each[1]), *each[2:])) for each in records]
     return records, position
 
 

@@ -26,7 +26,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def wrap(value: int) -> int:
-    """Return the signed integer of 64 bits that a sum of two becomes in Java: beyond the largest follows the smallest."""
+    """Return the signed integer of 64 bits that a sum becomes in Java: the smallest follows the largest."""
     return (value + (1 << 63) & _MASK) - (1 << 63)
 
 
