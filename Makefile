@@ -5,7 +5,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q
 export PYTHONDONTWRITEBYTECODE :=  # tests and the processes they start are compiled once, not by each of them
 
-.PHONY: help run test check types quick format conformance chaos chaos-spark crash delay simulate fuzz bench bench-spark bench-kinesis generate clean
+.PHONY: help run test check types quick format conformance crossed chaos chaos-spark crash delay simulate fuzz bench bench-spark bench-kinesis generate clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -40,6 +40,10 @@ test: check  ## everything that needs no special hardware (about twenty minutes)
 conformance:  ## the client suites alone; TARGET is kafka, kafka-3.9, or headrace-secured (TLS, users, rights)
 	@$(PYTHON) tools/prepare.py test
 	$(PYTEST) tests/conformance $(if $(TARGET),--target $(TARGET))
+
+crossed:  ## every setting of topics with every client and command, all pairs of them (two minutes)
+	@$(PYTHON) tools/prepare.py test
+	HEADRACE_CROSSED=1 $(PYTEST) -n 2 tests/conformance/crossed
 
 chaos:  ## pipelines under kill -9 of workers and broker, members on a silent network, for MINUTES (10); HEADRACE_CHAOS_SEED
 	@$(PYTHON) tools/prepare.py test

@@ -254,13 +254,18 @@ def _describe(record: ConsumerRecord) -> dict[str, Any]:
         else f"{place.topic}-{place.partition}@{place.offset}",
         "error_type": headers.get(letters.ERROR_TYPE),
         "error": headers.get(letters.ERROR_MESSAGE),
-        "attempts": headers.get(letters.ATTEMPTS),
+        "attempts": _number(headers.get(letters.ATTEMPTS)),
         "group": headers.get(letters.GROUP),
         "redrives": letters.redrives(record),
         "key": _text(record.key),
         "value": _text(record.value),
         "headers": headers,
     }
+
+
+def _number(text: str | None) -> int | str | None:
+    """Return what a header counts; one that somebody else wrote may count nothing."""
+    return int(text) if text is not None and text.isascii() and text.isdecimal() else text
 
 
 def _text(data: bytes | None) -> str | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli import topic_changes
-from headrace.cli._configs import config_document, print_configs
+from headrace.cli._configs import config_document, config_values, print_configs
 from headrace.cli._options import assignments, client_options, open_client
 from headrace.cli._outcomes import print_outcomes
 from headrace.cli._output import fail, print_facts, print_json, print_table, say
@@ -35,7 +35,12 @@ for command in topic_changes.COMMANDS:
     "-r", "--replicas", type=click.IntRange(min=1), help="Copies of each (broker's default)."
 )
 @click.option(
-    "-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Topic configs."
+    "-c",
+    "--config",
+    "configs",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Topic configs; retention.ms=1h and segment.bytes=64MiB are understood.",
 )
 @click.option("--storage", metavar="NAME", help="Where records are kept (headrace.storage).")
 @click.option(
@@ -51,7 +56,7 @@ def create(bootstrap: str, properties: dict[str, str], *, as_json: bool, **optio
     from headrace.clients.blocking import NewTopic  # noqa: PLC0415 - not for `--help`
     from headrace.errors import ErrorCode  # noqa: PLC0415 - as above
 
-    configs = assignments(options["configs"], "--config")
+    configs = config_values(assignments(options["configs"], "--config"))
     if options["storage"] is not None:
         configs = {**configs, "headrace.storage": options["storage"]}
     topics = [

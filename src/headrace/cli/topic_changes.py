@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from headrace.cli._configs import config_values
 from headrace.cli._options import assignments, client_options, open_client
 from headrace.cli._outcomes import print_outcomes
 from headrace.cli._output import fail, print_json, print_table
@@ -58,7 +59,7 @@ def _changes(options: dict[str, Any]) -> list[ConfigChange]:
     changes = [
         ConfigChange(name, value, operation)
         for operation, (key, option) in given.items()
-        for name, value in assignments(options[key], option).items()
+        for name, value in config_values(assignments(options[key], option)).items()
     ]
     changes += [ConfigChange(name, None, ConfigOperation.DELETE) for name in options["unset"]]
     return changes

@@ -1,0 +1,287 @@
+"""Every command: its JSON parses, and it ends soon and with the right code when something is missing or goes away."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+import headrace
+from headrace.cli import main
+from headrace.testing import Broker, FakeAws
+from tests.fixtures.command_line import Done, run_command
+
+SOON_S = 20
+"""In which a command ends; on an idle machine each takes less than one."""
+KEYS = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any", "AWS_REGION": "us-east-1"}
+
+CLIENT_COMMANDS = {
+    "topic create": ["created-{n}"],
+    "topic list": [],
+    "topic describe": ["t", "--configs"],
+    "topic alter": ["t", "-c", "retention.ms=1h"],
+    "topic add-partitions": ["grown", "-n", "1"],
+    "topic truncate": ["t", "-o", "0", "--yes"],
+    "topic delete": ["deleted", "--yes"],
+    "produce": ["t"],
+    "consume": ["t", "-e"],
+    "group create": ["created-{n}"],
+    "group list": [],
+    "group describe": ["g"],
+    "group offsets": ["g"],
+    "group lag": ["g"],
+    "group reset": ["g", "--to", "earliest", "--dry-run"],
+    "group attach": ["attached", "t"],
+    "group detach": ["attached-{n}", "t"],
+    "group config": ["g"],
+    "group remove-member": ["member-{n}", "-i", "static", "--yes"],
+    "group delete-offsets": ["offsets-{n}", "-t", "t", "--yes"],
+    "group delete": ["deleted", "--yes"],
+    "dlq list": [],
+    "dlq show": ["t"],
+    "dlq redrive": ["t", "--dry-run"],
+    "dlq purge": ["t", "--dry-run"],
+    "bridge": ["t", "{stream}", "--once"],
+    "quota describe": [],
+    "quota alter": ["--user", "u", "--set", "producer_byte_rate=1000000"],
+    "user create": ["u-{n}", "--password-file", "{password}"],
+    "user list": [],
+    "user describe": ["u"],
+    "user set-password": ["u", "--password-file", "{password}"],
+    "user delete": ["u-deleted", "--yes"],
+    "acl create": ["--allow-principal", "User:u", "-o", "Read", "--topic", "t"],
+    "acl list": [],
+    "acl delete": ["--topic", "nothing", "--yes"],
+}
+"""The commands that ask a broker, with arguments that succeed; those that succeed without having anything to do."""
+OTHERS = {
+    "serve": "ends by signals, below",
+    "dev": "ends by signals, below",
+    "run": "ends by signals, below",
+    "demo": "tests/spark/test_demo.py",
+    "spark": "asks no broker: tests/unit/cli/test_spark_commands.py",
+    "doctor spark": "tests/unit/spark/test_doctor.py",
+    "pipeline": "tests/spark/test_pipeline_command.py",
+    "archive": "tests/unit/cli/test_archive_commands.py",
+    "kinesis": "asks no broker: tests/kinesis/test_kinesis_commands.py",
+}
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    # `acl` needs an authorizer, which lets nobody do anything but those that it is told.
+    access = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    with Broker(configs=access) as running:
+        for topic in ("t", "grown", "deleted", "dlq.t"):
+            running.create_topic(topic)
+        running.publish("t", b"value", key=b"key", headers=[("a", None)])
+        for group in ("g", "attached", "deleted"):
+            running.create_group(group)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def aws() -> Iterator[FakeAws]:
+    with FakeAws() as running:
+        running.kinesis.create_stream("s", shards=1)
+        yield running
+
+
+def everything(command: click.Command, name: str = "") -> Iterator[str]:
+    """Names of all commands."""
+    if not isinstance(command, click.Group):
+        yield name
+        return
+    context = click.Context(command)
+    for each in command.list_commands(context):
+        found = command.get_command(context, each)
+        assert found is not None
+        yield from everything(found, f"{name} {each}".strip())
+
+
+def test_every_command_is_in_a_table() -> None:
+    known = {*CLIENT_COMMANDS, *OTHERS}
+    assert [
+        name for name in everything(main) if name not in known and name.split()[0] not in known
+    ] == []
+
+
+class Runner:
+    """Runs a command of the table."""
+
+    def __init__(self, broker: Broker, aws: FakeAws, directory: Path) -> None:
+        self._password = directory / "password"
+        self._password.write_text("a long password")
+        self._password.chmod(0o600)
+        self._broker = broker
+        self._bootstrap = broker.bootstrap
+        self._stream = f"kinesis://s?region=us-east-1&endpoint_url={aws.endpoint_url}"
+        self._number = 0
+
+    def arguments(self, name: str) -> list[str]:
+        self._number += 1
+        number = self._number
+        self._prepare(name, number)
+        given = {"n": number, "stream": self._stream, "password": self._password}
+        return [*name.split(), *(each.format(**given) for each in CLIENT_COMMANDS[name])]
+
+    def _prepare(self, name: str, number: int) -> None:
+        """Make what a command takes away."""
+        if name == "group detach":
+            self._broker.create_group(f"attached-{number}", topics=["t"])
+        elif name == "group delete-offsets":
+            self.run("consume", "-g", f"offsets-{number}", "-n", "1")
+        elif name == "group remove-member":
+            with headrace.Consumer(
+                self._broker, group=f"member-{number}", group_instance_id="static"
+            ) as consumer:
+                consumer.subscribe(["t"])
+                consumer.assignment()
+
+    def environment(self, bootstrap: str | None = None) -> dict[str, str]:
+        return {"HEADRACE_BOOTSTRAP": bootstrap or self._bootstrap, **KEYS}
+
+    def run(
+        self, name: str, *more: str, bootstrap: str | None = None, out: int | None = None
+    ) -> Done:
+        environment = self.environment(bootstrap)
+        return run_command(
+            *self.arguments(name), *more, data=b"x\n", environment=environment, out=out
+        )
+
+
+@pytest.fixture(scope="module")
+def runner(broker: Broker, aws: FakeAws, tmp_path_factory: pytest.TempPathFactory) -> Runner:
+    made = Runner(broker, aws, tmp_path_factory.mktemp("commands"))
+    run = lambda *arguments: run_command(*arguments, environment=made.environment())  # noqa: E731 - it is short
+    assert run("consume", "t", "-g", "g", "-n", "1").code == 0
+    for user in ("u", "u-deleted"):
+        path = str(made._password)
+        assert run("user", "create", user, "--password-file", path).code == 0
+    return made
+
+
+@pytest.mark.parametrize("name", CLIENT_COMMANDS)
+def test_json_is_what_programs_read(runner: Runner, name: str) -> None:
+    done = runner.run(name, "--format", "json")
+    assert done.code == 0, done
+    for line in done.out.splitlines():
+        json.loads(line)
+    assert done.out or name in {"acl delete", "consume"}, done
+
+
+@pytest.mark.parametrize("name", CLIENT_COMMANDS)
+def test_a_broker_that_is_not_there_is_an_error_at_once(runner: Runner, name: str) -> None:
+    began = time.monotonic()
+    done = runner.run(name, bootstrap="127.0.0.1:1")
+    assert (done.code, done.out) == (1, b""), done
+    assert "cannot connect to 127.0.0.1:1" in done.err
+    assert time.monotonic() - began < SOON_S
+
+
+@pytest.mark.parametrize("name", ["topic list", "produce", "consume", "dlq show", "bridge"])
+def test_a_server_that_never_answers_is_given_up(runner: Runner, name: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        host, port = silent.getsockname()
+        began = time.monotonic()
+        done = runner.run(name, bootstrap=f"{host}:{port}")
+        assert done.code == 1, done
+        assert "does not answer" in done.err
+        assert time.monotonic() - began < 2 * SOON_S
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+@pytest.mark.parametrize("name", CLIENT_COMMANDS)
+def test_a_closed_pipe_is_no_error(runner: Runner, name: str, form: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = runner.run(name, "--format", form, out=writing)
+    finally:
+        os.close(writing)
+    assert done.code == 0, done
+    assert "Traceback" not in done.err
+    assert "Broken pipe" not in done.err
+
+
+APP = """
+import headrace
+app = headrace.App({bootstrap!r})
+
+@app.worker("t", group="app")
+def handle(value: bytes):
+    pass
+"""
+LONG = {
+    "consume": (["consume", "t"], 130, 143),
+    "consume -g": (["consume", "t", "-g", "long"], 130, 143),
+    "produce": (["produce", "t"], 130, -signal.SIGTERM),
+    "group lag": (["group", "lag", "g", "--watch"], 130, -signal.SIGTERM),
+    "bridge out": (["bridge", "t", "{stream}"], 0, 0),
+    "bridge in": (["bridge", "{stream}", "t", "--name", "{name}"], 0, 0),
+    "run": (["run", "app:app", "-C", "{directory}"], 0, 0),
+    "dev": (["dev", "--listen", "127.0.0.1:0"], 0, 0),
+    "serve": (["serve", "--listen", "127.0.0.1:0", "--data", "{directory}/data"], 0, 0),
+}
+"""Commands that go on until they are told to end: with which codes SIGINT and SIGTERM end them."""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda each: each.name)
+@pytest.mark.parametrize("name", LONG)
+def test_a_signal_ends_what_goes_on(
+    runner: Runner, broker: Broker, name: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    (tmp_path / "app.py").write_text(APP.format(bootstrap=broker.bootstrap))
+    command, on_interrupt, on_term = LONG[name]
+    given = {"stream": runner._stream, "directory": tmp_path, "name": f"in-{number.name}"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "headrace", *(each.format(**given) for each in command)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **runner.environment()},
+    ) as process:
+        try:
+            _wait_until_it_works(process, broker, name, number)
+            process.send_signal(number)
+            assert process.wait(SOON_S) == (on_interrupt if number == signal.SIGINT else on_term)
+        finally:
+            process.kill()
+        assert process.stderr is not None
+        assert b"Traceback" not in process.stderr.read()
+
+
+def _wait_until_it_works(
+    process: subprocess.Popen[bytes], broker: Broker, name: str, number: signal.Signals
+) -> None:
+    """Wait until a command is in the midst of its work, as far as it can be seen from outside."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    if name in {"consume", "group lag"}:
+        process.stdout.readline()
+    elif name == "produce":
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        process.stdout.readline()
+    elif name == "bridge in":
+        broker.wait_for(topic=f"__bridge.in-{number.name}", timeout_s=SOON_S)
+    elif name in {"consume -g", "bridge out"}:
+        group = "long" if name == "consume -g" else "__bridge.t.s"
+        broker.wait_for(group=group, state="Stable", members=1, timeout_s=SOON_S)
+    elif name == "run":
+        broker.wait_for(group="app", state="Stable", members=1, timeout_s=SOON_S)
+    else:
+        process.stderr.readline() if name == "serve" else process.stdout.readline()
