@@ -1,7 +1,7 @@
 """Every setting of a topic with every way to write it, to read it, and every command: bytes in are bytes out.
 
-Each pair of values of two factors comes in some case. A case ends as planned, or with a refusal that stands in the table
-below. `make test` runs cases with each single value; HEADRACE_CROSSED=1 runs all pairs.
+Each pair of values of two factors comes in some case. A case ends as planned, or with a refusal that stands in the
+table below. `make test` runs cases with each single value; HEADRACE_CROSSED=1 runs all pairs.
 """
 
 from __future__ import annotations
