@@ -34,7 +34,7 @@ class Reader:
             enable_auto_commit=False,
             session_timeout_ms=6_000,
             heartbeat_interval_ms=500,
-            metadata_max_age_ms=1_000,
+            metadata_max_age_ms=1_000,  # on Apache Kafka members look for new partitions themselves
         )
         self.consumer.subscribe([topic])
 

@@ -239,7 +239,7 @@ def grow(story: Story, count: int) -> None:
 
 @pytest.mark.parametrize("assignor", ["equal", SERVER_SIDE])
 def test_b5_partitions_of_subscribed_topics_change(assignor) -> None:
-    story = Story(assignor, members=2, metadata_max_age_ms=2_000)
+    story = Story(assignor, members=2)
     grow(story, 9)
     rebalance(*story.members, rounds=40)
     assert sorted(len(member.assignment()) for member in story.members) == [4, 5]
@@ -247,7 +247,7 @@ def test_b5_partitions_of_subscribed_topics_change(assignor) -> None:
 
 def test_b5_topics_appear_that_match_a_pattern() -> None:
     world = ConsumerWorld()
-    member = world.consumer(group="g", metadata_max_age_ms=2_000)
+    member = world.consumer(group="g")
     member.subscribe(pattern="t.*", exclude=["tx"])
     rebalance(member)
     for topic in ("t1", "tx", "t2"):

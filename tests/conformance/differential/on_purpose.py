@@ -485,7 +485,8 @@ ADMIN: Final = (
         "a classic group rebalances for added partitions when its leader has refreshed its metadata, after five "
         "minutes by default; never, if an online downgrade has left it without a leader",
         "the coordinator compares the topics with the assignment: REBALANCE_IN_PROGRESS, once for each change of the "
-        "topics that the members subscribe to",
+        "topics that the members subscribe to; a leader that leaves the partitions out again has its connection closed "
+        "once, so that it refreshes its metadata",
         "Added partitions are read within seconds.",
         (),
     ),

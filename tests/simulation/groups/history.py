@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from headrace.broker.context import CloseConnection
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -111,9 +112,9 @@ class History:
         )
         for topic in TOPICS:
             self.harness.create_topic(topic, partitions=PARTITIONS)
+        self.counts: Counter[str] = Counter()
         self.call(FindCoordinatorRequest(key_type=0, coordinator_keys=GROUPS))
         self.call(FindCoordinatorRequest(key_type=1, coordinator_keys=TRANSACTIONAL_IDS))
-        self.counts: Counter[str] = Counter()
         self.lines: list[str] = []
         self._classic: list[Classic] = []
         self._modern: list[Modern] = []
@@ -148,8 +149,12 @@ class History:
         assert not errors, errors[:3]
 
     def call(self, request: Any, version: int | None = None) -> Any:
-        """Send a request and return its answer, or None if it has to wait for others."""
-        pending = self.harness.send(request, version)
+        """Send a request and return its answer, or None: it has to wait for others, or the connection is closed."""
+        try:
+            pending = self.harness.send(request, version)
+        except CloseConnection:
+            self.counts["closed connections"] += 1
+            return None
         self.sync()
         if not pending.done:
             return None

@@ -7,17 +7,24 @@ from typing import Any
 import pytest
 
 from headrace.broker.access.session import Session
+from headrace.broker.context import CloseConnection
 from headrace.core.coordinator.group.states import GroupState
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from headrace.protocol.messages.create_acls import AclCreation, CreateAclsRequest
+from headrace.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
+from headrace.protocol.messages.heartbeat import HeartbeatRequest
 from headrace.security.acls import Operation, PatternType, Permission, ResourceType
 from headrace.security.principal import Principal
 from tests.fixtures.broker_harness import BrokerHarness
 from tests.fixtures.classic_consumers import ClassicConsumer
 from tests.fixtures.consumer_protocol_world import Consumer, ConsumerWorld, given
 from tests.fixtures.group_world import now, parked
+from tests.simulation.groups import requests
 from tests.unit.coordinator.test_mixed_group import settle
 
 
@@ -249,3 +256,87 @@ class IncuriousConsumer(ClassicConsumer):
             return super().assigned(members)
         finally:
             topics.sizes = real
+
+
+# --- leaders that assign by old metadata ---
+
+
+class Rejoined:
+    """One consumer of a classic group on a whole broker, which leads; the topic `t` has two partitions, then four."""
+
+    def __init__(self) -> None:
+        self.harness = BrokerHarness(group_initial_rebalance_delay_ms=0)
+        self.harness.create_topic("t", partitions=2)
+        self.harness.call(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]))
+        required = self.join("")
+        self.member = required.member_id
+        self.generation = self.join(self.member).generation_id
+        assert self.sync(2).error_code == ErrorCode.NONE
+
+    def grow(self, count: int) -> None:
+        added = CreatePartitionsTopic(name="t", count=count, assignments=None)
+        request = CreatePartitionsRequest(topics=[added], timeout_ms=1000)
+        assert self.harness.call(request).results[0].error_code == ErrorCode.NONE
+
+    def join(self, member: str) -> Any:
+        request = requests.join(
+            "g", member, None, topics=["t"], session_timeout_ms=10_000, rebalance_timeout_ms=10_000
+        )
+        return self.harness.call(request)
+
+    def rejoin(self) -> None:
+        assert self.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
+        self.generation = self.join(self.member).generation_id
+
+    def heartbeat(self) -> int:
+        request = HeartbeatRequest(
+            group_id="g", generation_id=self.generation, member_id=self.member
+        )
+        return int(self.harness.call(request).error_code)
+
+    def sync(self, count: int) -> Any:
+        given = requests.assignments({self.member: [("t", index) for index in range(count)]})
+        return self.harness.call(requests.sync("g", self.member, None, self.generation, given), 4)
+
+
+def test_a_leader_that_assigns_by_old_metadata_is_disconnected_once_so_that_it_refreshes_them():
+    member = Rejoined()
+    member.grow(4)
+    member.rejoin()
+    with pytest.raises(CloseConnection, match="old metadata"):
+        member.sync(2)
+    assert member.join(member.member).generation_id == member.generation, "no further rebalance"
+    assert member.sync(4).error_code == ErrorCode.NONE
+    assert member.heartbeat() == ErrorCode.NONE
+
+
+def test_a_leader_that_leaves_partitions_out_all_the_same_is_believed():
+    member = Rejoined()
+    for grown in (4, 5):
+        member.grow(grown)
+        member.rejoin()
+        with pytest.raises(CloseConnection):
+            member.sync(2)
+        assert member.sync(2).error_code == ErrorCode.NONE
+        assert [member.heartbeat() for _ in range(3)] == [ErrorCode.NONE] * 3
+
+
+def test_a_leader_with_fresh_metadata_keeps_its_connection():
+    member = Rejoined()
+    member.grow(4)
+    member.rejoin()
+    assert member.sync(4).error_code == ErrorCode.NONE
+    assert member.heartbeat() == ErrorCode.NONE
+
+
+def test_partitions_that_are_moving_are_not_without_a_reader(world):
+    members = [IncuriousConsumer(world, "t", cooperative=True) for _ in range(2)]
+    settle(*members)
+    world.topics.grow("t", 8)
+    settle(*members)
+    assert members[0].owned | members[1].owned == world.topics.partitions("t")
+    generation = members[0].generation
+    late = IncuriousConsumer(world, "t", cooperative=True)
+    settle(*members, late)
+    assert [len(member.owned) for member in (*members, late)] == [3, 3, 2]
+    assert members[0].generation == generation + 2, "one to give up, and one to take over"

@@ -746,7 +746,7 @@ def test_a_worker_reads_what_its_group_is_attached_to(broker: Broker) -> None:
     app = make_app()
     seen: list[tuple[str, str]] = []
 
-    @app.worker(attached=True, metadata_max_age_ms=50)
+    @app.worker(attached=True)
     async def handle(value: str, context: headrace.Context) -> None:
         seen.append((context.topic, value))
 
@@ -769,7 +769,7 @@ def test_a_group_that_is_attached_to_a_pattern_does_not_read_its_own_dead_letter
     app = make_app()
     seen: list[str] = []
 
-    @app.worker(attached=True, retry=1, dead_letter=True, metadata_max_age_ms=50)
+    @app.worker(attached=True, retry=1, dead_letter=True)
     async def handle(value: str, context: headrace.Context) -> None:
         seen.append(context.topic)
         if value == "bad":

@@ -1,8 +1,8 @@
 """CreatePartitions (API key 37), versions 0-3.
 
-Behaviour: the new partitions are durable before the answer and in Metadata at once; groups pick them up when their
-members refresh their metadata. Every topic is grown or refused for itself; one that is named twice is refused. A
-count that is not larger than the present one is INVALID_PARTITIONS. Assignments are accepted when they give every new
+Behaviour: the new partitions are durable before the answer and in Metadata at once; groups rebalance with the next
+heartbeats of their members. Every topic is grown or refused for itself; one that is named twice is refused. A count
+that is not larger than the present one is INVALID_PARTITIONS. Assignments are accepted when they give every new
 partition to this broker. `validate_only` checks and changes nothing. Internal topics cannot be grown: the place of a
 group follows from their count.
 Versions: v2 flexible.

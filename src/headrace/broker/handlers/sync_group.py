@@ -1,7 +1,8 @@
 """SyncGroup (API key 14), versions 0-5.
 
 Behaviour: followers wait for the leader's assignment; all are answered when it is durable. A rebalance that begins
-meanwhile answers them with REBALANCE_IN_PROGRESS.
+meanwhile answers them with REBALANCE_IN_PROGRESS. The connection of a leader that leaves out added partitions is
+closed, once for each change of topics (`headrace.core.coordinator.group.coverage`).
 Versions: v3 group instance ids (KIP-345); v4 flexible; v5 protocol type and name, which must be given and must be the
 group's (INCONSISTENT_GROUP_PROTOCOL).
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.access.authorizer import allows
-from headrace.broker.context import RequestContext, VersionRange
+from headrace.broker.context import CloseConnection, RequestContext, VersionRange
 from headrace.core.deferred import Deferred
 from headrace.errors import ErrorCode
 from headrace.protocol.api_keys import ApiKey
@@ -36,4 +37,9 @@ def handle(
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     if not allows(broker, context, Operation.READ, ResourceType.GROUP, request.group_id):
         return SyncGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    if broker.groups.leader_is_outdated(request):
+        raise CloseConnection(
+            f"the leader of group {request.group_id[:300]!r} assigns by old metadata, without partitions that were "
+            "added: clients refresh their metadata when a connection is closed"
+        )
     return broker.groups.sync_group(request, context.now_ms)

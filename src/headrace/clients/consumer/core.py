@@ -121,6 +121,7 @@ class ConsumerCore:
             config,
             question=self._topics.question,
             relevant=self._topics.relevant,
+            age_ms=lambda: self._topics.age_ms,
             on_news=self._topics_told,
             on_failure=self._topics_not_told,
         )
@@ -221,7 +222,7 @@ class ConsumerCore:
         self._subscription = wanted
         self._topics.follow(wanted)
         self._group.begin(assignors, self._commits, listener)
-        self._watch.watch(self._topics.age_ms)
+        self._watch.watch()
         self._watch.refresh()  # tells, too, that no broker can be reached
         self._commits.start_auto()
 
@@ -249,7 +250,7 @@ class ConsumerCore:
             at = found[name].offset if name in found else offset
             if at is not None or name not in self.cursors:
                 self.cursors[name] = Cursor(name, at)
-        self._watch.watch(self._topics.age_ms)
+        self._watch.watch()
         self._commits.start_auto()
 
     def unsubscribe(self, timeout_ms: int) -> Flow[None]:

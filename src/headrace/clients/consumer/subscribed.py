@@ -21,6 +21,12 @@ ANY_TIME: Final = ("range", "roundrobin", "sticky", "equal")
 ATTACHMENTS_CHECK_MS: Final = 3_000
 """How often members look what their group is attached to, at least: an administrator waits for it."""
 
+PATTERN_CHECK_MS: Final = 5_000
+"""How often a consumer looks for topics that match its pattern, where the coordinator does not do it. The coordinator
+sees new partitions of a classic group's topics, but not the pattern."""
+PATTERN_CHECK_MS_PER_TOPIC: Final = 5
+"""A broker with many topics is asked less often: an answer costs time in proportion to them."""
+
 
 class SubscribedTopics:
     """The topics of one consumer."""
@@ -79,9 +85,13 @@ class SubscribedTopics:
     @property
     def age_ms(self) -> int:
         """How long what is known of topics holds."""
+        longest_ms = self._config.metadata_max_age_ms
         if self._subscription.kind == "group":
-            return min(ATTACHMENTS_CHECK_MS, self._config.metadata_max_age_ms)
-        return self._config.metadata_max_age_ms
+            return min(ATTACHMENTS_CHECK_MS, longest_ms)
+        if self._match_all:
+            known = len(self._engine.state.metadata.topics)
+            return min(max(PATTERN_CHECK_MS, known * PATTERN_CHECK_MS_PER_TOPIC), longest_ms)
+        return longest_ms
 
     def relevant(self) -> frozenset[str]:
         """Return the topics whose leaders matter."""

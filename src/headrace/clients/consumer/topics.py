@@ -22,6 +22,7 @@ class TopicWatch:
         *,
         question: Callable[[], Flow[frozenset[str] | None]],
         relevant: Callable[[], frozenset[str]],
+        age_ms: Callable[[], int],
         on_news: Callable[[], object],
         on_failure: Callable[[HeadraceError], object],
     ) -> None:
@@ -33,6 +34,7 @@ class TopicWatch:
             question: Flow that returns the topics to ask about; None is all.
             relevant: Returns the topics whose leaders matter; as long as one is stale, it is looked up again soon. A
                 topic that does not exist yet is stale too.
+            age_ms: Returns how long an answer holds.
             on_news: Told when an answer has come.
             on_failure: Told why there is none.
         """
@@ -40,6 +42,7 @@ class TopicWatch:
         self._config = config
         self._question = question
         self._relevant = relevant
+        self._holds_ms = age_ms
         self._on_news = on_news
         self._on_failure = on_failure
         self._background = Background(engine)
@@ -53,8 +56,9 @@ class TopicWatch:
         """Whether a leader that matters has to be looked up."""
         return not self._engine.state.stale_topics.isdisjoint(self._relevant())
 
-    def watch(self, age_ms: int) -> None:
-        """Look again and again, this often."""
+    def watch(self) -> None:
+        """Look again and again, as often as answers become old."""
+        age_ms = self._holds_ms()
         if self._age_ms != age_ms:
             self._age_ms = age_ms
             self._schedule(self._engine.now_ms + age_ms)
@@ -95,6 +99,7 @@ class TopicWatch:
         if unsettled:
             self._schedule(self._next_ms)
         elif self._age_ms is not None:
+            self._age_ms = self._holds_ms()
             self._schedule(self._engine.now_ms + self._age_ms)
 
     def _schedule(self, when_ms: int) -> None:

@@ -318,8 +318,8 @@ def add_partitions(world: ConsumerWorld, topic: str, count: int) -> None:
 @pytest.mark.parametrize("assignor", ["range", "equal", SERVER_SIDE])
 def test_new_partitions_are_picked_up(assignor: str) -> None:
     world = make_world()
-    first = member(world, assignor, metadata_max_age_ms=5_000)
-    second = member(world, assignor, metadata_max_age_ms=5_000)
+    first = member(world, assignor)
+    second = member(world, assignor)
     rebalance(first, second)
     add_partitions(world, "t", 8)
     rebalance(first, second, rounds=40)
@@ -342,7 +342,7 @@ def test_a_pattern_takes_topics_that_appear_later_but_not_what_is_excluded() -> 
     world = make_world()
     world.broker.create_topic("orders-eu")
     world.broker.create_topic("orders-test")
-    first = world.consumer(group="g", metadata_max_age_ms=5_000)
+    first = world.consumer(group="g")
     first.subscribe(pattern="orders-.*", exclude=["orders-test"])
     rebalance(first, rounds=3)
     assert {topic for topic, _ in first.assignment()} == {"orders-eu"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.core.coordinator.group.records import Generation, StoredMember
 from headrace.core.coordinator.group.states import GroupState
@@ -17,6 +17,9 @@ from headrace.core.coordinator.group.subscription import Protocol
 from headrace.core.deferred import Deferred
 from headrace.protocol.messages.join_group import JoinGroupResponse
 from headrace.protocol.messages.sync_group import SyncGroupResponse
+
+if TYPE_CHECKING:
+    from headrace.core.coordinator.group.coverage import Subscribed
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 
@@ -171,6 +174,7 @@ class Group:
         "pending",
         "pending_sync",
         "rebalance",
+        "seeks_readers",
         "static_members",
         "subscribed",
         "topics_hash",
@@ -191,8 +195,10 @@ class Group:
         """The version of the topics that the generation was last compared with."""
         self.topics_hash: int | None = None
         """Of the topics that members subscribe to, when they were last compared with what is assigned."""
-        self.subscribed: frozenset[str] | None = None
-        """The topics that the members of the generation subscribe to; None until somebody needs them."""
+        self.subscribed: Subscribed | None = None
+        """What the members of the generation said of their topics; None until somebody needs it."""
+        self.seeks_readers = False
+        """Whether it rebalances because topics have partitions that nobody reads, and its leader was not asked yet."""
 
     # --- durable state ---
 

@@ -13,6 +13,7 @@ from headrace.core.coordinator.consumer.heartbeat import heartbeat as consumer_h
 from headrace.core.coordinator.consumer.topics import TopicsView
 from headrace.core.coordinator.consumer.turn import Visible
 from headrace.core.coordinator.group import (
+    coverage,
     delete,
     describe,
     offsets,
@@ -164,6 +165,11 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             failed,
             now_ms,
         )
+
+    def leader_is_outdated(self, request: SyncGroupRequest) -> bool:
+        """Whether a leader assigns by old metadata, and is to refresh them; said once for each change of topics."""
+        shard = self._shard_of(request.group_id)
+        return shard is not None and coverage.is_outdated(shard, request)
 
     def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> Reply[HeartbeatResponse]:
         """Handle Heartbeat. While its group is loading a member is told that all is well: clients know no better."""

@@ -1,20 +1,38 @@
-"""Whether a classic group of consumers leaves partitions of its topics to nobody, because the topics have changed.
+"""Partitions that a classic group of consumers leaves to nobody, because its topics have changed.
 
 In the classic protocol the leader alone looks for new partitions, as often as it refreshes its metadata: every five
 minutes with most clients. A generation may also have no leader. The coordinator knows the topics, the subscriptions and
-the assignment, so that it can have the members join again with their next heartbeats.
+the assignment, so it has the members join again with their next heartbeats.
 
-It does so once for each change of the group's topics. A leader may leave out partitions on purpose, or have old
-metadata; asked again it would do the same.
+Some leaders assign by the metadata that they have, and leave the new partitions out again. Closing the connection of
+such a leader makes clients refresh their metadata. It then joins and assigns once more.
+
+Both happen once for each change of the group's topics: an assignor may leave out partitions on purpose.
 """
 
 from __future__ import annotations
 
-from headrace.core.coordinator.consumer.topics import known_topics, metadata_hash
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from headrace.core.coordinator.consumer.topics import TopicInfo, known_topics, metadata_hash
 from headrace.core.coordinator.group.classic import CONSUMER_PROTOCOL_TYPE, Group
 from headrace.core.coordinator.group.shard import GroupShard
 from headrace.core.coordinator.group.states import GroupState
-from headrace.core.coordinator.group.subscription import read_assignment, subscribed_topics
+from headrace.core.coordinator.group.subscription import (
+    NamedPartitions,
+    read_assignment,
+    read_subscription,
+)
+from headrace.protocol.messages.sync_group import SyncGroupRequest
+
+
+class Subscribed(NamedTuple):
+    """What the members of a generation said when they joined."""
+
+    topics: frozenset[str]
+    owned: NamedPartitions
+    """What they have not given up: a leader that moves partitions gives these to nobody at first."""
 
 
 def has_new_partitions(shard: GroupShard, group: Group) -> bool:
@@ -30,32 +48,66 @@ def has_new_partitions(shard: GroupShard, group: Group) -> bool:
     group.checked = changes
     if group.subscribed is None:
         group.subscribed = _subscribed(group)
-    topics = known_topics(shard.topics, group.subscribed)
+    topics = known_topics(shard.topics, group.subscribed.topics)
     hashed = metadata_hash(topics)
     if hashed == group.topics_hash:
         return False
     group.topics_hash = hashed
-    assigned: set[tuple[str, int]] = set()
+    assigned = [member.assignment for member in group.generation.members]
+    group.seeks_readers = _leaves_out(topics, group.subscribed, assigned)
+    return group.seeks_readers
+
+
+def is_outdated(shard: GroupShard, request: SyncGroupRequest) -> bool:
+    """Return whether a leader leaves out the partitions for which the group is rebalancing, and has not been asked yet.
+
+    Args:
+        shard: Whose group.
+        request: A SyncGroup; what was looked at is noted in its group.
+    """
+    group = shard.groups.get(request.group_id)
+    if (
+        group is None
+        or not group.seeks_readers
+        or group.state is not GroupState.COMPLETING_REBALANCE
+        or not group.is_leader(request.member_id)
+        or group.generation.number != request.generation_id
+    ):
+        return False
+    group.seeks_readers = False
+    subscribed = _subscribed(group)
+    topics = known_topics(shard.topics, subscribed.topics)
+    return _leaves_out(topics, subscribed, [bytes(each.assignment) for each in request.assignments])
+
+
+def _subscribed(group: Group) -> Subscribed:
+    """Return what the members said; nothing if they are no consumers, or if one says what cannot be read."""
+    nothing = Subscribed(frozenset(), frozenset())
+    if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        return nothing
+    topics: set[str] = set()
+    owned: set[tuple[str, int]] = set()
     for member in group.generation.members:
-        partitions = read_assignment(member.assignment)
+        said = read_subscription(member.subscription)
+        if said is None:
+            return nothing
+        topics.update(said.topics)
+        owned |= said.owned
+    return Subscribed(frozenset(topics), frozenset(owned))
+
+
+def _leaves_out(
+    topics: dict[str, TopicInfo], subscribed: Subscribed, assignments: Iterable[bytes]
+) -> bool:
+    """Return whether assignments give a partition to nobody; what cannot be read is taken to give all."""
+    taken = set(subscribed.owned)
+    for assignment in assignments:
+        partitions = read_assignment(assignment)
         if partitions is None:
             return False
-        assigned |= partitions
+        taken |= partitions
     return any(
-        (name, index) not in assigned
+        (name, index) not in taken
         for name, info in topics.items()
         for index in range(info.partitions_count)
     )
-
-
-def _subscribed(group: Group) -> frozenset[str]:
-    """Return the topics of all members; none if the members are no consumers, or say what cannot be read."""
-    if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
-        return frozenset()
-    topics: set[str] = set()
-    for member in group.generation.members:
-        said = subscribed_topics(member.subscription)
-        if said is None:
-            return frozenset()
-        topics |= said
-    return frozenset(topics)
