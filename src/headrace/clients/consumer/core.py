@@ -119,9 +119,7 @@ class ConsumerCore:
         self._watch = TopicWatch(
             engine,
             config,
-            question=self._topics.question,
-            relevant=self._topics.relevant,
-            age_ms=lambda: self._topics.age_ms,
+            self._topics,
             on_news=self._topics_told,
             on_failure=self._topics_not_told,
         )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from headrace.clients.config import ConsumerConfig
 from headrace.clients.consumer.background import Background
+from headrace.clients.consumer.subscribed import SubscribedTopics
 from headrace.clients.engine import Engine, Timer
 from headrace.clients.flows import metadata
 from headrace.clients.flows.effects import Flow
@@ -19,10 +20,8 @@ class TopicWatch:
         self,
         engine: Engine,
         config: ConsumerConfig,
+        topics: SubscribedTopics,
         *,
-        question: Callable[[], Flow[frozenset[str] | None]],
-        relevant: Callable[[], frozenset[str]],
-        age_ms: Callable[[], int],
         on_news: Callable[[], object],
         on_failure: Callable[[HeadraceError], object],
     ) -> None:
@@ -31,18 +30,14 @@ class TopicWatch:
         Args:
             engine: What runs it.
             config: The consumer's configuration.
-            question: Flow that returns the topics to ask about; None is all.
-            relevant: Returns the topics whose leaders matter; as long as one is stale, it is looked up again soon. A
-                topic that does not exist yet is stale too.
-            age_ms: Returns how long an answer holds.
+            topics: Says what to ask about, and how long an answer holds. As long as one that is relevant is stale, it is
+                looked up again soon; a topic that does not exist yet is stale too.
             on_news: Told when an answer has come.
             on_failure: Told why there is none.
         """
         self._engine = engine
         self._config = config
-        self._question = question
-        self._relevant = relevant
-        self._holds_ms = age_ms
+        self._topics = topics
         self._on_news = on_news
         self._on_failure = on_failure
         self._background = Background(engine)
@@ -54,11 +49,11 @@ class TopicWatch:
     @property
     def stale(self) -> bool:
         """Whether a leader that matters has to be looked up."""
-        return not self._engine.state.stale_topics.isdisjoint(self._relevant())
+        return not self._engine.state.stale_topics.isdisjoint(self._topics.relevant())
 
     def watch(self) -> None:
         """Look again and again, as often as answers become old."""
-        age_ms = self._holds_ms()
+        age_ms = self._topics.age_ms
         if self._age_ms != age_ms:
             self._age_ms = age_ms
             self._schedule(self._engine.now_ms + age_ms)
@@ -80,7 +75,7 @@ class TopicWatch:
         self._background.start(self._look(), self._ended, self._config.request_timeout_ms)
 
     def _look(self) -> Flow[None]:
-        topics = yield from self._question()
+        topics = yield from self._topics.question()
         auto_create = self._config.allow_auto_create_topics
         yield from metadata.refresh(self._engine.state, topics, auto_create=auto_create)
 
@@ -99,7 +94,7 @@ class TopicWatch:
         if unsettled:
             self._schedule(self._next_ms)
         elif self._age_ms is not None:
-            self._age_ms = self._holds_ms()
+            self._age_ms = self._topics.age_ms
             self._schedule(self._engine.now_ms + self._age_ms)
 
     def _schedule(self, when_ms: int) -> None:
