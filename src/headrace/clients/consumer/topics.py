@@ -30,7 +30,7 @@ class TopicWatch:
         Args:
             engine: What runs it.
             config: The consumer's configuration.
-            topics: Says what to ask about, and how long an answer holds. As long as one that is relevant is stale, it is
+            topics: Says what to ask about, and how long an answer holds. While one that is relevant is stale, it is
                 looked up again soon; a topic that does not exist yet is stale too.
             on_news: Told when an answer has come.
             on_failure: Told why there is none.
