@@ -23,6 +23,7 @@ _HOMES = {
     "ConsumerRecord": "headrace.clients.consumer.records",
     "Context": "headrace.workers.context",
     "DeadLetter": "headrace.workers.outcomes",
+    "Event": "headrace.workers.counters",
     "HeadraceError": "headrace.errors",
     "ManualClock": "headrace.streams.clock",
     "Producer": "headrace.clients.producer.blocking",

@@ -46,23 +46,51 @@ TALKATIVE: Final = ("aiobotocore", "botocore")
     show_default=True,
     help="Least level of a line of the log.",
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Lines for people, or a JSON object a line.",
+)
 @guarded
-def run(target: str, directory: Path, log_level: str, *, reload: bool) -> None:
+def run(target: str, directory: Path, log_level: str, log_format: str, *, reload: bool) -> None:
     """Run the workers of an app: APP is a `headrace.App` in MODULE.
 
     SIGTERM and Ctrl-C let handlers finish, within the app's bound, and commit; a second signal does not wait. Exit
     codes: 0 stopped as asked, 1 a worker failed, 2 there is no such app, or its settings cannot be used.
     """
+    from headrace.errors import WorkerFailedError  # noqa: PLC0415 - not for `--help`
+
     if reload:
-        sys.exit(_Reloader(target, directory, log_level).run())
-    _log_to_terminal(log_level.upper())
+        options = ["--log-level", log_level, "--log-format", log_format]
+        sys.exit(_Reloader(target, directory, options).run())
+    _log_to_terminal(log_level.upper(), log_format)
     app = _load(target, directory)
     say(f"running {target}, pid {os.getpid()}; Ctrl-C stops it in order")
-    app.run()
+    try:
+        app.run()
+    except WorkerFailedError as error:
+        _show_cause(error)
+        raise
 
 
-def _log_to_terminal(level: str) -> None:
+def _show_cause(error: BaseException) -> None:
+    """Print the traceback of what the program's own code raised."""
+    from headrace.workers.failures import Failures, place_in  # noqa: PLC0415 - not for `--help`
+
+    cause = error.__cause__
+    if cause is not None and place_in(cause):
+        click.echo(Failures().text(cause), err=True, nl=False)
+
+
+def _log_to_terminal(level: str, log_format: str) -> None:
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if log_format == "json":
+        from headrace.server.log import JsonFormatter  # noqa: PLC0415 - not for `--help`
+
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(JsonFormatter())
     if level != "DEBUG":
         for name in TALKATIVE:
             logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLevelName(level)))
@@ -112,10 +140,10 @@ def _where(error: Exception, directory: Path) -> str:
 class _Reloader:
     """Runs the command in a child, and again when files change; files are looked at twice a second."""
 
-    def __init__(self, target: str, directory: Path, log_level: str) -> None:
+    def __init__(self, target: str, directory: Path, options: list[str]) -> None:
         self._directory = directory
-        options = ["--directory", str(directory), "--log-level", log_level]
-        self._command = [sys.executable, "-m", "headrace.cli", "run", target, *options]
+        where = ["--directory", str(directory)]
+        self._command = [sys.executable, "-m", "headrace.cli", "run", target, *where, *options]
         self._stopped = threading.Event()
         self._child: subprocess.Popen[bytes] | None = None
 

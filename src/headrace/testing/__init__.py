@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headrace.testing.clients import Clients as Clients
     from headrace.testing.container import HeadraceContainer as HeadraceContainer
     from headrace.testing.container import KafkaContainer as KafkaContainer
+    from headrace.testing.contexts import context as context
     from headrace.testing.faults import Fault as Fault
     from headrace.testing.faults import delay as delay
     from headrace.testing.faults import drop_connection as drop_connection
@@ -44,6 +45,7 @@ _HOMES = {
     "HeadraceContainer": "headrace.testing.container",
     "KafkaContainer": "headrace.testing.container",
     "ManualClock": "headrace.streams.clock",
+    "context": "headrace.testing.contexts",
     "delay": "headrace.testing.faults",
     "drop_connection": "headrace.testing.faults",
     "error": "headrace.testing.faults",

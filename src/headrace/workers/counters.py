@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from headrace.clients.consumer.records import ConsumerRecord
+from headrace.workers.failures import Failures, trimmed
 from headrace.workers.results import ready
 
 _log: Final = logging.getLogger("headrace.workers")
@@ -61,6 +62,7 @@ class Tally:
         self.counters = counters
         self._worker = worker
         self._hooks = hooks
+        self._failures = Failures()
 
     def add(
         self, kind: EventKind, records: list[ConsumerRecord], attempt: int, error: Exception | None
@@ -72,5 +74,7 @@ class Tally:
                 ready("a hook", hook(Event(kind, self._worker, records, error, attempt)))
             except KeyboardInterrupt:
                 raise
-            except BaseException:  # noqa: BLE001 - a fault of the program's metrics must not stop its work
-                _log.exception("%s: a hook failed", self._worker)
+            except BaseException as raised:  # noqa: BLE001 - a fault of the program's metrics must not stop its work
+                if self._failures.is_new(raised):
+                    trace = (type(raised), raised, trimmed(raised))
+                    _log.error("%s: a hook failed (told once)", self._worker, exc_info=trace)

@@ -24,6 +24,8 @@ LETTER: Final = "kafka_dlt-original-"
 RETRIED: Final = "kafka_original-"
 ERROR_TYPE: Final = "dlq-error-type"
 ERROR_MESSAGE: Final = "dlq-error-message"
+TRACEBACK: Final = "kafka_dlt-exception-stacktrace"
+"""As Spring's tools name it."""
 ATTEMPTS: Final = "dlq-error-attempts"
 GROUP: Final = "dlq-error-group"
 REDRIVES: Final = "dlq-redrives"
@@ -54,6 +56,7 @@ NUMBERS: Final = {
 _OWN: Final = {
     ERROR_TYPE,
     ERROR_MESSAGE,
+    TRACEBACK,
     ATTEMPTS,
     GROUP,
     LEFT_OUT,
@@ -162,9 +165,10 @@ def retry_headers(
 
 
 def dead_letter_headers(
-    record: ConsumerRecord, group: str, attempts: int, error: Exception
+    record: ConsumerRecord, group: str, attempts: int, error: Exception, traceback: str = ""
 ) -> Headers:
     """Return the headers of a dead letter."""
+    traced = ((TRACEBACK, traceback.encode(errors="replace")),) if traceback else ()
     return (
         *_foreign(record, RETRIED, LETTER),
         *_place_headers(LETTER, place_of(record)),
@@ -174,6 +178,7 @@ def dead_letter_headers(
         (ERROR_MESSAGE, message_of(error)[:MAX_MESSAGE].encode(errors="replace")),
         (ATTEMPTS, str(attempts).encode()),
         (GROUP, group.encode()),
+        *traced,
     )
 
 
@@ -184,6 +189,8 @@ def ever_smaller(record: ConsumerRecord, headers: Headers) -> Iterator[Letter]:
         record: The record.
         headers: The headers of the whole letter.
     """
+    yield Letter(record.value, record.key, headers)
+    headers = tuple(one for one in headers if one[0] != TRACEBACK)
     yield Letter(record.value, record.key, headers)
     value = f"value of {len(record.value or b'')} bytes"
     yield _without(value, record.key, headers)

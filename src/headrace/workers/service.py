@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -14,6 +15,8 @@ from headrace.workers.status import WorkerStatus
 from headrace.workers.worker import Worker
 
 STATUS_TIMEOUT_S: Final = 5.0
+
+_log: Final = logging.getLogger("headrace.workers")
 
 
 class Service:
@@ -63,7 +66,11 @@ class Service:
                 Worker(settings, outlet, self._counters[settings.name], self._hooks)
                 for settings in self._settings
             ]
+            await self._prepare()
             self.outlet = outlet
+            where = self._target if isinstance(self._target, str) else "a broker in this process"
+            for settings in self._settings:
+                _log.info("%s starts: %s; brokers %s", settings.name, settings.describe(), where)
             tasks = [asyncio.create_task(worker.run()) for worker in self.workers]
             self._tasks = tasks
             if self._stop_wanted:
@@ -82,6 +89,16 @@ class Service:
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
+
+    async def _prepare(self) -> None:
+        """Have all workers look for what they read, before any of them begins."""
+        try:
+            for worker in self.workers:
+                await worker.prepare()
+        except BaseException:
+            for worker in self.workers:
+                await worker.give_up()
+            raise
 
     def stop(self) -> None:
         """Have `run` end; any thread may call it."""

@@ -163,6 +163,25 @@ class WorkerSettings:
         """The pauses between attempts, each once, the shortest first."""
         return sorted({self.retry.pause_s(attempt) for attempt in range(1, self.retry.attempts)})
 
+    def describe(self) -> str:
+        """Return what it reads and how, for the log."""
+        what = f"topics {', '.join(self.topics)}"
+        if self.elsewhere is not None:
+            what = f"streams {', '.join(self.elsewhere.names)}"
+        elif self.pattern is not None:
+            what = f"topics that match {self.pattern.pattern!r}"
+        elif self.attached:
+            what = "what its group is attached to"
+        aside: str = self.on_failure
+        if self.dead_letter:
+            aside = self.dead_letter if isinstance(self.dead_letter, str) else "dead letter"
+        results = ", ".join(each.topic for each in self.publications)
+        return (
+            f"reads {what}; group {self.group}; delivery {self.delivery}; ordering {self.ordering}; concurrency "
+            f"{self.concurrency}; {f'batches of {self.batch}; ' if self.batch else ''}attempts {self.retry.attempts}, "
+            f"then {aside}{f'; results to {results}' if results else ''}"
+        )
+
     def has_id_of(self, other: WorkerSettings) -> bool:
         """Whether both are to write transactions by one name."""
         both = self.delivery == other.delivery == "exactly_once"

@@ -18,9 +18,11 @@ from headrace.types import TopicPartition
 from headrace.workers import letters
 from headrace.workers.aside import Aside
 from headrace.workers.counters import EventKind, Tally
+from headrace.workers.failures import Failures, place_in, trimmed
 from headrace.workers.outbox import Outbox, Publisher
 from headrace.workers.outcomes import (
     MAX_PAUSE_S,
+    DeadLetter,
     RetryLater,
     Skip,
     Unusable,
@@ -90,6 +92,7 @@ class Slots:
         self._sources = settings.retry_topics()
         self._pauses_s = settings.pauses_s
         self.aside = Aside(settings, outlet)
+        self._failures = Failures()
         self._jobs: dict[asyncio.Task[None], Job | None] = {}
         self._closed = False
         self.away_until_ms = 0
@@ -222,7 +225,22 @@ class Slots:
             self._tally.counters.in_flight -= 1
         if not isinstance(job.error, Skip):
             self._count("failed", job)
+            self._tell_of_failure(job, job.error)
         return []
+
+    def _tell_of_failure(self, job: Job, error: Exception) -> None:
+        """Log the first failure of each type at each place with its traceback; what a handler asks for is none."""
+        if isinstance(error, DeadLetter | RetryLater) or not self._failures.is_new(error):
+            return
+        _log.warning(
+            "%s: the record at %s failed in attempt %d with %s%s (told once for each type and place)",
+            self._settings.name,
+            letters.place_text(job.records[0]),
+            job.attempt,
+            said(error),
+            place_in(error),
+            exc_info=(type(error), error, trimmed(error)),
+        )
 
     async def _failed(self, job: Job, error: Exception) -> None:
         settings = self._settings
@@ -244,7 +262,10 @@ class Slots:
         elif verdict is Verdict.DEAD_LETTER:
             record = job.records[0]
             topic = settings.dead_letter_topic(letters.place_of(record).topic)
-            headers = letters.dead_letter_headers(record, settings.group, job.attempt, error)
+            traceback = self._failures.text(error)
+            headers = letters.dead_letter_headers(
+                record, settings.group, job.attempt, error, traceback
+            )
             await self._write(job, topic, headers, "dead_lettered")
         else:
             self._give_up(job)
@@ -389,7 +410,7 @@ class Slots:
         else:
             what = (
                 f"the record at {place} failed in attempt {job.attempt} of {self._settings.retry.attempts} with "
-                f"{said(error)}"
+                f"{said(error)}{place_in(error)}"
             )
             advice = ' dead_letter=True keeps such records aside, on_failure="skip" drops them'
         failure = WorkerFailedError(

@@ -39,6 +39,9 @@ class Source(Protocol):
     def commits_at_rest(self) -> bool:
         """Whether a commit costs no request of its own: then it is made whenever all of a partition is finished."""
 
+    async def prepare(self) -> None:
+        """Look whether what is read is there and may be read; nothing is taken from the group's members for it."""
+
     async def begin(self, listener: Listener) -> None:
         """Join the group; partitions come from the next poll on."""
 

@@ -57,6 +57,9 @@ class TopicSource(Consumer):
         """For how long a last commit is tried again."""
         return self.config.request_timeout_ms / 1000
 
+    async def prepare(self) -> None:
+        """Do nothing: a topic may be created later, and a broker may come."""
+
     async def begin(self, listener: Listener) -> None:
         """Join the group, with the retry topics, which are created if need be."""
         settings = self._settings

@@ -124,6 +124,23 @@ class Worker:
 
     # Life
 
+    async def prepare(self) -> None:
+        """Look whether there is what is to be read, and whether it may be, as far as that is known before the group.
+
+        Raises:
+            HeadraceError: It cannot be read.
+        """
+        try:
+            await self._source.prepare()
+        except Exception as error:
+            self._state, self._error = "failed", message_of(error)
+            raise
+
+    async def give_up(self) -> None:
+        """Close what `prepare` has opened: the worker does not run."""
+        with contextlib.suppress(HeadraceError):
+            await self._source.leave(CLOSE_TIMEOUT_S)
+
     async def run(self) -> None:
         """Work until `stop`.
 

@@ -19,6 +19,7 @@ import headrace
 import headrace.testing
 from headrace import App, Broker, DeadLetter, Retry, RetryLater, Skip, TopicPartition
 from headrace.errors import ApiError, ConfigError, WorkerFailedError
+from headrace.kinesis import kinesis
 from headrace.protocol.messages.produce import ProduceRequest
 from headrace.workers.counters import Event
 from headrace.workers.scheduler import Ordering
@@ -808,3 +809,19 @@ def test_pauses_between_attempts_are_over_when_a_tests_clock_says_so() -> None:
             broker.advance(30_000)
         t.wait_idle()
     assert attempts == [1, 2, 3]
+
+
+def test_no_worker_begins_before_all_have_found_what_they_read(broker: Broker) -> None:
+    app = make_app()
+    handled: list[str] = []
+    app.worker("orders", serde="str")(handled.append)
+
+    @app.worker(kinesis("missing", endpoint_url="http://127.0.0.1:1", leases="memory://check"))
+    async def never(value: bytes) -> None: ...
+
+    broker.publish("orders", b"x")
+    with pytest.raises(headrace.HeadraceError), app.test(broker) as t:
+        t.wait_idle(60)
+    assert handled == []
+    assert app.status()["never"].state == "failed"
+    assert committed(broker) == {}

@@ -175,7 +175,7 @@ def test_dead_letters_are_told_of_ever_more_seldom(caplog: pytest.LogCaptureFixt
         "max_message_bytes": limit,
     }
     letters_of(calls, "orders", 9)
-    assert caplog.messages == [
+    assert [text for text in caplog.messages if "failed in attempt" not in text] == [
         f"handle: the record at offset {count - 1} of orders-0 is in the dead letters, dlq.orders "
         f"({count} so far): ValueError('poison')"
         for count in (1, 2, 4, 8)
@@ -190,7 +190,7 @@ def test_who_reads_streams_and_has_no_broker_is_told_what_needs_none(
 
     streams = kinesis("orders", region="eu-central-1", leases="memory://letters")
     letters_of({"create_topics": refused}, streams, 1)
-    [said] = caplog.messages
+    [_failure, said] = caplog.messages
     assert said.startswith("handle: a record cannot be written to dlq.orders, and it is tried")
     assert said.endswith('Is a broker running there? dead_letter="kinesis://STREAM" needs none')
 
@@ -209,7 +209,7 @@ def test_a_dead_letter_that_takes_long_to_write_is_told_of(
 
     streams = kinesis("orders", region="eu-central-1", leases="memory://letters")
     letters_of({"create_topics": told, "write": written}, streams, 1)
-    assert caplog.messages[0] == (
+    assert caplog.messages[1] == (
         "handle: the record at offset 0 of orders-0 waits to be written to dlq.orders (ValueError('poison')), and "
         "holds up what is behind it"
     )

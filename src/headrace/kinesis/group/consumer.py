@@ -28,7 +28,7 @@ from headrace.kinesis.group.readers import Readers
 from headrace.kinesis.group.shard import Shard
 from headrace.kinesis.reading.prefetch import ReadAhead
 from headrace.kinesis.reading.reader import Fetched
-from headrace.kinesis.reading.shards import StreamShards
+from headrace.kinesis.reading.shards import StreamDescription, StreamShards
 from headrace.kinesis.records import StreamRecord
 from headrace.types import PartitionStatus, TopicPartition
 
@@ -94,6 +94,8 @@ class StreamConsumer:
         self._asked_at: float | None = None
         self._member: Member | None = None
         self._store: LeaseStore | None = None
+        self._found: list[StreamDescription] = []
+        self._client: Any = None
         self._readers: Readers | None = None
         self._listener: Listener | None = None
 
@@ -103,15 +105,14 @@ class StreamConsumer:
     commit_timeout_s = 0.0
     commits_at_rest = True
 
-    async def begin(self, listener: Listener) -> None:
-        """Connect, and become a member.
+    async def prepare(self) -> None:
+        """Connect, and find the streams and the leases.
 
         Raises:
             ConfigError: The settings cannot be used.
             StreamNotFoundError: There is no such stream.
             LeaseStoreError: The leases cannot be reached.
         """
-        self._listener = listener
         streams = self._streams
         client = await self._stack.enter_async_context(open_client(streams.aws, "kinesis"))
         listers = [StreamShards(client, name) for name in streams.names]
@@ -123,10 +124,23 @@ class StreamConsumer:
                 f"of {', '.join(streams.names)} two have the same name: give each a worker of its own"
             )
         self._store = await self._stack.enter_async_context(opened_store(streams))
+        self._found, self._client = found, client
+        self._listers = dict(zip(self._names, listers, strict=True))
+
+    async def begin(self, listener: Listener) -> None:
+        """Become a member; connect before, unless that was done.
+
+        Raises:
+            HeadraceError: As for `prepare`.
+        """
+        if self._store is None:
+            await self.prepare()
+        assert self._store is not None, "it is open now"
+        self._listener = listener
+        streams, found, client = self._streams, self._found, self._client
         self._readers = Readers(client, streams, found, self._fetched)
         await self._readers.register(self._group)
         self._stack.push_async_callback(self._ahead.aclose)
-        self._listers = dict(zip(self._names, listers, strict=True))
         settings = await lease_settings(streams, client, self._store, self._group, self._listers)
         drain_ms = round(self._drain_timeout_s * 1000) + CANCELLED_MS
         settings = replace(settings, handover_timeout_ms=drain_ms, drain_timeout_ms=drain_ms)

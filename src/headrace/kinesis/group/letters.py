@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headrace.kinesis.client.settings import AwsSettings
 
 _PREFIX = "dlq-"
+_TRACEBACK: Final = "kafka_dlt-exception-stacktrace"
 RECORD_BYTES: Final = 1 << 20
 """What every stream takes, key and data together."""
 
@@ -40,6 +41,9 @@ class StreamLetters:
             for name, value in headers
             if name.startswith(_PREFIX)
         }
+        traceback = dict(headers).get(_TRACEBACK)
+        if traceback is not None:
+            said["error-traceback"] = traceback.decode(errors="replace")
         key = (record.key or b"").decode()
         letter = {
             "stream": record.topic,

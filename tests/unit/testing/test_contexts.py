@@ -1,0 +1,54 @@
+"""A `context` for a handler's unit test, without a broker."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import headrace
+from headrace.errors import ConfigError
+from headrace.testing import context
+
+
+async def bill(order: dict[str, Any], context: headrace.Context) -> str:
+    sent = await context.publish("audit", order, key=context.key, tags=["new"])
+    return f"{sent.topic} {sent.offset} {context.attempt} {context.valid()}"
+
+
+def bill_in_thread(order: dict[str, Any], context: headrace.Context) -> str:
+    sent: Any = context.publish("audit", order)
+    return f"{sent.topic} {sent.offset}"
+
+
+def test_a_coroutine_function_is_called_with_it() -> None:
+    told = context("orders", key=b"k", attempt=2)
+    assert asyncio.run(bill({"id": 1}, told)) == "audit 0 2 True"
+    assert asyncio.run(bill({"id": 2}, told)) == "audit 1 2 True"
+    assert [(each.topic, each.value, each.key) for each in told.published] == [
+        ("audit", {"id": 1}, b"k"),
+        ("audit", {"id": 2}, b"k"),
+    ]
+    assert dict(told.published[0].headers)
+
+
+def test_a_plain_function_is_called_with_it() -> None:
+    assert bill_in_thread({}, context()) == "audit 0"
+
+
+def test_it_describes_a_record() -> None:
+    told = context("orders", partition=3, offset=7, headers=(("h", b"1"),), timestamp_ms=5, epoch=9)
+    assert (told.topic, told.partition, told.offset, told.timestamp_ms) == ("orders", 3, 7, 5)
+    assert (told.headers, told.epoch, told.record.value) == ((("h", b"1"),), 9, None)
+
+
+def test_a_partition_can_be_lost() -> None:
+    told = context()
+    told.lose()
+    assert not told.valid()
+
+
+def test_what_no_broker_would_take_is_refused_as_there() -> None:
+    with pytest.raises(ConfigError):
+        _ = context().publish("out", 1, tags=["a,b"], delay_ms=-1)
