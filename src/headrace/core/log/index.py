@@ -20,23 +20,29 @@ from crc32c import crc32c
 
 from headrace.types import NO_TIMESTAMP
 
-_HEADER: Final = struct.Struct("<4sHHqqqqI")
-"""Magic, version, unused, segment size, base offset, end offset, first timestamp, number of entries."""
+_HEADER: Final = struct.Struct("<4sHHqqqqqI")
+"""Magic, version, unused, segment size, base and end offset, first timestamp, newest marker, number of entries."""
 _MAGIC: Final = b"HRIX"
-_VERSION: Final = 1
+_VERSION: Final = 2
 _CRC: Final = struct.Struct("<I")
 
 
 class SparseIndex:
-    """Entries of one segment in three parallel arrays."""
+    """Entries of one segment in three parallel arrays.
 
-    __slots__ = ("interval", "offsets", "positions", "timestamps")
+    Timestamps are those of records: a control batch counts as one without. What it has is the time at which the broker
+    wrote it, which is far from those of the records around it where these have the times of events.
+    """
+
+    __slots__ = ("interval", "newest_marker", "offsets", "positions", "timestamps")
 
     def __init__(self, interval: int) -> None:
         self.interval = interval
         self.offsets: array[int] = array("q")
         self.positions: array[int] = array("q")
         self.timestamps: array[int] = array("q")
+        self.newest_marker = NO_TIMESTAMP
+        """The largest timestamp of the control batches, -1 without any."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -44,11 +50,19 @@ class SparseIndex:
     @property
     def max_timestamp(self) -> int:
         """The largest timestamp of all batches, -1 without any."""
+        return max(self.newest_record, self.newest_marker)
+
+    @property
+    def newest_record(self) -> int:
+        """The largest timestamp of the batches with records, -1 without any."""
         return self.timestamps[-1] if self.timestamps else NO_TIMESTAMP
 
-    def add(self, base_offset: int, position: int, max_timestamp: int) -> None:
+    def add(self, base_offset: int, position: int, max_timestamp: int, is_control: int = 0) -> None:
         """Take note of the next batch: as an entry of its own if the last entry is `interval` bytes away."""
         timestamps = self.timestamps
+        if is_control:
+            self.newest_marker = max(self.newest_marker, max_timestamp)
+            max_timestamp = NO_TIMESTAMP
         if not timestamps:
             self.offsets.append(base_offset)
             self.positions.append(position)
@@ -79,7 +93,15 @@ class SparseIndex:
         """Return the cache file of a segment of `size` bytes."""
         arrays = (self.offsets, self.positions, self.timestamps)
         header = _HEADER.pack(
-            _MAGIC, _VERSION, 0, size, base_offset, end_offset, first_timestamp, len(self)
+            _MAGIC,
+            _VERSION,
+            0,
+            size,
+            base_offset,
+            end_offset,
+            first_timestamp,
+            self.newest_marker,
+            len(self),
         )
         content = header + b"".join(_little_endian(entries).tobytes() for entries in arrays)
         return content + _CRC.pack(crc32c(content))
@@ -96,7 +118,7 @@ class SparseIndex:
         if content is None or len(content) < _HEADER.size + _CRC.size:
             return None
         body = memoryview(content)[: -_CRC.size]
-        magic, version, _, size, indexed_base, end_offset, first_timestamp, count = (
+        magic, version, _, size, indexed_base, end_offset, first_timestamp, newest_marker, count = (
             _HEADER.unpack_from(content)
         )
         if (
@@ -106,6 +128,7 @@ class SparseIndex:
         ):
             return None
         index = cls(interval)
+        index.newest_marker = newest_marker
         for number, entries in enumerate((index.offsets, index.positions, index.timestamps)):
             start = _HEADER.size + 8 * count * number
             entries.frombytes(body[start : start + 8 * count])

@@ -36,6 +36,7 @@ from headrace.core.log.validation import (
 from headrace.errors import ApiError, ErrorCode, OffsetOutOfRangeError
 from headrace.ports import File, FileSystem, Journal
 from headrace.records.batch import (
+    CONTROL_FLAG,
     LOG_OVERHEAD,
     TRANSACTIONAL_FLAG,
     TimestampType,
@@ -336,7 +337,12 @@ class PartitionLog:
             self.become_leader(leader_epoch)
         head = _HEAD.pack(offset, length, leader_epoch)
         segment.append(
-            (head, memoryview(records)[16:]), size, offset, last_offset + 1, max_timestamp
+            (head, memoryview(records)[16:]),
+            size,
+            offset,
+            last_offset + 1,
+            max_timestamp,
+            is_control=fields[5] & CONTROL_FLAG,
         )
         self.log_end_offset = last_offset + 1
         if not self._dirty:

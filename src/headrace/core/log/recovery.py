@@ -348,7 +348,7 @@ class LogLoader:
         for position, header in self._sound_batches(segment, file, scan):
             if not position:
                 first_timestamp = header[8]
-            index.add(header[0], position, header[8])
+            index.add(header[0], position, header[8], header[5] & CONTROL_FLAG)
             self._replay(file, position, header)
         segment.adopt(file, index, scan.position, scan.next_offset, first_timestamp)
         segment.cut_expiries(size)

@@ -73,7 +73,7 @@ class _Group:
         """Take note of a batch of the new segment."""
         if not self.position:
             self.first_timestamp = header.max_timestamp
-        self.index.add(header.base_offset, self.position, header.max_timestamp)
+        self.index.add(header.base_offset, self.position, header.max_timestamp, header.is_control)
         self.position += len(batch)
 
 

@@ -17,6 +17,7 @@ from headrace.core.log.open_segments import OpenSegments
 from headrace.errors import CorruptRecordError
 from headrace.ports import File, FileSystem
 from headrace.records.batch import (
+    CONTROL_FLAG,
     HEADER_SIZE,
     LOG_OVERHEAD,
     MIN_BATCH_LENGTH,
@@ -28,8 +29,8 @@ from headrace.types import NO_TIMESTAMP, Buffer, FileRange
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
 
-_WALK: Final = struct.Struct(">qi11xi8xq")
-"""Base offset, batch length, last offset delta, max timestamp."""
+_WALK: Final = struct.Struct(">qi9xhi8xq")
+"""Base offset, batch length, attributes, last offset delta, max timestamp."""
 _unpack_walk: Final = _WALK.unpack_from
 _WALK_CHUNK: Final = 8 << 10
 _MAX_HINTS: Final = 64
@@ -43,6 +44,8 @@ class BatchPosition(NamedTuple):
     base_offset: int
     next_offset: int
     max_timestamp: int
+    is_control: int
+    """Not 0 if it holds no records, but a marker."""
 
 
 def segment_path(directory: str, base_offset: int, suffix: str = LOG_SUFFIX) -> str:
@@ -59,7 +62,7 @@ class Segment:
         "_files",
         "_hints",
         "_index",
-        "_max_timestamp",
+        "_max_timestamps",
         "active",
         "base_offset",
         "created_ms",
@@ -84,7 +87,7 @@ class Segment:
         self._files = files
         self._index: SparseIndex | None = None
         self._hints: dict[int, int] = {}
-        self._max_timestamp: int | None = None
+        self._max_timestamps: tuple[int, int] | None = None
         self.active = False
         self.base_offset = base_offset
         self.created_ms = created_ms
@@ -141,16 +144,25 @@ class Segment:
 
     @property
     def max_timestamp(self) -> int:
-        """The largest timestamp in the segment, -1 when it has none."""
+        """The largest timestamp in the segment, that of a marker too; -1 when it has none."""
+        return max(self._newest())
+
+    @property
+    def newest_record(self) -> int:
+        """The largest timestamp of the records in the segment, -1 when it has none."""
+        return self._newest()[0]
+
+    def _newest(self) -> tuple[int, int]:
+        """Return the largest timestamps of records, and of markers."""
         if self._index is not None:
-            return self._index.max_timestamp
+            return self._index.newest_record, self._index.newest_marker
         if not self.size:
-            return NO_TIMESTAMP
-        if self._max_timestamp is None:
+            return NO_TIMESTAMP, NO_TIMESTAMP
+        if self._max_timestamps is None:
             self.load()
             self.unload()
-        assert self._max_timestamp is not None
-        return self._max_timestamp
+        assert self._max_timestamps is not None
+        return self._max_timestamps
 
     @property
     def expiries(self) -> ExpiryIndex:
@@ -265,14 +277,14 @@ class Segment:
         for batch in self.walk(0, self.size):
             if not batch.position:
                 self.first_timestamp = batch.max_timestamp
-            index.add(batch.base_offset, batch.position, batch.max_timestamp)
+            index.add(batch.base_offset, batch.position, batch.max_timestamp, batch.is_control)
             self.end_offset = batch.next_offset
         self._index = index
 
     def unload(self) -> None:
         """Drop file and index of a sealed segment; ranges that were handed out keep the file."""
         if self._index is not None:
-            self._max_timestamp = self._index.max_timestamp
+            self._max_timestamps = self._newest()
         if self._expiries is not None:
             self._summarized()
             self._expiries = None
@@ -335,8 +347,10 @@ class Segment:
         base_offset: int,
         end_offset: int,
         max_timestamp: int,
+        *,
+        is_control: int,
     ) -> None:
-        """Append one batch.
+        """Append one batch; `is_control` is not 0 if it holds a marker.
 
         Raises:
             OSError: It could not be written; the segment is as before.
@@ -348,7 +362,7 @@ class Segment:
         position = self.size
         if not position:
             self.first_timestamp = max_timestamp
-        index.add(base_offset, position, max_timestamp)
+        index.add(base_offset, position, max_timestamp, is_control)
         self.size = position + size
         self.end_offset = end_offset
 
@@ -451,11 +465,12 @@ class Segment:
                 chunk, chunk_start, at = read(position, _WALK_CHUNK), position, 0
                 if len(chunk) < HEADER_SIZE:
                     raise self._damaged(position, "is cut off")
-            base_offset, length, delta, max_timestamp = _unpack_walk(chunk, at)
+            base_offset, length, attributes, delta, max_timestamp = _unpack_walk(chunk, at)
             end = position + LOG_OVERHEAD + length
             if length < MIN_BATCH_LENGTH or end > size or delta < 0:
                 raise self._damaged(position, "has an impossible length")
-            yield BatchPosition(position, end, base_offset, base_offset + delta + 1, max_timestamp)
+            next_offset, is_control = base_offset + delta + 1, attributes & CONTROL_FLAG
+            yield BatchPosition(position, end, base_offset, next_offset, max_timestamp, is_control)
             position = end
 
     def header_at(self, position: int) -> BatchHeader:

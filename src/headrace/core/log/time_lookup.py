@@ -1,4 +1,8 @@
-"""Finding records by timestamp: through the index to a block, over headers to a batch, through its records."""
+"""Finding records by timestamp: through the index to a block, over headers to a batch, through its records.
+
+Control batches are passed over. They have no records, and the time of a marker is that of the end of its transaction:
+where records have the times of events, it would be found in place of later records.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ def find(segments: Segments, timestamp: int, log_start_offset: int) -> Timestamp
         if (
             segment.size
             and segment.end_offset > log_start_offset
-            and segment.max_timestamp >= timestamp
+            and segment.newest_record >= timestamp
         ):
             segments.keep_open(segment)
             found = _find_in_segment(segment, timestamp, log_start_offset)
@@ -43,7 +47,7 @@ def find_newest(segments: Segments, log_start_offset: int) -> TimestampOffset | 
             segments.keep_open(segment)
             newest = max(newest, _newest_timestamp(segment, log_start_offset))
         elif segment.end_offset > log_start_offset:
-            newest = max(newest, segment.max_timestamp)
+            newest = max(newest, segment.newest_record)
     return None if newest < 0 else find(segments, newest, log_start_offset)
 
 
@@ -55,7 +59,11 @@ def _find_in_segment(
     if entry is None:
         return None
     for batch in segment.batches_from_entry(entry):
-        if batch.max_timestamp >= timestamp and batch.next_offset > log_start_offset:
+        if (
+            batch.max_timestamp >= timestamp
+            and batch.next_offset > log_start_offset
+            and not batch.is_control
+        ):
             found = _find_in_batch(segment, batch, timestamp, log_start_offset)
             if found is not None:
                 return found
@@ -66,7 +74,11 @@ def _newest_timestamp(segment: Segment, log_start_offset: int) -> int:
     """Return the largest timestamp of a segment's records at or after the log start, -1 without any."""
     newest = NO_TIMESTAMP
     for batch in segment.walk(0, segment.size):
-        if batch.next_offset > log_start_offset and batch.max_timestamp > newest:
+        if (
+            batch.next_offset > log_start_offset
+            and batch.max_timestamp > newest
+            and not batch.is_control
+        ):
             # A log start in the middle of the batch may have taken the record that has it.
             whole = batch.base_offset >= log_start_offset
             newest = max(
@@ -107,6 +119,7 @@ def _find_in_batch(
         # The producer's doing, not the disk's: nobody looked at the records before. The batch is near enough.
         return TimestampOffset(start, header.max_timestamp, epoch)
     for record in records:
-        if record.timestamp >= timestamp and record.offset >= start:
+        # Nobody has looked at the offsets of records either: those beyond the batch are not there.
+        if record.timestamp >= timestamp and start <= record.offset < batch.next_offset:
             return TimestampOffset(record.offset, record.timestamp, epoch)
     return None
