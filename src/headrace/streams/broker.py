@@ -19,6 +19,7 @@ from headrace.clients.arguments import (
 from headrace.clients.config import ClientConfig
 from headrace.clients.drivers import Driver, open_blocking_driver
 from headrace.clients.flows.effects import ClientState, Flow
+from headrace.clients.flows.list_offsets import READ_COMMITTED, READ_UNCOMMITTED
 from headrace.clients.flows.topic_settings import topic_settings
 from headrace.clock import SteadyClock
 from headrace.config.broker import parse_broker_config
@@ -315,6 +316,7 @@ class Broker(World):
         *,
         serde: str | Serde | None = None,
         key_serde: str | Serde | None = None,
+        isolation_level: str = "read_committed",
     ) -> list[ConsumerRecord]:
         """Return records of one partition, without a group and without a consumer.
 
@@ -325,18 +327,28 @@ class Broker(World):
             limit: How many records at most.
             serde: How values are read; None is what the topic's metadata says, else bytes.
             key_serde: How keys are read, likewise.
+            isolation_level: "read_committed" ends where a transaction is open, and leaves out records of aborted ones;
+                "read_uncommitted" returns them all.
 
         Raises:
             ApiError: There is no such partition, or OFFSET_OUT_OF_RANGE.
+            ConfigError: There is no such isolation level.
+            CorruptRecordError: What is stored is damaged.
             SerializationError: A key or value cannot be read.
         """
         from headrace.streams.reading import RecordReader  # noqa: PLC0415 - not every broker is read so
 
+        levels = {"read_committed": READ_COMMITTED, "read_uncommitted": READ_UNCOMMITTED}
+        if isolation_level not in levels:
+            raise ConfigError(
+                f"isolation_level is one of {', '.join(levels)}, not {isolation_level!r}"
+            )
         settings = self._run(topic_settings(self._state, topic))
         records = RecordReader(
             TopicPartition(topic, partition),
             value_serde=resolve_serde(serde or settings.serde or "bytes"),
             key_serde=resolve_serde(key_serde or settings.key_serde or "bytes"),
+            isolation_level=levels[isolation_level],
         )
         return self._run(records.read(self._state, offset, limit))
 

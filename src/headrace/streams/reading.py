@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.clients.consumer.records import ConsumerRecord
+from headrace.clients.consumer.records import ConsumerRecord, FetchedBatches
 from headrace.clients.flows import metadata
 from headrace.clients.flows.effects import ClientState, Flow
 from headrace.clients.flows.fetch import FetchLimits, FetchPosition, fetch
 from headrace.clients.flows.routing import partition_error
-from headrace.errors import SerializationError
-from headrace.records.batch import HEADER_SIZE, BatchHeader
-from headrace.records.reader import Record, decode_batch
+from headrace.errors import CorruptRecordError, SerializationError
+from headrace.records.batch import BatchHeader
 from headrace.serdes.serde import Serde
 from headrace.types import TopicPartition
 
@@ -22,9 +21,15 @@ class RecordReader:
     """Reads records of one partition."""
 
     def __init__(
-        self, topic_partition: TopicPartition, *, value_serde: Serde, key_serde: Serde
+        self,
+        topic_partition: TopicPartition,
+        *,
+        value_serde: Serde,
+        key_serde: Serde,
+        isolation_level: int,
     ) -> None:
         self._topic_partition = topic_partition
+        self._isolation_level = isolation_level
         self._value_serde = value_serde
         self._key_serde = key_serde
 
@@ -33,11 +38,12 @@ class RecordReader:
 
         Raises:
             ApiError: There is no such partition, or no such offset.
+            CorruptRecordError: A batch is damaged.
             SerializationError: A key or value cannot be read.
         """
         found: list[ConsumerRecord] = []
         yield from metadata.ensure(state, [self._topic_partition.topic])
-        limits = FetchLimits(0, 1, _FETCH_BYTES)
+        limits = FetchLimits(0, 1, _FETCH_BYTES, self._isolation_level)
         while len(found) < limit:
             position = FetchPosition(offset, -1, _FETCH_BYTES)
             answers = yield from fetch(state, {self._topic_partition: position}, limits)
@@ -46,25 +52,26 @@ class RecordReader:
                 raise partition_error(self._topic_partition, answer.error)
             if not len(answer.records):
                 break
-            position_in_answer = 0
-            while len(answer.records) - position_in_answer >= HEADER_SIZE:
-                header = BatchHeader.parse(answer.records, position_in_answer)
-                if not header.is_control:
-                    batch = decode_batch(header, answer.records, position_in_answer)
-                    found += (self._record(each, header) for each in batch if each.offset >= offset)
-                position_in_answer += header.size
+            batches = FetchedBatches(self._topic_partition, answer, check_crcs=True)
+            while (batch := self._next_batch(batches, offset)) is not None:
+                header, records = batch
+                found += (self._decode(each) for each in records if each.offset >= offset)
                 offset = header.last_offset + 1
         return found[:limit]
 
-    def _record(self, record: Record, header: BatchHeader) -> ConsumerRecord:
-        return ConsumerRecord(
-            *self._topic_partition,
-            record.offset,
-            record.timestamp,
-            self._decoded(self._key_serde, record.key, record.offset),
-            self._decoded(self._value_serde, record.value, record.offset),
-            record.headers,
-            header.partition_leader_epoch,
+    def _next_batch(
+        self, batches: FetchedBatches, offset: int
+    ) -> tuple[BatchHeader, list[ConsumerRecord]] | None:
+        try:
+            return batches.next_batch()
+        except CorruptRecordError as error:
+            text = f"{self._topic_partition} at offset {offset}: {error}"
+            raise CorruptRecordError(text) from error
+
+    def _decode(self, record: ConsumerRecord) -> ConsumerRecord:
+        return record._replace(
+            key=self._decoded(self._key_serde, record.key, record.offset),
+            value=self._decoded(self._value_serde, record.value, record.offset),
         )
 
     def _decoded(self, serde: Serde, data: bytes | None, offset: int) -> Any:

@@ -263,3 +263,38 @@ def test_without_a_minimum_only_a_full_disk_refuses(disk):
     disk.usable_bytes, disk.error = 100, None
     harness.advance(1000)
     assert harness.produce("t", b"b").base_offset == 1
+
+
+def test_the_first_refused_produce_and_the_end_of_the_shortage_are_logged_and_clients_are_told(
+    harness: BrokerHarness, disk: Disk
+) -> None:
+    def logged(event: str) -> list[dict[str, object]]:
+        return [fields for _, name, fields in harness.journal.lines if name == event]
+
+    for shortage in (1, 2):
+        disk.usable_bytes = MINIMUM - 1
+        harness.advance(10_000)
+        assert len(logged("produce_refused_for_want_of_space")) == shortage - 1
+        for _ in range(3):
+            part = harness.produce("t", b"refused")
+            assert part.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            assert "short of space" in part.error_message
+            assert "headrace.log.dir.min.free.bytes" in part.error_message
+        (*_, refusal) = logged("produce_refused_for_want_of_space")
+        assert len(logged("produce_refused_for_want_of_space")) == shortage
+        assert (refusal["free_bytes"], refusal["wanted_bytes"]) == (MINIMUM - 1, MINIMUM)
+        disk.usable_bytes = 1 << 30
+        harness.advance(10_000)
+        assert harness.produce("t", b"accepted").error_code == ErrorCode.NONE
+        assert len(logged("log_directory_has_space_again")) == shortage
+        assert logged("log_directory_has_space_again")[-1]["refused_produces"] == 3
+
+
+def test_a_disk_that_fills_up_in_the_middle_of_a_produce_is_told_to_the_client(
+    harness: BrokerHarness, disk: Disk
+) -> None:
+    disk.error = errno.ENOSPC
+    part = harness.produce("t", b"refused")
+    assert part.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert "ENOSPC" in part.error_message or "space" in part.error_message
+    assert "log_directory_full" in harness.journal.events("error")

@@ -80,7 +80,9 @@ def test_a_time_finds_the_record_and_no_marker(
 
 def test_a_log_of_markers_alone_has_no_newest_record(files: FileSystem) -> None:
     log = open_log(files)
-    log.append_marker(Marker(1, 0, 0, True, 1), leader_epoch=0, now_ms=NOW_MS)
+    log.append_marker(
+        Marker(1, 0, 0, committed=True, transaction_version=1), leader_epoch=0, now_ms=NOW_MS
+    )
     sync(log)
     log.advance_high_watermark(log.log_end_offset)
     assert log.offset_of_max_timestamp() is None

@@ -28,6 +28,7 @@ class DiskSpace:
         "_journal",
         "_left_bytes",
         "_missed_bytes",
+        "_refused",
         "is_short",
         "minimum_bytes",
         "next_check_ms",
@@ -47,6 +48,8 @@ class DiskSpace:
         """What was left at the last look and has not been appended since; None if that cannot be known."""
         self._missed_bytes = 0
         """The size of the append for which there was no space."""
+        self._refused = 0
+        """How many produces were refused since space ran short."""
         self.minimum_bytes = minimum_bytes
         self.is_short = False
         """Whether produces are refused."""
@@ -61,7 +64,10 @@ class DiskSpace:
             self._journal.error("log_directory_short_of_space", **self._fields())
         elif was_short and not self.is_short:
             self._missed_bytes = 0
-            self._journal.info("log_directory_has_space_again", **self._fields())
+            self._journal.info(
+                "log_directory_has_space_again", refused_produces=self._refused, **self._fields()
+            )
+            self._refused = 0
         if self.is_short:
             self.next_check_ms = now_ms + SHORT_INTERVAL_MS
         else:
@@ -79,10 +85,19 @@ class DiskSpace:
         Raises:
             StorageUnavailableError: KAFKA_STORAGE_ERROR; the client may try again.
         """
-        if self.is_short:
-            raise StorageUnavailableError(
-                f"the log directory is short of space: produces are refused until {self._wanted_bytes} bytes are free"
+        if not self.is_short:
+            return
+        if not self._refused:
+            self._journal.error(
+                "produce_refused_for_want_of_space",
+                **self._fields(),
+                meaning="producers try again; this is logged once until there is space again",
             )
+        self._refused += 1
+        raise StorageUnavailableError(
+            f"the broker's disk is short of space: it refuses records until {self._wanted_bytes} bytes are free "
+            "(headrace.log.dir.min.free.bytes)"
+        )
 
     @property
     def _wanted_bytes(self) -> int:

@@ -515,8 +515,7 @@ class PartitionLog:
 
     def settle(self) -> None:
         """Take note that what was installed, if anything was, has its name."""
-        segment = self.segments.settle()
-        if segment is not None:
+        if (segment := self.segments.settle()) is not None:
             self._log_files.write_aborted(segment)
 
     # Deletion
@@ -584,8 +583,7 @@ class PartitionLog:
         """
         self.expire_producers(now_ms)
         if self._failure is None and self.segments.active.loaded:
-            task = self.start_sync()
-            if task is not None:
+            if (task := self.start_sync()) is not None:
                 task.run()
                 self.finish_sync(task)
             if self._log_files.cached_end_offset != self.log_end_offset:
