@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import select
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn, ParamSpec, TypeVar
@@ -15,6 +16,7 @@ import click
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_NARROWEST: Final = 12
 INTERRUPTED: Final = 130
 NOTHING_LISTENS: Final = "Is a broker running there? `headrace dev` starts one on 127.0.0.1:9092."
 
@@ -39,9 +41,20 @@ def print_facts(facts: Mapping[str, object], width: int) -> None:
 
 
 def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], *, to_stderr: bool = False
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    to_stderr: bool = False,
+    fit: bool = False,
 ) -> None:
-    """Write rows under headings, numbers to the right, nothing that depends on a terminal."""
+    """Write rows under headings, numbers to the right.
+
+    Args:
+        columns: The headings.
+        rows: A cell for each heading; None is a dash.
+        to_stderr: Whether it is for people only.
+        fit: Whether to cut the widest columns, on a terminal, so that a row is a line. Nothing else depends on it.
+    """
     cells = [["-" if cell is None else printable(str(cell)) for cell in row] for row in rows]
     widths = [
         max([len(heading), *(len(row[index]) for row in cells)])
@@ -51,12 +64,29 @@ def print_table(
         bool(cells) and all(_is_number(row[index]) for row in cells)
         for index in range(len(columns))
     ]
+    if fit and sys.stdout.isatty():
+        widths = _fitting(widths, shutil.get_terminal_size().columns)
+        cells = [
+            [
+                cell if len(cell) <= width else f"{cell[: width - 1]}\N{HORIZONTAL ELLIPSIS}"
+                for cell, width in zip(row, widths, strict=True)
+            ]
+            for row in cells
+        ]
     for row in [list(columns), *cells]:
         line = "  ".join(
             cell.rjust(width) if right else cell.ljust(width)
             for cell, width, right in zip(row, widths, numeric, strict=True)
         )
         click.echo(line.rstrip(), err=to_stderr)
+
+
+def _fitting(widths: list[int], width: int) -> list[int]:
+    """Return widths of columns that fit a terminal, taken off the widest ones."""
+    widths = list(widths)
+    while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > _NARROWEST:
+        widths[widths.index(max(widths))] -= 1
+    return widths
 
 
 def _is_number(text: str) -> bool:

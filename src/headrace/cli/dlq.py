@@ -89,7 +89,8 @@ def show(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **options
         return
     columns = ("partition", "offset", "from", "error_type", "error", "attempts", "group", "key")
     headings = [column.replace("_", " ").upper() for column in columns]
-    print_table(headings, [[one[column] for column in columns] for one in described])
+    rows = [[one[column] for column in columns] for one in described]
+    print_table(headings, rows, fit=True)
 
 
 @dlq.command("redrive")
@@ -123,7 +124,10 @@ def redrive(bootstrap: str, properties: dict[str, Any], *, as_json: bool, **opti
         word = "would be sent" if options["dry_run"] else "sent"
         say(f"{result['sent']} {word}, {result['passed_over']} passed over")
     if result["homeless"]:
-        fail(f"{result['homeless']} letters name no topic that they come from: --to TOPIC")
+        fail(
+            "the next letter names no topic that it comes from, as one of a Kinesis stream: it and those behind it "
+            "wait for --to TOPIC"
+        )
 
 
 @dlq.command("purge")

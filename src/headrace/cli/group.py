@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli import group_attach, group_changes, group_config, group_offsets
+from headrace.cli._internal import is_own_group
 from headrace.cli._options import client_options, open_client
 from headrace.cli._output import fail, print_facts, print_json, print_table, say
 
@@ -30,11 +31,18 @@ for command in (
 
 
 @group.command("list")
+@click.option(
+    "-i", "--internal", is_flag=True, help="Also the groups of `dlq redrive` and of Spark sinks."
+)
 @client_options
-def list_groups(bootstrap: str, properties: dict[str, str], *, as_json: bool) -> None:
+def list_groups(
+    bootstrap: str, properties: dict[str, str], *, internal: bool, as_json: bool
+) -> None:
     """List groups and their states."""
     with open_client(bootstrap, properties) as client:
-        listings = client.list_groups()
+        listings = [
+            each for each in client.list_groups() if internal or not is_own_group(each.group_id)
+        ]
     if as_json:
         print_json(
             [

@@ -11,7 +11,7 @@ import sys
 import threading
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
@@ -28,7 +28,7 @@ TALKATIVE: Final = ("aiobotocore", "botocore")
 
 
 @click.command()
-@click.argument("target", metavar="MODULE:APP")
+@click.argument("target", metavar="MODULE:APP|FILE:APP")
 @click.option(
     "--reload", is_flag=True, help="Start again when a .py file below the directory changes."
 )
@@ -55,7 +55,7 @@ TALKATIVE: Final = ("aiobotocore", "botocore")
 )
 @guarded
 def run(target: str, directory: Path, log_level: str, log_format: str, *, reload: bool) -> None:
-    """Run the workers of an app: APP is a `headrace.App` in MODULE.
+    """Run the workers of an app: APP is a `headrace.App` in MODULE, or in a Python FILE.
 
     SIGTERM and Ctrl-C let handlers finish, within the app's bound, and commit; a second signal does not wait. Exit
     codes: 0 stopped as asked, 1 a worker failed, 2 there is no such app, or its settings cannot be used.
@@ -106,22 +106,51 @@ def _load(target: str, directory: Path) -> App:
     from headrace.workers.app import App  # noqa: PLC0415 - as above
 
     module_name, separator, attribute = target.partition(":")
-    if not separator or not module_name or not attribute:
-        raise click.UsageError(f"MODULE:APP is wanted, as in `orders.workers:app`, not {target!r}")
+    if os.sep in module_name or module_name.endswith(".py"):
+        directory /= Path(module_name).parent
+        module_name = Path(module_name).name.removesuffix(".py")
+    named = all(part.isidentifier() for part in module_name.split("."))
+    if not separator or not named or not attribute:
+        raise click.UsageError(
+            f"MODULE:APP or FILE:APP is expected, as orders.workers:app or orders/workers.py:app, not {target!r}"
+        )
     sys.path.insert(0, str(directory.absolute()))
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not module_name.startswith(error.name):
-            raise  # the module is there, and what it imports is not
+            _fail_to_import(error)  # the module is there, and what it imports is not
         raise click.UsageError(f"no module {module_name!r} below {directory.absolute()}") from None
     except ConfigError as error:
         fail(f"{_where(error, directory)}: {error}", MISCONFIGURED)
+    except Exception as error:  # noqa: BLE001 - it is the program's, and is shown
+        _fail_to_import(error)
     app = getattr(module, attribute, None)
     if not isinstance(app, App):
         what = "nothing" if app is None else type(app).__name__
         raise click.UsageError(f"{target} is {what}, and a headrace.App is wanted")
     return app
+
+
+def _fail_to_import(error: Exception) -> NoReturn:
+    """End with the traceback of a program that cannot be imported, without the frames that led to the program."""
+    shown = traceback.TracebackException.from_exception(error)
+    frames = list(shown.stack)
+    while frames and _is_on_the_way(frames[0].filename):
+        del frames[0]
+    shown.stack = traceback.StackSummary.from_list(frames)
+    fail("the app cannot be imported\n" + "".join(shown.format()).rstrip(), FAILED)
+
+
+def _is_on_the_way(filename: str) -> bool:
+    ours, theirs = Path(__file__).parents[1], Path(click.__file__).parent
+    path = Path(filename)
+    return (
+        filename.startswith("<frozen")
+        or path == Path(importlib.__file__)
+        or path.is_relative_to(ours)
+        or path.is_relative_to(theirs)
+    )
 
 
 def _where(error: Exception, directory: Path) -> str:

@@ -9,6 +9,7 @@ import click
 
 from headrace.cli import topic_changes
 from headrace.cli._configs import config_document, config_values, print_configs
+from headrace.cli._internal import is_own_topic
 from headrace.cli._options import assignments, client_options, open_client
 from headrace.cli._outcomes import print_outcomes
 from headrace.cli._output import fail, print_facts, print_json, print_table, say
@@ -110,7 +111,10 @@ def delete(
 
 @topic.command("list")
 @click.option(
-    "-i", "--internal", is_flag=True, help="Also the topics that brokers keep for themselves."
+    "-i",
+    "--internal",
+    is_flag=True,
+    help="Also the topics that brokers, bridges and Spark sinks keep.",
 )
 @client_options
 def list_topics(
@@ -119,9 +123,10 @@ def list_topics(
     """List topics."""
     with open_client(bootstrap, properties) as client:
         known = client.metadata().topics.values()
-    topics = sorted(
-        (entry for entry in known if internal or not entry.is_internal), key=lambda t: t.name
-    )
+    shown = [
+        entry for entry in known if internal or not (entry.is_internal or is_own_topic(entry.name))
+    ]
+    topics = sorted(shown, key=lambda entry: entry.name)
     if as_json:
         print_json(
             [

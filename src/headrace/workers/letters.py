@@ -18,6 +18,8 @@ from headrace.workers.outcomes import message_of
 Headers = tuple[tuple[str, bytes | None], ...]
 
 DEAD_LETTER_PREFIX: Final = "dlq."
+STREAM_PREFIX: Final = "kinesis."
+"""Before the name of a stream, which may be a topic's too: letters of a stream have no topic to go back to."""
 RETRY_PREFIX: Final = "retry."
 
 LETTER: Final = "kafka_dlt-original-"
@@ -129,6 +131,12 @@ def place_of(record: ConsumerRecord, prefix: str = RETRIED) -> Place:
         if topic is not None and None not in numbers:
             return Place(topic.decode(errors="replace"), *(number or 0 for number in numbers))
     return Place(record.topic, record.partition, record.offset, record.timestamp_ms)
+
+
+def home_of(record: ConsumerRecord) -> str:
+    """Return what the dead-letter topic of a record is called after: its topic, or kinesis.<stream>."""
+    topic = place_of(record).topic
+    return f"{STREAM_PREFIX}{topic}" if isinstance(record, StreamRecord) else topic
 
 
 def place_text(record: ConsumerRecord) -> str:

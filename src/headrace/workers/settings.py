@@ -219,11 +219,11 @@ class WorkerSettings:
             return None
         return self.elsewhere.open_letters(place)
 
-    def dead_letter_topic(self, topic: str) -> str:
-        """Return where the dead letters of a topic go."""
+    def dead_letter_topic(self, home: str) -> str:
+        """Return where the dead letters of a topic or stream go; see `letters.home_of`."""
         if isinstance(self.dead_letter, str):
             return self.dead_letter
-        return f"{DEAD_LETTER_PREFIX}{topic}"
+        return f"{DEAD_LETTER_PREFIX}{home}"
 
 
 def as_retry(given: Retry | int | None, delivery: Delivery) -> Retry:

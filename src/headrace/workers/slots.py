@@ -261,7 +261,7 @@ class Slots:
             self._scheduler.finish(job)
         elif verdict is Verdict.DEAD_LETTER:
             record = job.records[0]
-            topic = settings.dead_letter_topic(letters.place_of(record).topic)
+            topic = settings.dead_letter_topic(letters.home_of(record))
             traceback = self._failures.text(error)
             headers = letters.dead_letter_headers(
                 record, settings.group, job.attempt, error, traceback

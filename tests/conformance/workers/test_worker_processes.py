@@ -277,7 +277,7 @@ def test_dead_letters_are_listed_shown_sent_back_once_and_purged(place: Place) -
     letters = place.dlq("show", "orders")
     assert {letter["key"] for letter in letters} == {"1", "3"}
     assert {letter["error"] for letter in letters} == {"bad"}
-    assert {letter["attempts"] for letter in letters} == {"2"}
+    assert {letter["attempts"] for letter in letters} == {2}
     assert len(place.dlq("show", "dlq.orders", "-n", "1")) == 1
 
     expected = {"topic": "dlq.orders", "sent": 2, "passed_over": 0, "homeless": 0}

@@ -40,7 +40,7 @@ def test_a_handler_that_fails_does_not_end_the_worker(aws: FakeAws) -> None:
         aws.kinesis.put("orders", b"%d" % number)
     with app.test() as trial:
         trial.wait_idle(WAIT_S)
-        assert [letter.value for letter in trial.messages("dlq.orders")] == [b"1"]
+        assert [letter.value for letter in trial.messages("dlq.kinesis.orders")] == [b"1"]
     assert handled == ["0", "2"]
 
 

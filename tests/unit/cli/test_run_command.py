@@ -1,0 +1,54 @@
+"""`headrace run`: how an app is named, and what is shown of one that cannot be imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures.command_line import run_command
+
+BROKEN = {
+    "raises": ("def f():\n    return 1 / 0\n\n\nf()\n", "ZeroDivisionError: division by zero"),
+    "imports nothing": ("import no_such_thing_anywhere\n", "No module named 'no_such_thing"),
+    "is no Python": ("def f(:\n", "SyntaxError: invalid syntax"),
+}
+
+
+@pytest.mark.parametrize("name", ["shop/app.py", "./shop/app", "{}/shop/app.py"])
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_program_that_cannot_be_imported_shows_its_own_lines_alone(
+    tmp_path: Path, broken: str, name: str
+) -> None:
+    source, error = BROKEN[broken]
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "app.py").write_text(source)
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", "run", f"{name.format(tmp_path)}:app"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    files = [line.split('"')[1] for line in done.stderr.splitlines() if 'File "' in line]
+    assert files
+    assert {Path(each).resolve() for each in files} == {(tmp_path / "shop" / "app.py").resolve()}
+    assert error in done.stderr
+    assert done.stderr.startswith("Error: the app cannot be imported\n")
+
+
+@pytest.mark.parametrize("target", ["app", "app:", ":app", "a-b:app", "..a:app", "a..b:app"])
+def test_another_form_is_refused_in_words(target: str) -> None:
+    done = run_command("run", target, environment={})
+    assert done.code == 2
+    assert "MODULE:APP or FILE:APP is expected" in done.err
+
+
+def test_a_module_that_is_not_there_is_named() -> None:
+    done = run_command("run", "nowhere/at_all.py:app", environment={})
+    assert done.code == 2
+    assert "no module 'at_all' below" in done.err
