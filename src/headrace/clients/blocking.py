@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 
 from headrace.clients.config import ClientConfig, parse_config
 from headrace.clients.drivers import Target, open_blocking_driver
+from headrace.clients.drivers.unclosed import warn_unclosed
 from headrace.clients.flows import admin, groups, metadata, offsets
 from headrace.clients.flows import fetch as fetch_flows
 from headrace.clients.flows import list_offsets as list_offsets_flows
@@ -112,6 +113,11 @@ class BlockingClient:
         )
         self.driver = open_blocking_driver(bootstrap, self.config)
         self.state = self.driver.engine.state
+
+    def __del__(self) -> None:
+        driver = getattr(self, "driver", None)  # none if the arguments were wrong
+        if driver is not None and not driver.closed:
+            warn_unclosed(self, "close()", driver.close)
 
     def __enter__(self) -> Self:
         return self

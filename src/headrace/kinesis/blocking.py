@@ -12,7 +12,8 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from headrace.errors import ClosedError, TransportError
+from headrace.clients.drivers.unclosed import at_exit, report_exit, warn_unclosed
+from headrace.errors import ClosedError, HeadraceError, TransportError
 from headrace.forking import FORKED, disown_in_children
 from headrace.kinesis.client.settings import AwsSettings
 from headrace.kinesis.producing import delivery as aio_delivery
@@ -36,7 +37,6 @@ class _LoopThread:
         self._thread: threading.Thread | None = None
         self.closed = False
         self._forked = False
-        disown_in_children(self)
 
     def disown(self) -> None:
         """Become closed, in a forked child: the loop and its thread are the parent's."""
@@ -159,6 +159,33 @@ class Producer:
         self._producer = aio.Producer(aws, settings=settings, **options)
         self.settings = self._producer.settings
         self._thread = _LoopThread()
+        at_exit(self, Producer._end_of_program)
+        disown_in_children(self)
+
+    def disown(self) -> None:
+        """Become closed, in a forked child: connections and event loop are the parent's."""
+        self._thread.disown()
+
+    def __del__(self) -> None:
+        thread = getattr(self, "_thread", None)  # none if the arguments were wrong
+        if thread is not None and not thread.closed:
+            warn_unclosed(self, "close()", self.close)
+
+    def _end_of_program(self, timeout_s: float) -> None:  # noqa: ARG002 - who calls waits no longer than that
+        """Flush and close at the end of the program, and log what is lost."""
+        if self._thread.closed:
+            return
+        unsent, reason = self._producer.outstanding, None
+        try:
+            self.close()
+        except HeadraceError as error:
+            reason = error
+        report_exit(unsent, self._producer.outstanding if reason is None else unsent, reason)
+
+    @property
+    def outstanding(self) -> int:
+        """Records whose fate is not known."""
+        return self._producer.outstanding
 
     def __enter__(self) -> Self:
         return self

@@ -18,6 +18,7 @@ from headrace.clients.arguments import (
 )
 from headrace.clients.config import ClientConfig
 from headrace.clients.drivers import Driver, open_blocking_driver
+from headrace.clients.drivers.unclosed import at_exit, warn_unclosed
 from headrace.clients.flows.effects import ClientState, Flow
 from headrace.clients.flows.list_offsets import READ_COMMITTED, READ_UNCOMMITTED
 from headrace.clients.flows.topic_settings import topic_settings
@@ -117,6 +118,7 @@ class Broker(World):
         self._producer: Producer | None = None
         self._partitioners: TopicPartitioners | None = None
         self._closing = False
+        at_exit(self, Broker._end_of_program, is_broker=True)
 
     def __enter__(self) -> Self:
         return self
@@ -289,11 +291,7 @@ class Broker(World):
             ttl_ms: How long after its time it expires, on topics with `headrace.ttl.enable`.
             tags: What consumers with `tags=` choose by.
         """
-        if self._producer is None:
-            from headrace.clients.producer.blocking import Producer  # noqa: PLC0415 - not every broker publishes
-
-            self._producer = Producer(self, linger_ms=0, client_id=CLIENT_ID)
-        sent = self._producer.send(
+        sent = self._publisher().send(
             topic,
             value,
             key=key,
@@ -352,7 +350,28 @@ class Broker(World):
         )
         return self._run(records.read(self._state, offset, limit))
 
+    def _publisher(self) -> Producer:
+        if self._producer is None:
+            from headrace.clients.producer.blocking import Producer  # noqa: PLC0415 - not every broker publishes
+
+            with self.condition:  # threads may come here at once
+                if self._producer is None:
+                    producer = Producer(self, linger_ms=0, client_id=CLIENT_ID)
+                    producer.has_owner = True
+                    self._producer = producer
+        return self._producer
+
     # Life
+
+    def __del__(self) -> None:
+        if not getattr(
+            self, "_closing", True
+        ):  # there is no such attribute if it could not be opened
+            warn_unclosed(self, "close()", self.close)
+
+    def _end_of_program(self, timeout_s: float) -> None:  # noqa: ARG002 - closing waits for nobody
+        """Close at the end of the program, so that a directory is whole."""
+        self.close()
 
     def close(self) -> None:
         """Close the broker: what it keeps in a directory is whole, what it keeps in memory is gone.

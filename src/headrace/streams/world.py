@@ -9,6 +9,7 @@ is served to other processes as well, `listening` has the rules for its thread.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -111,7 +112,10 @@ class World:
         """Let what is due happen also while no client is inside a call, if time passes by itself."""
         if self._thread is None and not self.virtual and not self._closed:
             self._thread = threading.Thread(
-                target=self._work, name="headrace-embedded", daemon=True
+                target=_work_in_background,
+                args=(weakref.ref(self), self.condition),
+                name="headrace-embedded",
+                daemon=True,
             )
             self._thread.start()
 
@@ -267,7 +271,7 @@ class World:
                 client.target_closed()
                 client.wake()
             self.condition.notify_all()
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread is not None and self._thread.ident != threading.get_ident():
             self._thread.join(JOIN_S)
         with self._listening:
             if self._listener is not None:
@@ -360,15 +364,18 @@ class World:
         wait_ms = _LONGEST_WAIT_MS if until_ms is None else until_ms - self.now_ms()
         return max(0, min(wait_ms, _LONGEST_WAIT_MS)) / 1000
 
-    def _work(self) -> None:
-        with self.condition:
-            while not self._closed:
-                until_ms = self.pump()
-                if self._call_back():
-                    continue
+    def work(self) -> float | None:
+        """Do in the background what is due, the lock held; return for how many seconds there is nothing more to do.
+
+        None when the broker is closed.
+        """
+        self.sleeps_until_ms = 0
+        while not self._closed:
+            until_ms = self.pump()
+            if not self._call_back():
                 self.sleeps_until_ms = _NEVER_MS if until_ms is None else until_ms
-                self.condition.wait(self._seconds_until(until_ms))
-                self.sleeps_until_ms = 0
+                return self._seconds_until(until_ms)
+        return None
 
     def _call_back(self) -> bool:
         """Run the callbacks of clients whose program is not inside a call; tell whether there were any."""
@@ -382,6 +389,16 @@ class World:
         finally:
             self.condition.acquire()
         return True
+
+
+def _work_in_background(reference: weakref.ref[World], condition: threading.Condition) -> None:
+    """Work for a broker until it is closed, or nobody refers to it: a thread that waits does not."""
+    with condition:
+        while (world := reference()) is not None and not world.closed:
+            wait_s = world.work()
+            del world
+            if wait_s is not None:
+                condition.wait(wait_s)
 
 
 def _at_hand(response: Message) -> Any:

@@ -11,6 +11,7 @@ from headrace.clients.admin.core import AdminCore, admin_config
 from headrace.clients.admin.offsets import Place, Reset
 from headrace.clients.arguments import Count, Int16, Int32, checks_arguments
 from headrace.clients.drivers import Target, open_blocking_driver
+from headrace.clients.drivers.unclosed import warn_unclosed
 from headrace.clients.flows.admin import ClusterDescription, ConfigEntry
 from headrace.clients.flows.attachments import Attachments
 from headrace.clients.flows.cluster import TopicMetadata
@@ -54,6 +55,11 @@ class Admin:
         )
         self._driver = open_blocking_driver(target, self.config)
         self._core = AdminCore(self._driver.engine.state, self.config)
+
+    def __del__(self) -> None:
+        driver = getattr(self, "_driver", None)  # none if the arguments were wrong
+        if driver is not None and not driver.closed:
+            warn_unclosed(self, "close()", driver.close)
 
     def __enter__(self) -> Self:
         return self

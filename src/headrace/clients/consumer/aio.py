@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -15,6 +16,7 @@ from headrace.clients.consumer.core import AtClose, GroupMetadata
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.clients.consumer.settings import consumer_config, consumer_core, milliseconds
 from headrace.clients.drivers import Target, open_aio_driver
+from headrace.clients.drivers.unclosed import closing_tasks, warn_unclosed
 from headrace.clients.engine import UNLIMITED_MS
 from headrace.clients.flows.list_offsets import EARLIEST, LATEST, ListedOffset
 from headrace.clients.flows.offsets import OffsetAndMetadata
@@ -91,6 +93,13 @@ class Consumer:
         self._driver = open_aio_driver(target, self.config)
         self._core = consumer_core(self._driver.engine, self.config, assignor, serde, key_serde)
         self._closed = False
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True) and not self._driver.closed:
+            closing_tasks.begin(
+                self._driver.loop, partial(self._close, "finished", CLOSE_TIMEOUT_MS)
+            )
+            warn_unclosed(self, "close()", None)
 
     async def __aenter__(self) -> Self:
         return self

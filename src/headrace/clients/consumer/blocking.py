@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -16,6 +17,7 @@ from headrace.clients.consumer.core import AtClose, GroupMetadata
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.clients.consumer.settings import consumer_config, consumer_core, milliseconds
 from headrace.clients.drivers import Target, open_blocking_driver
+from headrace.clients.drivers.unclosed import at_exit, warn_unclosed
 from headrace.clients.engine import UNLIMITED_MS
 from headrace.clients.flows.list_offsets import EARLIEST, LATEST, ListedOffset
 from headrace.clients.flows.offsets import OffsetAndMetadata
@@ -95,6 +97,11 @@ class Consumer:
             self._core = consumer_core(self._driver.engine, self.config, assignor, serde, key_serde)
             undo.pop_all()
         self._closed = False
+        at_exit(self, Consumer._end_of_program)
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True) and not self._driver.closed:
+            warn_unclosed(self, "close()", partial(self._close, "finished", CLOSE_TIMEOUT_MS))
 
     def __enter__(self) -> Self:
         return self
@@ -366,6 +373,11 @@ class Consumer:
         """
         timeout_ms = milliseconds(timeout_s, CLOSE_TIMEOUT_MS)
         self._close("handed out" if commit else "nothing", timeout_ms)
+
+    def _end_of_program(self, timeout_s: float) -> None:
+        """Commit what is finished, and leave the group, at the end of the program."""
+        if not self._driver.closed:
+            self._close("finished", round(timeout_s * 1000))
 
     def _close(self, at_close: AtClose, timeout_ms: int) -> None:
         if self._closed:

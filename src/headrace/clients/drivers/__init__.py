@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from headrace.clients.config import ClientConfig
 from headrace.clients.drivers.local import LocalDriver, LocalTarget
 from headrace.clients.engine import Engine
 from headrace.clients.flows.effects import ClientState, Flow
 from headrace.errors import ConfigError
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 
@@ -53,6 +56,10 @@ class AsyncDriver(Protocol):
     """Runs the engine of one client on an event loop. Only tasks of that loop may use it."""
 
     engine: Engine
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop."""
 
     def now_ms(self) -> int:
         """Return the time by the clock of the engine, which may not have looked at it for a while; from any thread."""

@@ -304,6 +304,11 @@ class AioDriver:
     # What a client uses
 
     @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop."""
+        return self._loop
+
+    @property
     def closed(self) -> bool:
         """Whether the client was closed, or belongs to the parent of this forked process."""
         return self._closed

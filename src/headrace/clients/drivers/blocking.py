@@ -210,7 +210,7 @@ class BlockingDriver:
             self._sockets.end()
         if not inside:
             self._callbacks.run()
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread is not None and self._thread.ident != threading.get_ident():
             self._thread.join(JOIN_S)
 
     def disown(self) -> None:

@@ -36,6 +36,11 @@ class LocalAioDriver(Local):
         self._loop_callbacks = LoopCallbacks(self.engine)
 
     @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop."""
+        return self._loop
+
+    @property
     def runs_here(self) -> bool:
         """Whether the present thread may run the engine: only the loop's."""
         return threading.get_ident() == self._thread_id

@@ -12,7 +12,13 @@ from typing import Any, Self
 
 from headrace.clients.arguments import checks_arguments, unchecked
 from headrace.clients.config import ProducerConfig
-from headrace.clients.drivers import Target, open_aio_driver
+from headrace.clients.drivers import AsyncDriver, Target, open_aio_driver
+from headrace.clients.drivers.unclosed import (
+    at_exit,
+    closing_tasks,
+    report_exit,
+    warn_unclosed,
+)
 from headrace.clients.engine import UNLIMITED_MS
 from headrace.clients.flows.effects import Flow
 from headrace.clients.flows.transactions import GroupMember
@@ -34,7 +40,7 @@ class DeliveryFuture(Delivery):
 
     __slots__ = ()
 
-    producer: Producer
+    producer: _Fates
 
     async def result(self, timeout_s: float | None = None) -> RecordMetadata:
         """Wait for the record's fate, and return where it went.
@@ -52,6 +58,19 @@ class DeliveryFuture(Delivery):
 
     def __await__(self) -> Generator[Any, Any, RecordMetadata]:
         return self.result().__await__()
+
+
+class _Fates:
+    """Waits for the fates of records; a record under way must not keep a producer alive that the program drops."""
+
+    def __init__(self, driver: AsyncDriver) -> None:
+        self._driver = driver
+        self.core: ProducerCore[DeliveryFuture]
+
+    async def wait_for(self, delivery: Delivery, timeout_s: float | None = None) -> None:
+        """Wait until a record's fate is known."""
+        limit_ms = UNLIMITED_MS if timeout_s is None else round(timeout_s * 1000)
+        await self._driver.run(self.core.delivered(delivery, limit_ms), UNLIMITED_MS)
 
 
 @checks_arguments
@@ -118,9 +137,21 @@ class Producer:
             client_id=client_id,
         )
         self._driver = open_aio_driver(target, self.config)
+        self._fates = _Fates(self._driver)
         self._core = self._new_core(target, partitioner, serde, key_serde)
         self._buffered = 0
         """Bytes in closed batches when the loop had its turn last."""
+        self._fates.core = self._core
+        at_exit(self, Producer._end_of_program)
+
+    def __del__(self) -> None:
+        core = getattr(self, "_core", None)  # none if the arguments were wrong
+        if core is None or core.closed or self._driver.closed:
+            return
+        closing_tasks.begin(self._driver.loop, self._close_dropped)
+        if not self._driver.loop.is_running():
+            self._end_of_program(0)
+        warn_unclosed(self, "close()", None)
 
     def _new_core(
         self,
@@ -132,7 +163,7 @@ class Producer:
         return ProducerCore(
             self._driver.engine,
             self.config,
-            delivery=partial(DeliveryFuture, self),
+            delivery=partial(DeliveryFuture, self._fates),
             choose=random.randrange,
             partitioner=partitioner,
             serde=serde,
@@ -419,8 +450,7 @@ class Producer:
         Raises:
             TransportError: It is not known in time.
         """
-        limit_ms = UNLIMITED_MS if timeout_s is None else round(timeout_s * 1000)
-        await self._driver.run(self._core.delivered(delivery, limit_ms), UNLIMITED_MS)
+        await self._fates.wait_for(delivery, timeout_s)
 
     async def close(self, timeout_s: float | None = None) -> None:
         """Flush and close the connections; what is not delivered in time is given up.
@@ -434,6 +464,22 @@ class Producer:
             await self._driver.run(self._core.close(self._limit_ms(timeout_s)), UNLIMITED_MS)
         finally:
             await self._driver.close()
+
+    def _end_of_program(self, timeout_s: float) -> None:  # noqa: ARG002 - without its loop nothing can be waited for
+        """Log what is lost: the program's event loop has ended."""
+        if not (self._core.closed or self._driver.closed):
+            outstanding = self._core.sender.outstanding
+            report_exit(outstanding, outstanding, "its event loop has ended")
+
+    async def _close_dropped(self) -> None:
+        sender = self._core.sender
+        unsent, failed, reason = sender.outstanding, sender.failed, "its event loop has ended"
+        try:
+            await self.close()
+        except HeadraceError as error:
+            reason = str(error)
+        finally:
+            report_exit(unsent, sender.failed - failed + sender.outstanding, reason)
 
     async def _give_turn(self) -> None:
         """Let the loop have its turn, when a batch was closed since it had it last.

@@ -11,7 +11,8 @@ from typing import Any, Self
 
 from headrace.clients.arguments import checks_arguments, unchecked
 from headrace.clients.config import ProducerConfig
-from headrace.clients.drivers import Target, open_blocking_driver
+from headrace.clients.drivers import Driver, Target, open_blocking_driver
+from headrace.clients.drivers.unclosed import at_exit, report_exit, warn_unclosed
 from headrace.clients.engine import UNLIMITED_MS
 from headrace.clients.flows.effects import Flow
 from headrace.clients.flows.transactions import GroupMember
@@ -38,7 +39,7 @@ class DeliveryFuture(Delivery):
 
     __slots__ = ()
 
-    producer: Producer
+    producer: _Fates
 
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
         """Wait for the record's fate, and return where it went.
@@ -55,6 +56,19 @@ class DeliveryFuture(Delivery):
         return self.metadata()
 
 
+class _Fates:
+    """Waits for the fates of records; a record under way must not keep a producer alive that the program drops."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self.core: ProducerCore[DeliveryFuture]
+
+    def wait_for(self, delivery: Delivery, timeout_s: float | None = None) -> None:
+        """Wait until a record's fate is known."""
+        limit_ms = UNLIMITED_MS if timeout_s is None else round(timeout_s * 1000)
+        self._driver.run(self.core.delivered(delivery, limit_ms), UNLIMITED_MS)
+
+
 @checks_arguments
 class Producer:
     """Sends records; a context manager that flushes and closes.
@@ -64,6 +78,9 @@ class Producer:
     Batches leave when they are full or have lingered, also while the program does something else. One producer
     may be used by many threads.
     """
+
+    has_owner = False
+    """Whether an object of Headrace closes it."""
 
     def __init__(
         self,
@@ -119,10 +136,18 @@ class Producer:
             client_id=client_id,
         )
         self._driver = open_blocking_driver(target, self.config)
+        self._fates = _Fates(self._driver)
         with contextlib.ExitStack() as undo:
             undo.callback(self._driver.close)
-            self._core = self._new_core(target, partitioner, serde, key_serde)
+            self._core = self._fates.core = self._new_core(target, partitioner, serde, key_serde)
             undo.pop_all()
+        at_exit(self, Producer._end_of_program)
+
+    def __del__(self) -> None:
+        core = getattr(self, "_core", None)  # none if the arguments were wrong
+        if core is None or core.closed or self._driver.closed or self.has_owner:
+            return
+        warn_unclosed(self, "close()", self.close)
 
     def _new_core(
         self,
@@ -134,7 +159,7 @@ class Producer:
         return ProducerCore(
             self._driver.engine,
             self.config,
-            delivery=partial(DeliveryFuture, self),
+            delivery=partial(DeliveryFuture, self._fates),
             choose=random.randrange,
             partitioner=partitioner,
             serde=serde,
@@ -417,8 +442,7 @@ class Producer:
         Raises:
             TransportError: It is not known in time.
         """
-        limit_ms = UNLIMITED_MS if timeout_s is None else round(timeout_s * 1000)
-        self._driver.run(self._core.delivered(delivery, limit_ms), UNLIMITED_MS)
+        self._fates.wait_for(delivery, timeout_s)
 
     def close(self, timeout_s: float | None = None) -> None:
         """Flush and close the connections; what is not delivered in time is given up.
@@ -432,6 +456,18 @@ class Producer:
             self._driver.run(self._core.close(self._limit_ms(timeout_s)), UNLIMITED_MS)
         finally:
             self._driver.close()
+
+    def _end_of_program(self, timeout_s: float) -> None:
+        """Flush and close at the end of the program, and log what is lost."""
+        if self._core.closed or self._driver.closed or self.has_owner:
+            return
+        sender = self._core.sender
+        unsent, failed, reason = sender.outstanding, sender.failed, None
+        try:
+            self.close(timeout_s)
+        except HeadraceError as error:
+            reason = error
+        report_exit(unsent, sender.failed - failed, reason)
 
     def _limit_ms(self, timeout_s: float | None) -> int:
         return self.config.delivery_timeout_ms if timeout_s is None else round(timeout_s * 1000)

@@ -132,6 +132,15 @@ class Sender:
         finally:
             self._working = False
 
+    @property
+    def outstanding(self) -> int:
+        """Records that are neither delivered nor given up."""
+        return sum(
+            batch.count
+            for queue in list(self.queues.values())
+            for batch in [*queue.ready, *queue.in_flight, *([queue.open] if queue.open else [])]
+        )
+
     def give_up(self, error: HeadraceError) -> None:
         """Fail everything that has not been delivered."""
         for queue in list(self.active):

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Final, Self
 
+from headrace.clients.drivers.unclosed import at_exit, report_exit, warn_unclosed
 from headrace.errors import ClosedError, HeadraceError
 from headrace.forking import FORKED, disown_in_children
 from headrace.kinesis.client.backoff import REPEATABLE, region_of
@@ -66,6 +67,22 @@ class Producer:
         self._flushes = 0
         self._failures: list[tuple[Delivery, HeadraceError]] = []
         disown_in_children(self)
+        at_exit(self, Producer._end_of_program)
+
+    def _end_of_program(self, timeout_s: float) -> None:  # noqa: ARG002 - without its loop nothing can be waited for
+        """Log what is lost: the program's event loop has ended."""
+        if not self._closed:
+            report_exit(self.outstanding, self.outstanding, "its event loop has ended")
+
+    @property
+    def outstanding(self) -> int:
+        """Records whose fate is not known."""
+        return len(self._pending)
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True) and self._client is not None:
+            self._end_of_program(0)
+            warn_unclosed(self, "close()", None)
 
     def disown(self) -> None:
         """Become closed, in a forked child: connections and event loop are the parent's."""
