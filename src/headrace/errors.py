@@ -221,7 +221,7 @@ class InternalError(HeadraceError):
     """
 
     @classmethod
-    def of(cls, error: Exception, what: str) -> HeadraceError:
+    def of(cls, error: BaseException, what: str) -> HeadraceError:
         """Return an error that a caller can be given: `error` itself if it is one, else one that is caused by it.
 
         Args:

@@ -116,7 +116,7 @@ class BlockingClient:
 
     def __del__(self) -> None:
         driver = getattr(self, "driver", None)  # none if the arguments were wrong
-        if driver is not None and not driver.closed:
+        if driver is not None and not driver.ended:
             warn_unclosed(self, "close()", driver.close)
 
     def __enter__(self) -> Self:

@@ -276,7 +276,7 @@ class Engine:
             effect = flow.throw(value) if isinstance(value, BaseException) else flow.send(value)
         except StopIteration as stop:
             self._finish(task, stop.value)
-        except Exception as error:  # noqa: BLE001 - whoever started the task is told
+        except BaseException as error:  # noqa: BLE001 - whoever started the task is told
             if task.on_invoke is None:  # no program waits for its own exceptions
                 error = InternalError.of(error, "the client failed in the background")
             self._finish(task, error)

@@ -18,6 +18,7 @@ from headrace.clients.arguments import (
 )
 from headrace.clients.config import ClientConfig
 from headrace.clients.drivers import Driver, open_blocking_driver
+from headrace.clients.drivers.interrupts import uninterrupted
 from headrace.clients.drivers.unclosed import at_exit, warn_unclosed
 from headrace.clients.flows.effects import ClientState, Flow
 from headrace.clients.flows.list_offsets import READ_COMMITTED, READ_UNCOMMITTED
@@ -350,6 +351,7 @@ class Broker(World):
         )
         return self._run(records.read(self._state, offset, limit))
 
+    @uninterrupted
     def _publisher(self) -> Producer:
         if self._producer is None:
             from headrace.clients.producer.blocking import Producer  # noqa: PLC0415 - not every broker publishes
@@ -373,6 +375,7 @@ class Broker(World):
         """Close at the end of the program, so that a directory is whole."""
         self.close()
 
+    @uninterrupted
     def close(self) -> None:
         """Close the broker: what it keeps in a directory is whole, what it keeps in memory is gone.
 

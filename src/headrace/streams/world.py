@@ -18,6 +18,7 @@ from headrace.broker.broker import Broker
 from headrace.broker.context import CloseConnection, RequestContext
 from headrace.clients.arguments import checked
 from headrace.clients.drivers.entry import report
+from headrace.clients.drivers.interrupts import GuardedCondition, uninterrupted
 from headrace.clients.drivers.local import LocalClient
 from headrace.clients.engine import Engine, Outcome
 from headrace.clients.flows.effects import Call
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 _PEER: Final = "the embedded broker"
 _NEVER_MS: Final = 1 << 62
 _LONGEST_WAIT_MS: Final = 60_000
+FAULT_PAUSE_S: Final = 0.1
+"""How long the background does nothing after a fault that would have ended it."""
 JOIN_S: Final = 5.0
 """How long `close` waits for a callback that the background is inside of."""
 
@@ -66,7 +69,7 @@ class World:
         """
         self.broker = broker
         self.clock: Clock = SteadyClock() if clock is None else clock
-        self.condition = threading.Condition(threading.RLock())
+        self.condition = GuardedCondition()
         self.stirred = False
         self.sleeps_until_ms = 0
         self._address = listener
@@ -183,7 +186,7 @@ class World:
         if isinstance(clock, ManualClock) and clock.auto_advance and until_ms is not None:
             clock.advance_to(until_ms)
         else:
-            self.condition.wait(self._seconds_until(until_ms))
+            self.condition.rest(self._seconds_until(until_ms))
 
     # For the listener, under the lock
 
@@ -197,6 +200,7 @@ class World:
         """Whether the broker takes no more calls."""
         return self._closed
 
+    @uninterrupted
     def topic_changed(self, topic: str) -> None:
         """Have the clients that know a topic ask for its partitions again, in their own threads."""
         with self.condition:
@@ -217,6 +221,7 @@ class World:
     # For the owner
 
     @checked
+    @uninterrupted
     def advance(self, duration_ms: int) -> None:
         """Move a clock by hand, with everything that happens on the way."""
         clock = self.clock
@@ -229,6 +234,7 @@ class World:
             self.condition.notify_all()
 
     @checked
+    @uninterrupted
     def listen(self, address: str = "127.0.0.1:0", *, insecure: bool = False) -> str:
         """Serve the broker over TCP too, to clients in other processes; local ones go on as before.
 
@@ -263,6 +269,7 @@ class World:
         self._address = chosen.host, chosen.port
         return str(chosen)
 
+    @uninterrupted
     def close(self) -> None:
         """End background and listener, and fail calls from now on. The broker is its owner's to close."""
         with self.condition:
@@ -280,7 +287,7 @@ class World:
     def disown(self) -> None:
         """Become closed, in a forked child: the broker works on in the parent, with its files, threads and sockets."""
         self._closed = self._forked = True
-        self.condition = threading.Condition(threading.RLock())  # the parent's may be held for ever
+        self.condition = GuardedCondition()  # the parent's may be held for ever
         self._listening = threading.Lock()
         self._thread = self._listener = None
         self._pumping = False
@@ -395,7 +402,11 @@ def _work_in_background(reference: weakref.ref[World], condition: threading.Cond
     """Work for a broker until it is closed, or nobody refers to it: a thread that waits does not."""
     with condition:
         while (world := reference()) is not None and not world.closed:
-            wait_s = world.work()
+            try:
+                wait_s = world.work()
+            except BaseException as error:  # noqa: BLE001 - the thread is the only one of all clients
+                report(error)
+                wait_s = FAULT_PAUSE_S
             del world
             if wait_s is not None:
                 condition.wait(wait_s)

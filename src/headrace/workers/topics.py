@@ -39,8 +39,6 @@ class TopicSource(Consumer):
         )
         self._settings = settings
         self._outlet = outlet
-        if settings.retry.topics and self.begins_late:
-            raise ConfigError("Retry(topics=True) needs auto_offset_reset='earliest'")
 
     @property
     def begins_late(self) -> bool:
@@ -61,8 +59,14 @@ class TopicSource(Consumer):
         """Do nothing: a topic may be created later, and a broker may come."""
 
     async def begin(self, listener: Listener) -> None:
-        """Join the group, with the retry topics, which are created if need be."""
+        """Join the group, with the retry topics, which are created if need be.
+
+        Raises:
+            ConfigError: Reading begins at the end, and records that wait in retry topics could be missed.
+        """
         settings = self._settings
+        if settings.retry.topics and self.begins_late:
+            raise ConfigError("Retry(topics=True) needs auto_offset_reset='earliest'")
         waiting = settings.retry_topics()
         if waiting:
             counts = await self._outlet.partition_counts(settings.topics)

@@ -94,7 +94,12 @@ class Trial:
         self._thread = threading.Thread(target=self._run, name="headrace-app-test", daemon=True)
         self._thread.start()
         self._ready.wait(START_TIMEOUT_S)
-        self._raise_failure()
+        try:
+            self._raise_failure()
+        except BaseException:
+            if self._own is not None:
+                self._own.close()
+            raise
         return self
 
     def __exit__(

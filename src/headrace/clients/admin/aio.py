@@ -58,7 +58,7 @@ class Admin:
 
     def __del__(self) -> None:
         driver = getattr(self, "_driver", None)  # none if the arguments were wrong
-        if driver is not None and not driver.closed:
+        if driver is not None and not driver.ended:
             closing_tasks.begin(driver.loop, driver.close)
             warn_unclosed(self, "close()", None)
 

@@ -95,7 +95,7 @@ class Consumer:
         self._closed = False
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True) and not self._driver.closed:
+        if not getattr(self, "_closed", True) and not self._driver.ended:
             closing_tasks.begin(
                 self._driver.loop, partial(self._close, "finished", CLOSE_TIMEOUT_MS)
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -21,7 +22,7 @@ from headrace.clients.drivers.unclosed import at_exit, warn_unclosed
 from headrace.clients.engine import UNLIMITED_MS
 from headrace.clients.flows.list_offsets import EARLIEST, LATEST, ListedOffset
 from headrace.clients.flows.offsets import OffsetAndMetadata
-from headrace.errors import ClosedError
+from headrace.errors import ClosedError, HeadraceError
 from headrace.serdes.serde import Serde
 from headrace.types import TopicPartition
 
@@ -100,7 +101,7 @@ class Consumer:
         at_exit(self, Consumer._end_of_program)
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True) and not self._driver.closed:
+        if not getattr(self, "_closed", True) and not self._driver.ended:
             warn_unclosed(self, "close()", partial(self._close, "finished", CLOSE_TIMEOUT_MS))
 
     def __enter__(self) -> Self:
@@ -120,8 +121,13 @@ class Consumer:
     def __next__(self) -> ConsumerRecord:
         """Return the next record, waiting for it; the one before it counts as finished."""
         while True:
-            with self._driver.enter():
-                record = self._core.take_one()
+            record = None
+            try:
+                with self._driver.enter():
+                    record = self._core.take_one()
+            except BaseException:
+                self._give_back(record)
+                raise
             if record is not None:
                 return record
             self._driver.run(self._core.poll(ITERATION_POLL_MS), UNLIMITED_MS)
@@ -219,8 +225,26 @@ class Consumer:
             max_records = whole_number("max_records", max_records)
         self._driver.run(self._core.poll(milliseconds(timeout_s, 0)), UNLIMITED_MS)
         # Nothing may come between taking records and returning them: a call that is interrupted takes none.
-        with self._driver.enter():
-            return self._core.take(max_records)
+        records: list[ConsumerRecord] = []
+        try:
+            with self._driver.enter():
+                records = self._core.take(max_records)
+        except BaseException:
+            self._give_back(*records)
+            raise
+        return records
+
+    def _give_back(self, *records: ConsumerRecord | None) -> None:
+        """Return to the first of records that a signal has kept from the program."""
+        firsts: dict[TopicPartition, int] = {}
+        for record in records:
+            if record is not None:
+                firsts.setdefault(TopicPartition(record.topic, record.partition), record.offset)
+        if not firsts:
+            return
+        with contextlib.suppress(HeadraceError), self._driver.enter():
+            for where, offset in firsts.items():
+                self._core.places.seek(where, offset)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Return no records of these partitions until `resume`; they stay assigned."""

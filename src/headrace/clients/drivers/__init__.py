@@ -33,6 +33,10 @@ class Driver(Protocol):
         """Whether the client was closed, or belongs to the parent of this forked process."""
 
     @property
+    def ended(self) -> bool:
+        """Whether the client holds nothing any more: it is closed, or the broker of this process is."""
+
+    @property
     def lost_connections(self) -> int:
         """How many connections ended so far, for whatever reason."""
 
@@ -71,6 +75,10 @@ class AsyncDriver(Protocol):
     @property
     def trouble(self) -> str | None:
         """Why no broker can be asked at present; None where that is not known."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the client holds nothing any more: it is closed, or the broker of this process is."""
 
     @property
     def lost_connections(self) -> int:

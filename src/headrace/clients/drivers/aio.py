@@ -82,8 +82,10 @@ class LoopCallbacks:
                     value = due.popleft()()
                     if inspect.isawaitable(value):
                         self._spawn(value)
-                except Exception as error:  # noqa: BLE001 - it ends nothing but itself
+                except BaseException as error:
                     report(error)
+                    if isinstance(error, KeyboardInterrupt):
+                        raise  # Ctrl-C, where the program runs its loop without asyncio.run
         finally:
             self._running = False
 
@@ -95,7 +97,7 @@ class LoopCallbacks:
     def _ended(self, task: asyncio.Future[object]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if isinstance(error, Exception):
+        if error is not None:
             report(error)
 
 
@@ -317,6 +319,11 @@ class AioDriver:
     def trouble(self) -> str | None:
         """Why no broker can be asked at present; None where that is not known."""
         return self.pool.trouble
+
+    @property
+    def ended(self) -> bool:
+        """Whether the client holds nothing any more: it is closed, or the broker of this process is."""
+        return self._closed
 
     @property
     def lost_connections(self) -> int:

@@ -27,6 +27,7 @@ from headrace.clients.drivers.entry import (
     report_reach,
     warner,
 )
+from headrace.clients.drivers.interrupts import GuardedCondition, interrupts, uninterrupted
 from headrace.clients.drivers.sockets import Sockets
 from headrace.clients.engine import Engine, Outcome, Task
 from headrace.clients.flows.effects import ClientState, Flow
@@ -57,6 +58,7 @@ class BlockingDriver:
         self._clock = SteadyClock(monotonic_ns=boot_ns)
         self._slew_at_ms = 0
         self._lock = threading.RLock()
+        interrupts.guard(self._lock)
         self._inner: list[bool] = []
         """For each entry that is open: whether its thread was inside before."""
         self._sockets = Sockets(config)
@@ -82,7 +84,7 @@ class BlockingDriver:
         self._entry = Entry(self._enter, self._leave)
         self._calls = 0
         """Threads that are inside `run` and not in the program's own code."""
-        self._served = threading.Condition(self._lock)
+        self._served = GuardedCondition(self._lock)
         """Notified after bytes have been served: for the threads inside calls that do not wait for bytes themselves."""
         self._callbacks = Callbacks(self.engine)
         self._selecting_until_ms = 0
@@ -108,6 +110,11 @@ class BlockingDriver:
         return self._closed
 
     @property
+    def ended(self) -> bool:
+        """Whether the client holds nothing any more: it is closed, or the broker of this process is."""
+        return self._closed
+
+    @property
     def lost_connections(self) -> int:
         """How many connections ended so far, for whatever reason."""
         return self.pool.lost_connections
@@ -116,6 +123,7 @@ class BlockingDriver:
         """Return the time; any thread may ask."""
         return self._clock.now_ms()
 
+    @uninterrupted
     def run(self, flow: Flow[T], timeout_ms: int | None = None) -> T:
         """Run a flow to its end and return its result.
 
@@ -153,6 +161,8 @@ class BlockingDriver:
                         self._invoke(task)
                     elif engine.callbacks:
                         self._outside(self._callbacks.run)
+                    elif interrupts.pending and interrupts.is_main:
+                        self._outside(interrupts.deliver)
                     else:
                         self._round()
             finally:
@@ -168,6 +178,7 @@ class BlockingDriver:
         """
         return self._entry
 
+    @uninterrupted
     def start_background(self) -> None:
         """From now on do what is due also while the program is not inside a call."""
         with self._entry:
@@ -176,6 +187,7 @@ class BlockingDriver:
                 self._thread = threading.Thread(target=self._work, name=name, daemon=True)
                 self._thread.start()
 
+    @uninterrupted
     def connect(self) -> None:
         """Make sure that some broker answers, trying each address once.
 
@@ -188,16 +200,19 @@ class BlockingDriver:
             self._calls += 1
             try:
                 while not outcomes:
+                    if interrupts.pending and interrupts.is_main:
+                        self._outside(interrupts.deliver)
                     self._round()
             finally:
                 self._calls -= 1
         if isinstance(outcomes[0], Exception):
             raise outcomes[0]
 
+    @uninterrupted
     def close(self) -> None:
         """Close every connection; calls under way fail."""
         inside = owned(self._served)
-        with self._lock:
+        with self._served:
             if self._closed:
                 return
             self._closed = True
@@ -206,7 +221,7 @@ class BlockingDriver:
             self._served.notify_all()
             while self._selecting_until_ms:
                 self._sockets.wake()
-                self._served.wait()
+                self._served.rest(LONGEST_WAIT_MS / 1000)
             self._sockets.end()
         if not inside:
             self._callbacks.run()
@@ -219,7 +234,7 @@ class BlockingDriver:
             return
         self._closed = self._forked = True
         self._lock = threading.RLock()  # a thread of the parent may have held the other at the fork
-        self._served = threading.Condition(self._lock)
+        self._served = GuardedCondition(self._lock)
         self._attention = threading.Condition(self._lock)
         self._thread = None
         self._selecting_until_ms = 0
@@ -232,6 +247,8 @@ class BlockingDriver:
     # Entering and leaving
 
     def _enter(self) -> Engine:
+        if not interrupts.on and interrupts.is_main:
+            interrupts.wrap()
         inner = owned(self._served)
         self._lock.acquire()
         if self._closed:
@@ -250,6 +267,8 @@ class BlockingDriver:
             self._lock.release()
         if not inner and self.engine.callbacks:
             self._callbacks.run_in_passing()
+        if interrupts.pending:
+            interrupts.deliver()
 
     def _refresh(self) -> int:
         """Read the clock."""
@@ -309,15 +328,20 @@ class BlockingDriver:
             if self._changed or self._sockets.stirred or until_ms < self._selecting_until_ms:
                 self._changed = self._sockets.stirred = False
                 self._sockets.wake()
-            self._served.wait(wait_ms / 1000)
+            self._served.rest(wait_ms / 1000)
             return
         self._sockets.stirred = self._changed = False
         self._selecting_until_ms = now_ms + wait_ms + 1
+        main = interrupts.rest(self._sockets.wake)
+        if main and interrupts.pending:
+            wait_ms = 0
         self._lock.release()
         try:
             ready = self._sockets.wait(wait_ms / 1000)
         finally:
             self._lock.acquire()
+            if main:
+                interrupts.resting = None
             self._selecting_until_ms = 0
             self._served.notify_all()
         self._serve(ready)
@@ -365,11 +389,9 @@ class BlockingDriver:
         self._calls -= 1
         if self._due_ms(self.engine.now_ms) < self._looks_at_ms:
             self._attention.notify()
-        self._lock.release()
         try:
-            return function(*arguments)
+            return interrupts.call_outside(self._lock, function, arguments)
         finally:
-            self._lock.acquire()
             self._calls += 1
 
     # The background
@@ -377,19 +399,26 @@ class BlockingDriver:
     def _work(self) -> None:
         with self._lock:
             while not self._closed:
-                if not self._calls:
-                    self._look()
-                if self.engine.callbacks and not self._calls:
-                    self._lock.release()
-                    try:
-                        self._callbacks.run()
-                    finally:
-                        self._lock.acquire()
-                    continue
-                now_ms = self._refresh()
-                due_ms = self._due_ms(now_ms)
-                if self._calls:
-                    due_ms = max(due_ms, now_ms + LOOK_EVERY_MS)
-                self._looks_at_ms = due_ms
-                self._attention.wait(max(0, min(due_ms - now_ms, LONGEST_WAIT_MS)) / 1000)
-                self._looks_at_ms = 0
+                try:
+                    self._work_once()
+                except BaseException as error:  # noqa: BLE001 - the thread is the client's only one
+                    report(error)
+
+    def _work_once(self) -> None:
+        """Serve what is ready, then wait until there may be more."""
+        if not self._calls:
+            self._look()
+        if self.engine.callbacks and not self._calls:
+            self._lock.release()
+            try:
+                self._callbacks.run()
+            finally:
+                self._lock.acquire()
+            return
+        now_ms = self._refresh()
+        due_ms = self._due_ms(now_ms)
+        if self._calls:
+            due_ms = max(due_ms, now_ms + LOOK_EVERY_MS)
+        self._looks_at_ms = due_ms
+        self._attention.wait(max(0, min(due_ms - now_ms, LONGEST_WAIT_MS)) / 1000)
+        self._looks_at_ms = 0

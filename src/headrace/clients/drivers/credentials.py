@@ -105,7 +105,7 @@ class Credentials:
         return extensions or {}
 
 
-def no_token(error: Exception) -> AuthenticationError:
+def no_token(error: BaseException) -> AuthenticationError:
     """Return the error of a program's function that did not return a token."""
     if isinstance(error, AuthenticationError):
         return error

@@ -13,6 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import Final
 
+from headrace.clients.drivers.interrupts import interrupts
 from headrace.clients.engine import Engine
 
 INSIDE: Final = "a callback that runs inside the client cannot wait for it; call from another place"
@@ -92,7 +93,8 @@ class Callbacks:
         """Run what is due; when another thread is at it, wait for that, so that nothing due before is still to come."""
         with self._lock:
             self._run()
-        self.run_in_passing()
+        if self._due:
+            self.run_in_passing()
 
     def run_in_passing(self) -> None:
         """Run what is due, unless another thread is at it.
@@ -111,9 +113,5 @@ class Callbacks:
         self._lock = threading.RLock()
 
     def _run(self) -> None:
-        while self._due:
-            callback = self._due.popleft()
-            try:
-                callback()
-            except BaseException as error:  # noqa: BLE001 - one callback's fault must not stop the others
-                report(error)
+        if self._due:
+            interrupts.call_back(self._due, report)

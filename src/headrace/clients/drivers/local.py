@@ -6,7 +6,6 @@ everything that is due happen first (`pump`), whichever client it belongs to.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -21,6 +20,7 @@ from headrace.clients.drivers.entry import (
     report,
     warner,
 )
+from headrace.clients.drivers.interrupts import GuardedCondition, interrupts, uninterrupted
 from headrace.clients.engine import Engine, Outcome, Task, Timer
 from headrace.clients.flows.effects import Call, ClientState, Flow
 from headrace.errors import ClosedError, HeadraceError, InternalError, TransportError
@@ -59,7 +59,7 @@ class LocalClient(Protocol):
 class LocalTarget(Protocol):
     """A broker in this process, with its clock and its lock."""
 
-    condition: threading.Condition
+    condition: GuardedCondition
     """Over a re-entrant lock. Held for every other member, and for every use of an engine."""
     stirred: bool
     """Whether there is something to do for `pump`."""
@@ -171,6 +171,9 @@ class LocalTransport:
 class Local:
     """What the blocking and the asyncio driver have in common."""
 
+    wraps_signals = False
+    """Whether handlers of signals are kept from the main thread while it is inside."""
+
     def __init__(self, target: LocalTarget, config: ClientConfig, state: ClientState) -> None:
         self.target = target
         self.client_id = config.client_id
@@ -186,6 +189,8 @@ class Local:
         )
         self.engine.trouble.warn = warner(config.client_id)
         self._closed = False
+        self._orphaned = False
+        """Whether the broker was closed."""
         self._forked = False
         self._inner: list[bool] = []
         """For each entry that is open: whether its thread was inside before."""
@@ -199,6 +204,11 @@ class Local:
     def closed(self) -> bool:
         """Whether the client was closed, or belongs to the parent of this forked process."""
         return self._closed
+
+    @property
+    def ended(self) -> bool:
+        """Whether the client holds nothing any more: it is closed, or the broker of this process is."""
+        return self._closed or self._orphaned
 
     def disown(self) -> None:
         """Become closed, in a forked child: the broker is the parent's."""
@@ -233,6 +243,7 @@ class Local:
 
     def target_closed(self) -> None:
         """The broker was closed: its calls have no answer."""
+        self._orphaned = True
         self._transport.fail_open(TransportError("the embedded broker was closed"))
 
     def _changed(self, _: Task[Any]) -> None:
@@ -248,6 +259,8 @@ class Local:
 
     def _enter(self) -> Engine:
         inner = owned(self.target.condition)
+        if self.wraps_signals and not interrupts.on and interrupts.is_main:
+            interrupts.wrap()
         self.target.condition.acquire()
         if self._closed:
             self.target.condition.release()
@@ -270,6 +283,8 @@ class Local:
             target.condition.release()
         if not inner and self.engine.callbacks:
             self._call_back_in_passing()
+        if interrupts.pending:
+            interrupts.deliver()
 
     def call_back(self) -> None:
         """Run the program's callbacks that are due, with the lock free."""
@@ -297,6 +312,9 @@ class Local:
 class LocalDriver(Local):
     """Runs the engine of one client of a broker in this process, for a program that waits."""
 
+    wraps_signals = True
+
+    @uninterrupted
     def run(self, flow: Flow[T], timeout_ms: int | None = None) -> T:
         """Run a flow to its end and return its result.
 
@@ -309,12 +327,17 @@ class LocalDriver(Local):
             TransportError: The broker did not answer in time.
             ClosedError: The client is closed.
         """
-        target = self.target
-        if owned(target.condition):
+        if owned(self.target.condition):
             flow.close()
             raise RuntimeError(INSIDE)
-        self._enter()
         try:
+            return self._run(flow, timeout_ms)
+        finally:
+            self.call_back()  # what became due on the way has been told when this returns
+
+    def _run(self, flow: Flow[T], timeout_ms: int | None) -> T:
+        target = self.target
+        with self._entry:
             task = self.engine.spawn(
                 flow,
                 timeout_ms=self._limit_ms(timeout_ms),
@@ -332,26 +355,28 @@ class LocalDriver(Local):
                     if self.engine.callbacks:
                         self._call_back_outside()
                         continue
-                    if not settled(task):
+                    if interrupts.pending and interrupts.is_main:
+                        interrupts.call_outside(target.condition, interrupts.deliver)
+                    elif not settled(task):
                         target.wait(until_ms)
                         self._refresh()
             finally:
                 self.engine.cancel(task)
             return task.result()
-        finally:
-            self._leave()
-            self.call_back()  # what became due on the way has been told when this returns
 
+    @uninterrupted
     def start_background(self) -> None:
         """From now on do what is due also while the program is not inside a call."""
         with self.target.condition:
             self.target.start_background()
 
+    @uninterrupted
     def connect(self) -> None:
         """Make sure that the broker answers: it does, unless the client is closed."""
         with self._entry:
             pass
 
+    @uninterrupted
     def close(self) -> None:
         """Leave the broker; calls under way fail."""
         inside = owned(self.target.condition)
@@ -362,25 +387,18 @@ class LocalDriver(Local):
             self.call_back()
 
     def _call_back_outside(self) -> None:
-        self.target.condition.release()
-        try:
-            self.call_back()
-        finally:
-            self.target.condition.acquire()
+        interrupts.call_outside(self.target.condition, self.call_back)
 
     def _invoke(self, task: Task[T]) -> None:
         """Run the program's code for a task, with the lock free."""
         assert task.invocation is not None, "a task asks before it is answered"
         invocation = task.invocation
         condition = self.target.condition
-        condition.release()
         value: object
         try:
-            value = invocation.function(*invocation.arguments)
+            value = interrupts.call_outside(condition, invocation.function, invocation.arguments)
         except BaseException as error:  # noqa: BLE001 - the flow decides; it is raised there
             value = error
-        finally:
-            condition.acquire()
         self._refresh()
         self.engine.resume(task, value)
 

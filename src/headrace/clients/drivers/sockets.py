@@ -244,7 +244,7 @@ class Sockets:
         note: Callable[[], object]
         try:
             answer = credentials.ask_program()
-        except Exception as error:  # noqa: BLE001 - it is told to whoever waits for the connection
+        except BaseException as error:  # noqa: BLE001 - it is told to whoever waits for the connection
             note = partial(self.pool.denied, link, no_token(error))
         else:
             note = partial(self._present, link, credentials, (answer,))

@@ -146,7 +146,7 @@ class Producer:
 
     def __del__(self) -> None:
         core = getattr(self, "_core", None)  # none if the arguments were wrong
-        if core is None or core.closed or self._driver.closed:
+        if core is None or core.closed or self._driver.ended:
             return
         closing_tasks.begin(self._driver.loop, self._close_dropped)
         if not self._driver.loop.is_running():

@@ -145,7 +145,7 @@ class Producer:
 
     def __del__(self) -> None:
         core = getattr(self, "_core", None)  # none if the arguments were wrong
-        if core is None or core.closed or self._driver.closed or self.has_owner:
+        if core is None or core.closed or self._driver.ended or self.has_owner:
             return
         warn_unclosed(self, "close()", self.close)
 

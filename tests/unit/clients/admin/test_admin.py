@@ -34,7 +34,8 @@ def admin(world):
 
 
 def write(world: World, where: TopicPartition, *timestamps_ms: int) -> None:
-    driver = open_blocking_driver(world, Admin(world).config)
+    with Admin(world) as other:
+        driver = open_blocking_driver(world, other.config)
     for timestamp_ms in timestamps_ms:
         batch = build_batch([(None, b"v", (), timestamp_ms)])
         driver.run(produce(driver.engine.state, where, batch, -1, 30_000))
@@ -127,26 +128,26 @@ def test_offsets_of_a_group_are_moved(admin, world) -> None:
 
 def test_groups_and_members_are_told_removed_and_deleted(admin, world) -> None:
     admin.create_topic("t")
-    member = Consumer(world, group="g")
-    member.subscribe(["t"])
-    member.poll(10)
-    assert [listing.group_id for listing in admin.groups()] == ["g"]
-    [found] = admin.members("g")
-    assert found.assignment == (T0,)
-    with pytest.raises(ApiError) as failure:
-        admin.delete_group("g")
-    assert code_of(failure) == ErrorCode.NON_EMPTY_GROUP
-    admin.remove_member("g", found.member_id)
-    assert admin.members("g") == []
-    with pytest.raises(ApiError) as failure:
+    with Consumer(world, group="g") as member:
+        member.subscribe(["t"])
+        member.poll(10)
+        assert [listing.group_id for listing in admin.groups()] == ["g"]
+        [found] = admin.members("g")
+        assert found.assignment == (T0,)
+        with pytest.raises(ApiError) as failure:
+            admin.delete_group("g")
+        assert code_of(failure) == ErrorCode.NON_EMPTY_GROUP
         admin.remove_member("g", found.member_id)
-    assert code_of(failure) == ErrorCode.UNKNOWN_MEMBER_ID
-    assert admin.describe_group("g").state == "Empty"
-    admin.delete_group("g")
-    assert admin.groups() == []
-    with pytest.raises(ApiError) as failure:
-        admin.describe_group("g")
-    assert code_of(failure) == ErrorCode.GROUP_ID_NOT_FOUND
+        assert admin.members("g") == []
+        with pytest.raises(ApiError) as failure:
+            admin.remove_member("g", found.member_id)
+        assert code_of(failure) == ErrorCode.UNKNOWN_MEMBER_ID
+        assert admin.describe_group("g").state == "Empty"
+        admin.delete_group("g")
+        assert admin.groups() == []
+        with pytest.raises(ApiError) as failure:
+            admin.describe_group("g")
+        assert code_of(failure) == ErrorCode.GROUP_ID_NOT_FOUND
 
 
 def test_the_asyncio_twin_does_the_same(world) -> None:
