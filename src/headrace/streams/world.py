@@ -220,8 +220,8 @@ class World:
 
     # For the owner
 
-    @checked
     @uninterrupted
+    @checked
     def advance(self, duration_ms: int) -> None:
         """Move a clock by hand, with everything that happens on the way."""
         clock = self.clock
@@ -233,8 +233,8 @@ class World:
             clock.advance_to(end_ms)
             self.condition.notify_all()
 
-    @checked
     @uninterrupted
+    @checked
     def listen(self, address: str = "127.0.0.1:0", *, insecure: bool = False) -> str:
         """Serve the broker over TCP too, to clients in other processes; local ones go on as before.
 

@@ -112,6 +112,10 @@ class VirtualDriver:
         assert isinstance(clock, headrace.ManualClock)
         clock.advance_to(due_ms)
 
+    @property
+    def ended(self) -> bool:
+        return self.closed
+
     @contextmanager
     def enter(self) -> Iterator[Engine]:
         if self.closed:
