@@ -110,6 +110,7 @@ def call(client: Any, cls: type, method: str) -> None:
     if method == "send_offsets_to_transaction":
         consumer = headrace.Consumer(ADDRESS, group="g", enable_auto_commit=False)
         given["group"] = consumer.group_metadata()
+        consumer._driver.close()
     made = getattr(client, method)(**given)
     if method == "send":
         made.result()
@@ -245,3 +246,4 @@ def test_a_record_that_a_full_disk_refuses_is_reported_within_seconds_and_named_
     assert warned_ms - began_ms <= 3_000
     assert "KAFKA_STORAGE_ERROR" in text
     assert len(driver.warnings) <= 3, "it is not repeated with each attempt"
+    driver.close()
