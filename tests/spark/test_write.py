@@ -129,7 +129,7 @@ def test_reads_by_time_see_rows_and_no_markers(topics: Topics, read: Reader) -> 
         )
         write(rows.coalesce(1), read.bootstrap, topic=topic, txnAppId=topic, txnVersion=version)
 
-    def found(**options: int) -> list[int]:
+    def found(**options: Any) -> list[int]:
         frame = read.batch(topic, kafka__isolation__level="read_committed", **options)
         return sorted(int(row[0]) for row in frame.selectExpr("CAST(value AS STRING)").collect())
 
