@@ -255,7 +255,14 @@ class Broker:
             self.groups.load(index, now_ms)
         except StorageError as error:
             # Its groups are refused; the others are served.
-            self.journal.error("group_partition_not_loaded", partition=index, error=str(error))
+            self.journal.error(
+                "group_partition_not_loaded",
+                partition=index,
+                error=str(error),
+                meaning="groups in this partition are refused with NOT_COORDINATOR",
+                remedy=f"restore the directory {OFFSETS_TOPIC}-{index} from a backup, or give up what it holds: "
+                "docs/on-disk-format.md, 'A damaged partition of the broker'",
+            )
 
     def _opened_later(self, partition: Partition, now_ms: int) -> None:
         name, index = partition.topic_partition

@@ -13,6 +13,16 @@ from headrace.protocol.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
+from headrace.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from headrace.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
 from headrace.storage.os_files import OsFileSystem
 from tests.fixtures.broker_harness import START_MS, BrokerHarness, fetch_request, values
 
@@ -24,7 +34,7 @@ BATCHES = 6
 @pytest.fixture
 def harness(tmp_path: Path) -> BrokerHarness:
     """A topic with two sealed segments of several batches and an active one, and one that is well."""
-    made = BrokerHarness(files=OsFileSystem(tmp_path), metadata=MemoryMetadataStore())
+    made = BrokerHarness(files=OsFileSystem(tmp_path / "data"), metadata=MemoryMetadataStore())
     made.create_topic("t", segment_bytes="1000", index_interval_bytes="1")
     made.create_topic("well")
     for number in range(BATCHES):
@@ -122,3 +132,63 @@ def test_whatever_byte_of_a_header_flips_nothing_but_that_partition_suffers(harn
         assert list_offset(harness, START_MS + offset).error_code in {0, 56}
     assert harness.produce("t", b"new").base_offset == BATCHES
     assert not harness.broker.failed
+
+
+# The broker's own partitions
+
+
+def commit(harness: BrokerHarness, group: str) -> int:
+    harness.broker.ensure_offsets_topic(harness.now_ms)
+    row = OffsetCommitRequestPartition(partition_index=0, committed_offset=3)
+    topics = [OffsetCommitRequestTopic(name="well", partitions=[row])]
+    response = harness.call(OffsetCommitRequest(group_id=group, topics=topics))
+    return int(response.topics[0].partitions[0].error_code)
+
+
+def committed(harness: BrokerHarness, group: str) -> tuple[int, int]:
+    """Return the error of a group, and what it has committed."""
+    wanted = OffsetFetchRequestTopics(name="well", partition_indexes=[0])
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=[wanted])])
+    (found,) = harness.call(request).groups
+    offset = found.topics[0].partitions[0].committed_offset if not found.error_code else -1
+    return found.error_code, offset
+
+
+def test_a_damaged_partition_of_offsets_says_how_to_go_on_and_that_works(
+    harness: BrokerHarness,
+) -> None:
+    assert isinstance(harness.files, OsFileSystem)
+    root = harness.files.root
+    groups = [f"group {number}" for number in range(20)]
+    assert {commit(harness, group) for group in groups} == {0}
+    segments = root.glob("__consumer_offsets-*/*.log")
+    hurt = next(path for path in segments if b"group 7" in path.read_bytes()).parent
+    harness.broker.close(harness.now_ms)
+    file = next(hurt.glob("*.log"))
+    content = bytearray(file.read_bytes())
+    content[content.index(b"group 7")] ^= 1
+    file.write_bytes(content)
+    harness.crash()
+    assert committed(harness, "group 7")[0] == ErrorCode.NOT_COORDINATOR
+    served = [group for group in groups if committed(harness, group) == (0, 3)]
+    assert len(served) > 10  # those of other partitions
+    (line,) = [
+        fields for _, name, fields in harness.journal.lines if name == "group_partition_not_loaded"
+    ]
+    assert hurt.name in str(line["remedy"])
+    heading = str(line["remedy"]).split("'")[1]
+    page = (Path(__file__).parents[3] / "docs/on-disk-format.md").read_text()
+    assert f"## {heading}\n" in page
+    # As the page says.
+    harness.broker.close(harness.now_ms)
+    hurt.rename(root.parent / "kept")
+    (root / "recovery-point-offset-checkpoint").unlink()
+    harness.crash()
+    assert committed(harness, "group 7") == (0, -1)
+    assert commit(harness, "group 7") == 0
+    harness.restart()
+    assert committed(harness, "group 7") == (0, 3)
+    assert [group for group in groups if committed(harness, group) == (0, 3)] == sorted(
+        {*served, "group 7"}, key=groups.index
+    )
+    assert values(harness.fetch("well", 0).records) == [b"a"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -217,3 +218,28 @@ def test_upkeep_writes_the_caches_of_segments_that_have_grown(
         manager.tick(now_ms)
         written.append(files.read_file(f"{PATH}.index") is not None)
     assert written == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "seen_age_ms"),
+    [(0, 0), (1_000, 1_000), (3_600_000, 3_600_000), (30 * 86_400_000, 82_800_000), (-5_000, 0)],
+    ids=["now", "a second", "an hour", "the time of an event", "the future"],
+)
+def test_a_restart_does_not_make_producers_younger_nor_forgets_one_that_may_repeat_a_batch(
+    age_ms: int, seen_age_ms: int
+) -> None:
+    files = MemoryFileSystem()
+    log = open_log(files)
+    identity: dict[str, Any] = {"producer_id": 3, "producer_epoch": 0, "base_sequence": 0}
+    batch = batch_of(1, timestamp=NOW_MS - age_ms, **identity)
+    append(log, batch)
+    sync(log)
+    log = open_log(files, clean=False)
+    entry = log.producers.get(3)
+    assert entry is not None
+    assert entry.last_append_ms == NOW_MS - seen_age_ms
+    log.expire_producers(NOW_MS + 1)  # as upkeep does after the start
+    info = log.append(batch, leader_epoch=0, now_ms=NOW_MS)
+    assert info.duplicate
+    log.expire_producers(NOW_MS + 86_400_000 + 1)
+    assert log.producer_count == 0

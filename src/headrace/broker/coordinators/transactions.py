@@ -114,7 +114,12 @@ class Transactions:
             except StorageError as error:
                 # Its transactions are refused; the others are served.
                 self._journal.error(
-                    "transaction_partition_not_loaded", partition=index, error=str(error)
+                    "transaction_partition_not_loaded",
+                    partition=index,
+                    error=str(error),
+                    meaning="transactional producers in this partition are refused with NOT_COORDINATOR",
+                    remedy=f"restore the directory {TRANSACTIONS_TOPIC}-{index} from a backup: "
+                    "docs/on-disk-format.md, 'A damaged partition of the broker'",
                 )
 
     def unload(self) -> None:

@@ -42,6 +42,8 @@ from headrace.types import NO_TIMESTAMP, TopicPartition
 EPOCHS_FILE: Final = "leader-epoch-checkpoint"
 
 _NAMED: Final = re.compile(r"(\d{20})\.(log|index|txnindex|ttlindex|snapshot)")
+_REPETITIONS_MS: Final = 3_600_000
+"""How long after a start a producer may repeat what it wrote before."""
 _LEFTOVERS: Final = (".tmp", ".deleted")
 
 
@@ -307,7 +309,7 @@ class LogLoader:
         if attributes & CONTROL_FLAG and sequence < 0:
             marker = read_marker(file.read(position, LOG_OVERHEAD + header[1]))
             if marker is not None:
-                self._producers.end_transaction(marker, base_offset, self._now_ms)
+                self._producers.end_transaction(marker, base_offset, self._written_ms(header[8]))
             return
         # What compaction has left without records was of a transaction that has ended.
         transactional = bool(attributes & TRANSACTIONAL_FLAG and header[12])
@@ -321,9 +323,17 @@ class LogLoader:
             base_offset + delta,
             append_time_ms,
         )
-        self._producers.update(
-            producer_id, header[10], batch, self._now_ms, transactional=transactional
-        )
+        at_ms = self._written_ms(header[8])
+        self._producers.update(producer_id, header[10], batch, at_ms, transactional=transactional)
+
+    def _written_ms(self, timestamp: int) -> int:
+        """Return when a batch was written, as far as its timestamp tells: it may be the time of an event.
+
+        A producer that seems to have been idle for long is remembered for an hour all the same: a batch that it repeats
+        meanwhile is recognised.
+        """
+        forgotten_ms = self._now_ms - self._config.producer_id_expiration_ms
+        return min(max(timestamp, forgotten_ms + _REPETITIONS_MS), self._now_ms)
 
     # What is sound
 
