@@ -11,8 +11,13 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headrace.clients.blocking import BlockingClient
+from headrace.clients.blocking import BlockingClient, FetchPosition
+from headrace.clients.blocking import NewTopic as BlockingNewTopic
 from headrace.clients.flows.quotas import alter_quotas, describe_quotas
+from headrace.records.builder import build_batch
+from headrace.spark.cluster import ClusterClient
+from headrace.spark.options.reader import ClientOptions
+from headrace.types import TopicPartition as Place
 from tests.conformance.clients.java import JavaClient
 from tests.conformance.clients.observer import FAST_RECONNECT, wait_until
 from tests.fixtures.targets import Target, make_target
@@ -168,3 +173,29 @@ def test_configs_tool_sets_and_reads_quotas(target: Target, tmp_path_factory) ->
     assert PRODUCER not in java.run("configs", "--describe", *one)
     refused = java.run("configs", "--alter", *one, "--add-config", f"{PRODUCER}=0", check=False)
     assert "InvalidRequestException" in refused
+
+
+def test_a_throttled_fetch_names_every_partition(target: Target, client: BlockingClient) -> None:
+    """Apache Kafka answers a Fetch that it throttles without any topic (KIP-219); Spark's source counted on all."""
+    topic = f"throttled-{next(numbers)}"
+    client.create_topics([BlockingNewTopic(topic, 2)])
+    places = [Place(topic, number) for number in range(2)]
+    batch = build_batch([(None, VALUE, (), int(time.time() * 1000))] * 50)
+    for place in places:
+        for _ in range(3):
+            client.produce(place, batch)
+    assert (
+        client.run(alter_quotas({"client-id": "headrace-spark"}, {CONSUMER: BYTES_PER_S})) is None
+    )
+    given = tuple((name, str(value)) for name, value in target.admin_properties.items())
+    source = ClusterClient(ClientOptions(target.bootstrap, given))
+    try:
+        for offset in (0, 50, 100):
+            fetched = source.fetch(
+                {each: FetchPosition(offset, max_bytes=1 << 20) for each in places}
+            )
+            assert set(fetched) == set(places)
+            assert set(source.bytes_per_offset(dict.fromkeys(places, offset))) == set(places)
+    finally:
+        source.close()
+        client.run(alter_quotas({"client-id": "headrace-spark"}, {CONSUMER: None}))
