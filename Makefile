@@ -53,6 +53,8 @@ chaos:  ## pipelines under kill -9 of workers and broker, members on a silent ne
 chaos-spark:  ## Spark's source, sink, pipelines, archive under kill -9 of driver, worker, broker: ROUNDS (30) of each
 	@$(PYTHON) tools/prepare.py test
 	HEADRACE_SPARK_PIPELINES=1 $(PYTEST) tests/spark/test_declarative_pipelines.py
+	HEADRACE_SPARK_PLANS=1 HEADRACE_SPARK_VALUES=20000 \
+		$(PYTEST) tests/spark/test_pipeline_plans.py tests/spark/test_round_trips.py
 	HEADRACE_SPARK_ROUNDS=$(or $(ROUNDS),30) $(PYTEST) -s tests/spark/chaos
 
 crash:  ## power cuts at thousands of points of recorded servers, then many cycles of kill -9 under load

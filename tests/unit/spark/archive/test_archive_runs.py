@@ -191,3 +191,16 @@ def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
     unknown = {"kafka.bootstrap.servers": "x:1", "subscribe": "a", "kafka.no.such": "1"}
     with pytest.raises(ConfigError, match="kafka"):
         ArchiveSettings(unknown, str(world.root)).source()
+
+
+def test_letters_of_an_archive_are_not_archived_as_values_again() -> None:
+    """`headrace archive run --pattern ... --on-error dlq:...`: each letter would become the next one."""
+    options = {
+        "kafka.bootstrap.servers": "h:1",
+        "subscribePattern": "flights[.].*",
+        "format": "json",
+        "schema": "a INT",
+    }
+    ArchiveSettings({**options, "onError": "dlq:letters"}, "table").source()
+    with pytest.raises(ConfigError, match="flights[.]dlq, which is read itself .subscribePattern"):
+        ArchiveSettings({**options, "onError": "dlq:flights.dlq"}, "table").source()

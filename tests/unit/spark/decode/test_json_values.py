@@ -7,6 +7,7 @@ import json
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from headrace.errors import ConfigError
@@ -165,6 +166,63 @@ def test_an_error_names_the_field() -> None:
 def test_schemas_that_json_cannot_have_are_refused(schema: str) -> None:
     with pytest.raises(ConfigError, match="option schema"):
         codec_of(DecodeOptions("json", schema))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "number"),
+    [
+        ("date", '"+10000-01-01"', 2_932_897),
+        ("date", '"0000-02-29"', -719_469),
+        ("date", '"-0001-12-31"', -719_529),
+        ("date", '"+5881580-07-11"', 2**31 - 1),
+        ("date", '"-5877641-06-23"', -(2**31)),
+        ("timestamp", '"+294247-01-10T04:00:54.775807Z"', 2**63 - 1),
+        ("timestamp", '"-290308-12-21T19:59:05.224192Z"', -(2**63)),
+        ("timestamp", '"+10000-01-01T01:00:00.5+01:00"', 253_402_300_800_500_000),
+        ("timestamp_ntz", '"+10000-01-01T00:00:00"', 253_402_300_800_000_000),
+        ("float", "3.4028235E38", 3.4028234663852886e38),
+        ("float", '"Infinity"', float("inf")),
+        ("double", '"-Infinity"', float("-inf")),
+        ("double", "1.7976931348623157E308", 1.7976931348623157e308),
+    ],
+)
+def test_the_ends_of_types_as_spark_writes_them(kind: str, text: str, number: float) -> None:
+    codec = codec_of(DecodeOptions("json", f"a {kind}, more array<{kind}>"))
+    value = f'{{"a": {text}, "more": [{text}, null]}}'.encode()
+    column, errors = codec.decode([value, b"{}"])
+    assert not errors
+    plain = (
+        pa.int64()
+        if "timestamp" in kind
+        else pa.int32()
+        if kind == "date"
+        else codec.column.type[0].type
+    )
+    found = column.field("a").cast(plain).to_pylist()
+    assert found == [number, None]
+    assert column.field("more")[0].values.cast(plain).to_pylist() == [number, None]
+
+
+def test_nan_is_a_text() -> None:
+    rows, errors = decode("f float, d double", {"f": "NaN", "d": "NaN"}, {"f": "nan"}, {"d": "inf"})
+    assert (str(rows[0]["f"]), str(rows[0]["d"])) == ("nan", "nan")
+    assert list(errors) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("date", '"+10000-02-30"'),
+        ("date", '"+99999999-01-01"'),
+        ("timestamp", '"+300000-01-01T00:00:00Z"'),
+        ("timestamp", '"+10000-01-01T24:00:00Z"'),
+        ("timestamp_ntz", '"+10000-01-01T00:00:00Z"'),
+        ("float", "3.4028236E38"),
+    ],
+)
+def test_what_lies_behind_the_ends_of_types_is_an_error(kind: str, text: str) -> None:
+    _, errors = codec_of(DecodeOptions("json", f"a {kind}")).decode([f'{{"a": {text}}}'.encode()])
+    assert list(errors) == [0]
 
 
 def test_keys_of_maps_may_be_numbers_and_dates() -> None:
