@@ -5,7 +5,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q
 export PYTHONDONTWRITEBYTECODE :=  # tests and the processes they start are compiled once, not by each of them
 
-.PHONY: help run test check types quick format conformance crossed chaos chaos-spark crash delay simulate fuzz bench bench-spark bench-kinesis generate clean
+.PHONY: help run test check types quick format conformance crossed chaos chaos-spark crash delay simulate mutate fuzz bench bench-spark bench-kinesis generate clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -77,6 +77,10 @@ simulate:  ## ten thousand stories of broker, network, disk and clients (an hour
 	$(BIN)/python -m tests.simulation.groups --seeds $(or $(SEEDS),10000)
 	HEADRACE_GROUP_ROUNDS=$(or $(ROUNDS),1000) HEADRACE_WORKER_ROUNDS=$(or $(ROUNDS),1000) \
 		$(PYTEST) -n 2 tests/property/test_group_rounds.py tests/property/test_worker_rounds.py
+
+mutate:  ## remove one defence after the other and see that a test fails (half an hour); PART=ACL: one area
+	@$(PYTHON) tools/prepare.py test
+	$(BIN)/python -m tests.mutations $(if $(PART),"$(PART)")
 
 fuzz:  ## damaged messages, batches and files for FUZZ_SECONDS (300); a failure says how to repeat it
 	@$(PYTHON) tools/prepare.py test

@@ -53,13 +53,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--peer", required=True, help="a Python that has async-kinesis[dynamodb]")
     parser.add_argument("--quick", action="store_true", help="one small round, for a first look")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds (3)")
+    parser.add_argument("--rounds", type=int, help="rounds instead of three, or one if quick")
     parser.add_argument("--rows", default="", help="only scenarios with this text in their name")
     parser.add_argument("--library", choices=LIBRARIES, help="only this one")
     parser.add_argument("--output", type=Path, default=RESULTS, help="where the results go")
     parser.add_argument("--page", action="store_true", help="write the page's tables too")
     arguments = parser.parse_args()
-    rounds = 1 if arguments.quick else arguments.rounds
+    rounds = arguments.rounds or (1 if arguments.quick else 3)
     told, results, names = Run.begin(rounds), Results(), count()
     for turn in range(rounds):
         libraries = LIBRARIES if turn % 2 == 0 else LIBRARIES[::-1]

@@ -210,12 +210,12 @@ def main() -> int:
     """Run the loads and write their results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one small round, for a first look")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds (3)")
+    parser.add_argument("--rounds", type=int, help="rounds instead of three, or one if quick")
     parser.add_argument("--rows", default="", help="only parts with this text in their name")
     parser.add_argument("--output", type=Path, default=RESULTS, help="where the results go")
     parser.add_argument("--page", action="store_true", help="write the page's tables too")
     arguments = parser.parse_args()
-    arguments.rounds = 1 if arguments.quick else arguments.rounds
+    arguments.rounds = arguments.rounds or (1 if arguments.quick else 3)
     scale = "quick" if arguments.quick else "full"
     run = Run.begin(arguments.rounds, spark=version("pyspark"), scale=scale)
     name = "kinesis-spark-quick" if arguments.quick else "kinesis-spark"

@@ -61,7 +61,13 @@ class Results:
         return [name for name in NAMES if name in found]
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, for a file."""
+        """Everything, for a file.
+
+        Raises:
+            ValueError: Nothing was measured; a page would lose what it has.
+        """
+        if not self.rows and not self.failures:
+            raise ValueError("nothing was measured: no case has the text of --rows in its name")
         rows = [{**vars(row), "values": values} for row, values in self.rows.items()]
         return {"failures": self.failures, "rows": rows}
 

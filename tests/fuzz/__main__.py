@@ -37,23 +37,26 @@ def fuzz(target: str, first: int, seconds: float) -> tuple[int, int]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument(
-        "--seconds", type=float, default=float(os.environ.get("FUZZ_SECONDS", "300"))
-    )
+    parser.add_argument("--seconds", type=float)
     parser.add_argument("--target", choices=list(TARGETS), action="append")
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 40))
+    parser.add_argument("--seed", type=int)
     parser.add_argument("--replay", metavar="TARGET:SEED")
     options = parser.parse_args()
     if options.replay is not None:
+        for name in ("seconds", "target", "seed"):
+            if getattr(options, name) is not None:
+                parser.error(f"--{name} is for many cases, and --replay names one")
         target, _, seed = options.replay.partition(":")
         run_case(target, int(seed))
         return 0
     targets = options.target or list(TARGETS)
+    first = random.randrange(1 << 40) if options.seed is None else options.seed
+    seconds = options.seconds or float(os.environ.get("FUZZ_SECONDS", "300"))
     total = 0
     for target in targets:
-        cases, failed = fuzz(target, options.seed, options.seconds / len(targets))
+        cases, failed = fuzz(target, first, seconds / len(targets))
         total += failed
-        print(f"{target}: {cases} cases from seed {options.seed} on, {failed} failed", flush=True)
+        print(f"{target}: {cases} cases from seed {first} on, {failed} failed", flush=True)
     return 1 if total else 0
 
 

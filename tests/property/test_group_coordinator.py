@@ -369,6 +369,6 @@ class GroupCoordinatorMachine(RuleBasedStateMachine):
 
 EXAMPLES, STEPS = 300, 50
 GroupCoordinatorMachine.TestCase.settings = settings(
-    max_examples=max(settings().max_examples, EXAMPLES), stateful_step_count=STEPS
+    max_examples=EXAMPLES, stateful_step_count=STEPS
 )
 TestGroupCoordinator = GroupCoordinatorMachine.TestCase

@@ -257,7 +257,7 @@ def mutated(rng: random.Random, request: bytes) -> bytes:
 
 
 def test_mutated_requests_leave_memory_flat(flooded: ServerProcess, bystander: WireClient) -> None:
-    seed = int(os.environ.get("HEADRACE_FUZZ_SEED", "20"))
+    seed = int(os.environ.get("HEADRACE_FUZZ_SEED", "20"))  # HEADRACE_FUZZ_SEED=n: other mutations
     rng = random.Random(seed)
     requests = valid_requests()
     process = psutil.Process(flooded.pid)

@@ -332,3 +332,15 @@ def test_a_placeholder_has_its_record_at_the_last_offset_that_it_stands_for(
     assert (header.base_offset, header.next_offset) == (7, end_offset)
     assert record.offset == end_offset - 1
     assert record.timestamp == header.max_timestamp == NOW_MS
+
+
+def test_blocks_that_have_expired_are_passed_over_unread() -> None:
+    log = open_log(MemoryFileSystem(), LogConfig(expires=True, segment_bytes=5000))
+    for _ in range(300):
+        append(log, batch([5]))
+    append(log, batch([None]))
+    first = log.segments.active.base_offset
+    # Enough for one batch: segments that have expired as a whole cost nothing.
+    found = read(log, now_ms=NOW_MS + 5, effort=1)
+    assert found is not None
+    assert found.start_offset == first
