@@ -63,7 +63,7 @@ APIS = [
     *("DescribeUserScramCredentials", "AlterUserScramCredentials"),
     *("AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "WriteTxnMarkers", "TxnOffsetCommit"),
     *("DescribeProducers", "DescribeTransactions", "ListTransactions"),
-    *("ConsumerGroupHeartbeat", "ConsumerGroupDescribe"),
+    *("ConsumerGroupHeartbeat", "ConsumerGroupDescribe", "ShareGroupHeartbeat"),
 ]
 RECORDS = {
     "consumer_protocol": ["ConsumerProtocolSubscription", "ConsumerProtocolAssignment"],

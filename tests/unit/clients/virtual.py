@@ -81,6 +81,9 @@ class VirtualDriver:
     def lost_connections(self) -> int:
         return self.pool.lost_connections
 
+    def now_ms(self) -> int:
+        return self.broker.now_ms()
+
     def run(self, flow: Any, timeout_ms: int | None = None) -> Any:
         if self.closed:
             raise ClosedError("the client is closed")

@@ -194,6 +194,7 @@ RULES: Final[Mapping[ApiKey, tuple[Rule, ...]]] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (
         _topic(Operation.DESCRIBE, "every topic", f"{_TOPIC}; not listed where all are"),
     ),
+    ApiKey.SHARE_GROUP_HEARTBEAT: (_group(Operation.READ),),
 }
 """By API, in the order in which they are asked for. Those without a rule are for everybody: they come before anybody is
 known, and tell nothing of what is stored."""

@@ -54,6 +54,7 @@ from headrace.broker.handlers import (
     produce,
     sasl_authenticate,
     sasl_handshake,
+    share_group_heartbeat,
     sync_group,
     txn_offset_commit,
     write_txn_markers,
@@ -108,4 +109,5 @@ REGISTRY: Final[tuple[ModuleType, ...]] = (
     consumer_group_describe,
     list_config_resources,
     describe_topic_partitions,
+    share_group_heartbeat,
 )

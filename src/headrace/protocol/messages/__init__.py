@@ -56,5 +56,6 @@ API_MODULES: Final = {
     69: ("consumer_group_describe", "ConsumerGroupDescribeRequest", "ConsumerGroupDescribeResponse"),
     74: ("list_config_resources", "ListConfigResourcesRequest", "ListConfigResourcesResponse"),
     75: ("describe_topic_partitions", "DescribeTopicPartitionsRequest", "DescribeTopicPartitionsResponse"),
+    76: ("share_group_heartbeat", "ShareGroupHeartbeatRequest", "ShareGroupHeartbeatResponse"),
 }
 """API key -> name of the module here, of the request class, of the response class."""

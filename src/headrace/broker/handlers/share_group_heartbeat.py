@@ -1,0 +1,42 @@
+"""ShareGroupHeartbeat (API key 76), versions 1-1.
+
+Behaviour: UNSUPPORTED_VERSION, as Kafka answers where share groups are switched off: consumers of share groups (KIP-932)
+report it and end. Were the API not offered, those of librdkafka would ask for the coordinator for ever, in silence.
+Not implemented: share groups.
+Versions: only one is stable.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.access.authorizer import allows
+from headrace.broker.context import RequestContext, VersionRange
+from headrace.errors import ErrorCode
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.messages.share_group_heartbeat import (
+    ShareGroupHeartbeatRequest,
+    ShareGroupHeartbeatResponse,
+)
+from headrace.security.acls import Operation, ResourceType
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+API_KEY: Final = ApiKey.SHARE_GROUP_HEARTBEAT
+VERSIONS: Final = VersionRange(1, 1)
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: ShareGroupHeartbeatRequest
+) -> ShareGroupHeartbeatResponse:
+    """Refuse a member of a share group."""
+    if not allows(broker, context, Operation.READ, ResourceType.GROUP, request.group_id):
+        return ShareGroupHeartbeatResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    broker.journal.warning("share_group_refused", group=request.group_id)
+    return ShareGroupHeartbeatResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION,
+        error_message=(
+            "This broker has no share groups: use a consumer group, or a worker with ordering by key for more parallelism."
+        ),
+    )
