@@ -115,9 +115,6 @@ class VirtualDriver:
         assert isinstance(clock, headrace.ManualClock)
         clock.advance_to(due_ms)
 
-    def now_ms(self) -> int:
-        return self.broker.now_ms()
-
     @property
     def ended(self) -> bool:
         return self.closed

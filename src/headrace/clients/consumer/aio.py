@@ -21,6 +21,7 @@ from headrace.clients.engine import UNLIMITED_MS
 from headrace.clients.flows.list_offsets import EARLIEST, LATEST, ListedOffset
 from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.errors import ClosedError
+from headrace.records.tags import TagFilter
 from headrace.serdes.serde import Serde
 from headrace.types import TopicPartition
 
@@ -48,7 +49,7 @@ class Consumer:
         assignor: AssignorChoice | Sequence[AssignorChoice] | None = None,
         serde: str | Serde | None = None,
         key_serde: str | Serde | None = None,
-        tags: Iterable[str] | None = None,
+        tags: Iterable[str] | TagFilter | None = None,
         group_instance_id: str | None = None,
         group_protocol: str | None = None,
         client_id: str = "headrace",
