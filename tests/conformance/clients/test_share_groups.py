@@ -1,4 +1,4 @@
-"""Consumers of share groups (KIP-932) end with an error that says that the broker has none; they do not poll in silence."""
+"""Consumers of share groups (KIP-932) end with an error that says that the broker has none, and do not poll on."""
 
 from __future__ import annotations
 

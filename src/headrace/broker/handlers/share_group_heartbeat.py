@@ -1,7 +1,8 @@
 """ShareGroupHeartbeat (API key 76), versions 1-1.
 
-Behaviour: UNSUPPORTED_VERSION, as Kafka answers where share groups are switched off: consumers of share groups (KIP-932)
-report it and end. Were the API not offered, those of librdkafka would ask for the coordinator for ever, in silence.
+Behaviour: UNSUPPORTED_VERSION, as Kafka answers where share groups are switched off: consumers of share groups
+(KIP-932) report it and end. Were the API not offered, those of librdkafka would look for the coordinator for ever, in
+silence.
 Not implemented: share groups.
 Versions: only one is stable.
 """
@@ -37,6 +38,7 @@ def handle(
     return ShareGroupHeartbeatResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,
         error_message=(
-            "This broker has no share groups: use a consumer group, or a worker with ordering by key for more parallelism."
+            "This broker has no share groups: use a consumer group, or a worker with ordering by key for more "
+            "parallelism."
         ),
     )
