@@ -76,10 +76,15 @@ class Failures:
         return text
 
 
+def is_ours(filename: str) -> bool:
+    """Whether code is Headrace's own."""
+    return filename.startswith(_OURS)
+
+
 def trimmed(error: BaseException) -> TracebackType | None:
     """Return an exception's traceback from the first frame on that is the program's; all of it where there is none."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
+    while trace is not None and is_ours(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next
     return trace
 

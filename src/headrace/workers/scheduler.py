@@ -30,12 +30,14 @@ class Job:
 
     __slots__ = (
         "attempt",
+        "began_s",
         "error",
         "in_thread",
         "lane",
         "let_go",
         "records",
         "refused_ms",
+        "slow_s",
         "topic_partition",
         "waits",
     )
@@ -48,6 +50,10 @@ class Job:
         """Counts from 1."""
         self.error: Exception | None = None
         """Why it was given up; what is left to do is to write that down."""
+        self.began_s: float | None = None
+        """Since when its handler runs, by the event loop's clock; None where it does not."""
+        self.slow_s = 0.0
+        """For how long it ran when that was told of last."""
         self.refused_ms: int | None = None
         """Since when its record could not be written elsewhere; None where that has not failed."""
         self.waits = False

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from headrace.clients.drivers import Target
 from headrace.workers.counters import Counters, Hook
+from headrace.workers.loop_watch import LoopWatch
 from headrace.workers.outlet import Outlet
 from headrace.workers.settings import WorkerSettings
 from headrace.workers.status import WorkerStatus
@@ -58,6 +59,8 @@ class Service:
         """
         self._loop = asyncio.get_running_loop()
         outlet = Outlet(self._target, self._client_id, self._properties, self._producer)
+        watch = LoopWatch(self._loop)
+        watch.start()
         try:
             if create_topics:
                 topics = [topic for settings in self._settings for topic in settings.topics]
@@ -85,6 +88,7 @@ class Service:
                 outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         finally:
             self.outlet = None
+            watch.stop()
             await outlet.close()
         for outcome in outcomes:
             if isinstance(outcome, BaseException):

@@ -19,6 +19,7 @@ from headrace.workers import letters
 from headrace.workers.aside import Aside
 from headrace.workers.counters import EventKind, Tally
 from headrace.workers.failures import Failures, place_in, trimmed
+from headrace.workers.loop_watch import where_is
 from headrace.workers.outbox import Outbox, Publisher
 from headrace.workers.outcomes import (
     MAX_PAUSE_S,
@@ -43,6 +44,10 @@ AWAY_MS: Final = 250
 """How much longer than until it is due a record may be on its way out of a retry topic."""
 SLOW_WRITE_S: Final = 3.0
 """After so long it is told that a dead letter, or a record for a retry topic, is still being written."""
+SLOW_HANDLER_S: Final = 60.0
+"""After so long it is told that a handler is still running; then again after twice as long, and so on."""
+LOOK_SLOW_S: Final = 10.0
+"""How often it is looked for such handlers."""
 CANCEL_TIMEOUT_S: Final = 1.0
 """How long a cancelled handler may take to end before it counts as running on."""
 YIELD_EVERY: Final = 32
@@ -95,15 +100,37 @@ class Slots:
         self._failures = Failures()
         self._jobs: dict[asyncio.Task[None], Job | None] = {}
         self._closed = False
+        self._timer: asyncio.TimerHandle | None = None
         self.away_until_ms = 0
         """Until when records may be nowhere to be seen that were sent to a retry topic: the broker has them."""
 
     def start(self) -> None:
         """Begin what can begin now."""
+        if self._timer is None and not self._closed:
+            self._look()
         for job in self._scheduler.take(self._outlet.now_ms()):
             task = asyncio.create_task(self._work(job))
             self._jobs[task] = job
             task.add_done_callback(self._left)
+
+    def _look(self) -> None:
+        """Tell of handlers that run for long: what is behind their records waits."""
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(LOOK_SLOW_S, self._look)
+        now_s = loop.time()
+        for task, job in self._jobs.items():
+            if job is None or job.began_s is None:
+                continue
+            running_s = now_s - job.began_s
+            if running_s > max(SLOW_HANDLER_S, 2 * job.slow_s):
+                job.slow_s = running_s
+                _log.warning(
+                    "%s: the handler of the record at %s has been running for %d s%s, and holds up what is behind it",
+                    self._settings.name,
+                    letters.place_text(job.records[0]),
+                    running_s,
+                    " in its thread" if job.in_thread else where_is(task.get_coro()),
+                )
 
     async def let_go(self, partitions: Collection[TopicPartition]) -> None:
         """Cancel what runs of these partitions; what cannot be cancelled, or does not end by it, is counted."""
@@ -127,6 +154,8 @@ class Slots:
     async def close(self) -> None:
         """Wait for nothing any more."""
         self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
         await _cancel(self._jobs)
         await self.aside.close()
 
@@ -211,6 +240,7 @@ class Slots:
         if job.attempt == 1 and job.topic_partition.topic in self._sources:
             job.attempt = letters.retry_note(job.records[0]).attempt
         self._tally.counters.in_flight += 1
+        job.began_s, job.slow_s = asyncio.get_running_loop().time(), 0.0
         try:
             return await self._processor.process(job, out)
         except asyncio.CancelledError:
@@ -222,6 +252,7 @@ class Slots:
         except BaseException as error:  # noqa: BLE001 - the program's; `_failed` finds what becomes of it
             job.error = _as_exception(error)
         finally:
+            job.began_s = None
             self._tally.counters.in_flight -= 1
         if not isinstance(job.error, Skip):
             self._count("failed", job)

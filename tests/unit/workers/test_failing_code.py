@@ -414,3 +414,64 @@ def test_a_dead_letter_of_an_unreadable_error_says_its_type(
     assert letter.header("dlq-error-message") == (
         "Unreadable (its text cannot be read: RuntimeError)"
     )
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+def test_a_handler_that_runs_for_long_is_told_of(
+    broker: Broker, kind: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # By default it is told of after a minute.
+    monkeypatch.setattr("headrace.workers.slots.SLOW_HANDLER_S", 0.1)
+    monkeypatch.setattr("headrace.workers.slots.LOOK_SLOW_S", 0.05)
+    app = App(group="g")
+
+    def told() -> bool:
+        return any("has been running for" in text for text in caplog.messages)
+
+    async def in_loop(value: str) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while not told():  # noqa: ASYNC110 - a log wakes nobody
+                await asyncio.sleep(0.01)
+
+    def in_thread(value: str) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while not told() and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    app.worker("orders", name="handle")(in_loop if kind == "async" else in_thread)
+    with app.test(broker) as t:
+        t.produce("orders", "v0")
+        t.wait_idle(WAIT_S)
+    [text] = [text for text in caplog.messages if "has been running for" in text][:1]
+    assert text.startswith("handle: the handler of the record at offset 0 of orders-0 has been")
+    assert (" in its thread," if kind == "thread" else f" at {asyncio.__file__[:-11]}") in text
+
+
+@pytest.mark.parametrize(
+    "place", ["dedupe=", "key=", "deserialize", "serialize", "hook", "handler"]
+)
+def test_what_blocks_the_event_loop_is_told_of_with_its_place(
+    broker: Broker, place: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # By default it is looked every second, and told of after five.
+    monkeypatch.setattr("headrace.workers.loop_watch.LOOK_S", 0.05)
+    monkeypatch.setattr("headrace.workers.loop_watch.BLOCKED_S", 0.2)
+    app = App()
+
+    class Blocking(Faulty):
+        def _pass(self, where: str) -> None:
+            deadline = time.monotonic() + WAIT_S
+            while where == self._place and self._left > 0 and time.monotonic() < deadline:
+                if any("has been blocked for" in text for text in caplog.messages):
+                    self._left = 0
+                time.sleep(0.01)
+
+    blocking = Blocking(place, 1, ValueError)
+    app.hook(blocking.hook)
+    add_worker(app, "orders", blocking, batch=False)
+    with app.test(broker) as t:
+        t.produce("orders", "v0")
+        t.wait_idle(2 * WAIT_S)
+    [text] = [text for text in caplog.messages if "has been blocked for" in text][:1]
+    assert f'File "{__file__}"' in text
+    assert "in _pass" in text
