@@ -50,12 +50,13 @@ class LoopWatch:
 
     def _await_sign(self) -> None:
         asked, wait_s = time.monotonic(), BLOCKED_S
+        frames = sys._current_frames  # noqa: SLF001 - the way to look at another thread
         while not self._alive.wait(wait_s) and not self._ended.is_set():
             _log.warning(
                 "the app's event loop has been blocked for %d s, so nothing else runs and the group may take the "
                 "partitions away: use await, or a plain function as the handler. It is at\n%s",
                 time.monotonic() - asked,
-                _stack_of(sys._current_frames().get(self._loop_thread)),  # noqa: SLF001 - the way to look at another thread
+                _stack_of(frames().get(self._loop_thread)),
             )
             wait_s *= 2
 
