@@ -217,6 +217,7 @@ class Broker:
         self.deliveries.load(self.topics, now_ms)
         self._load_groups(now_ms)
         self.transactions.load(now_ms)  # which may end what groups have pending
+        self.transactions.end_forgotten(now_ms)
         self._groups_are_served = True
         if not self._files.describe().in_memory:
             warn_of_losses(self.topics.defaults, self.topics, self.journal)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Container
 from typing import Final, NamedTuple
 
 from headrace.broker.coordinators.internal_log import InternalLog
+from headrace.broker.partition import Partition
 from headrace.broker.replica_manager import ReplicaManager
 from headrace.broker.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from headrace.broker.topics import Topics
@@ -121,6 +122,46 @@ class Transactions:
                     remedy=f"restore the directory {TRANSACTIONS_TOPIC}-{index} from a backup: "
                     "docs/on-disk-format.md, 'A damaged partition of the broker'",
                 )
+
+    def end_forgotten(self, now_ms: int) -> None:
+        """Abort the transactions in partitions that the coordinator knows nothing of; after `load`.
+
+        1. A partition has durability `os` or `interval`. 2. Its marker is written, and the coordinator notes durably
+        that the transaction is over. 3. A power cut takes the marker, and keeps records. Readers of committed records
+        would wait for ever. Which outcome the transaction had is no longer known: none of its records is shown, as if
+        the power cut had taken them too.
+        """
+        known = self.coordinator.known_writers()
+        if known is None or self._topics.get(TRANSACTIONS_TOPIC) is None:
+            return
+        for each in self._topics:
+            for partition in each.partitions:
+                if partition is not None and not each.is_internal:
+                    self._end_forgotten(partition, known, now_ms)
+
+    def _end_forgotten(
+        self, partition: Partition, known: Container[tuple[int, TopicPartition]], now_ms: int
+    ) -> None:
+        producers = partition.log.producers
+        for producer_id in list(producers.transactions.open):
+            entry = producers.get(producer_id)
+            if entry is None or (producer_id, partition.topic_partition) in known:
+                continue
+            coordinator_epoch = max(entry.coordinator_epoch, partition.leader_epoch)
+            marker = Marker(producer_id, entry.epoch, coordinator_epoch, committed=False)
+            try:
+                self._replicas.append_marker(partition, marker, now_ms)
+            except ApiError as error:
+                outcome = f"cannot be aborted: {error.message}"
+            else:
+                outcome = "aborted"
+            self._journal.warning(
+                "transaction_without_outcome",
+                partition=str(partition.topic_partition),
+                producer_id=producer_id,
+                reason="the marker that ended it is lost",
+                outcome=outcome,
+            )
 
     def unload(self) -> None:
         """Refuse service: whoever waits is told that what it waits for may be lost."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
 from headrace.core.coordinator.partitioning import can_be_stored
-from headrace.core.coordinator.runtime import CoordinatorLog, Reply, Result, Timer
+from headrace.core.coordinator.runtime import CoordinatorLog, Reply, Result, ShardState, Timer
 from headrace.core.coordinator.sharded import ShardedCoordinator
 from headrace.core.coordinator.transaction import markers, producers, transactions, views
 from headrace.core.coordinator.transaction.config import TransactionConfig
@@ -224,6 +224,22 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
         )
 
     # --- ---
+
+    def known_writers(self) -> set[tuple[int, TopicPartition]] | None:
+        """Return which producers have transactions in which partitions that are open, or have yet to be marked.
+
+        None if part of the coordinator is not loaded: then nobody knows.
+        """
+        found: set[tuple[int, TopicPartition]] = set()
+        for partition in range(self._log.partitions_count):
+            shard = self._shards.get(partition)
+            if shard is None or shard.runtime.state is not ShardState.ACTIVE:
+                return None
+            for transaction in shard.transactions.values():
+                metadata = transaction.metadata
+                ids = (metadata.producer_id, metadata.previous_producer_id)
+                found.update((each, place) for each in ids for place in metadata.partitions)
+        return found
 
     def _run(
         self,
