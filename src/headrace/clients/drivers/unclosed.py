@@ -63,7 +63,7 @@ def warn_unclosed(client: object, how: str, close: Callable[[], object] | None) 
         done.acquire()
         _closing.add(done)
         try:
-            _thread.start_new_thread(_close, (close, done))
+            _thread.start_new_thread(_start_closing, (close, done))
         except RuntimeError:  # the interpreter is ending
             _closing.discard(done)
     text = (
@@ -71,6 +71,17 @@ def warn_unclosed(client: object, how: str, close: Callable[[], object] | None) 
         f"call its {how}, or use it in a with statement"
     )
     warnings.warn(text, ResourceWarning, stacklevel=3, source=client)
+
+
+def _start_closing(close: Callable[[], object], done: _thread.LockType) -> None:
+    """Start a thread that `threading` knows: it cannot be started in a destructor, for it takes a lock."""
+    try:
+        threading.Thread(
+            target=_close, args=(close, done), name="headrace-close", daemon=True
+        ).start()
+    except RuntimeError:  # the interpreter is ending
+        _closing.discard(done)
+        done.release()
 
 
 def _close(close: Callable[[], object], done: _thread.LockType) -> None:
