@@ -49,6 +49,8 @@ chaos:  ## pipelines under kill -9 of workers and broker, members on a silent ne
 	@$(PYTHON) tools/prepare.py test
 	HEADRACE_CHAOS_SECONDS=$$((60 * $(or $(MINUTES),10))) $(PYTEST) -s tests/chaos/test_pipeline.py tests/chaos/faulty_workers.py \
 		tests/chaos/test_network_silence.py
+	HEADRACE_INTERRUPT_ROUNDS=$$((200 * $(or $(MINUTES),10))) \
+		$(PYTEST) tests/conformance/life/test_interrupted_clients.py --timeout 7200
 
 chaos-spark:  ## Spark's source, sink, pipelines, archive under kill -9 of driver, worker, broker: ROUNDS (30) of each
 	@$(PYTHON) tools/prepare.py test

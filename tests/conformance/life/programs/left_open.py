@@ -69,7 +69,7 @@ def exit_of_asyncio() -> None:
         async with headrace.aio.Admin(ADDRESS) as admin:
             await admin.create_topic(TOPIC, 1)
         for number in range(COUNT):
-            await producer.send(TOPIC, b"%d" % number)
+            _ = await producer.send(TOPIC, b"%d" % number)
         globals()["kept"] = producer
 
     asyncio.run(main())
@@ -93,7 +93,7 @@ def exit_of_kinesis() -> None:
     async def main() -> None:
         kinesis = KinesisProducer(AwsSettings(**options))
         for number in range(COUNT):
-            await kinesis.send("orders", b"%d" % number, partition_key="k")
+            _ = await kinesis.send("orders", b"%d" % number, partition_key="k")
         globals()["kept"] = kinesis
 
     asyncio.run(main())
