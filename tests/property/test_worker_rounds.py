@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
 from headrace.clients.consumer.core import GroupMetadata
+from headrace.clients.consumer.member import Member
 from headrace.errors import FatalTransactionError, HeadraceError
 from headrace.workers.outlet import Outlet
 from headrace.workers.scheduler import Scheduler
@@ -141,6 +143,15 @@ async def take_for_committed(self: Transactor) -> Any:
     return offsets
 
 
+@contextmanager
+def both(*patches: Any) -> Iterator[None]:
+    """Two faults at once."""
+    with ExitStack() as stack:
+        for each in patches:
+            stack.enter_context(each)
+        yield
+
+
 EXACTLY_ONCE_FAULTS: dict[str, tuple[int, str, Any]] = {
     "a commit in doubt is made again": (
         17,
@@ -162,10 +173,14 @@ EXACTLY_ONCE_FAULTS: dict[str, tuple[int, str, Any]] = {
         "is open",
         patch.object(Transactor, "keep", lambda self, job, box: None),
     ),
-    "a member's place is not told": (
+    # One of the two is enough: a member that gives up in time has nothing to commit when others have its partitions.
+    "a member's place is not told, and it does not watch its session": (
         3,
         "",
-        patch("headrace.workers.transacting.member_of", lambda consumer: NOBODY),
+        both(
+            patch("headrace.workers.transacting.member_of", lambda consumer: NOBODY),
+            patch.object(Member, "_check_session", lambda self: None),
+        ),
     ),
 }
 
