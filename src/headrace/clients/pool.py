@@ -30,6 +30,8 @@ from headrace.errors import (
 )
 from headrace.security.mechanisms import SaslClient
 
+HANG_UPS: Final = 3
+"""A broker that hangs up so often on the first request wants a login."""
 RENEWAL_PAUSE_MS: Final = 1000
 """After credentials for another login could not be had, they are asked for again no earlier."""
 
@@ -77,6 +79,8 @@ class Pool:
         self._renewal_share = renewal_share
         self._bootstrap = parse_bootstrap(config.bootstrap_servers)
         self._walks: dict[str, Walk] = {}
+        self._hung_up: dict[Address, int] = {}
+        """How often a broker has hung up on the first request, on a client that has never had an answer."""
         self._failed_ms: dict[Address, int] = {}
         """When an address failed last: it is tried after those that did not."""
         self._refusals: dict[Address, tuple[AuthenticationError, int]] = {}
@@ -274,7 +278,14 @@ class Pool:
         """
         hung_up = link.lost is None and reason.startswith(("closed", "lost"))
         supposed = self._supposed(link) if hung_up else ""
-        self._give_up(link, TransportError(f"{link.peer} {reason}{supposed}"))
+        text = f"{link.peer} {reason}{supposed}"
+        if supposed and link.connection.answers:
+            # Not a broker that is being started: it answers the handshake, and hangs up on all that follows.
+            self._hung_up[link.address] = self._hung_up.get(link.address, 0) + 1
+            if self._hung_up[link.address] >= HANG_UPS:
+                self.denied(link, AuthenticationError(text))
+                return
+        self._give_up(link, TransportError(text))
 
     def failed(self, link: Link, error: Exception) -> None:
         """Give up a connection that the client's own code has failed to serve."""

@@ -179,6 +179,19 @@ def test_what_is_set_wrong_is_named(
 
 
 @pytest.mark.parametrize("twin", TWINS)
+@pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
+def test_a_login_that_is_missing_is_named_at_once(
+    server: Any, trust: dict[str, Any], twin: str, protocol: str
+) -> None:
+    # With the default time-out of a call, which is half a minute.
+    properties = {"security.protocol": "SSL", **trust} if protocol == "SASL_SSL" else {}
+    error, took_s = refusal(twin, server.bootstraps[protocol], properties)
+    assert isinstance(error, AuthenticationError), repr(error)
+    assert f"should security.protocol be {protocol}" in str(error)
+    assert took_s < 5
+
+
+@pytest.mark.parametrize("twin", TWINS)
 def test_a_strangers_certificate_is_refused(
     server: Any, certificates: Certificates, trust: dict[str, Any], twin: str
 ) -> None:

@@ -9,7 +9,14 @@ from headrace.clients.flows.cluster import BrokerAddress
 from headrace.clients.flows.effects import Call, ClientState
 from headrace.clients.links import Link
 from headrace.clients.pool import Pool
-from headrace.errors import ApiError, ClosedError, ErrorCode, HeadraceError, TransportError
+from headrace.errors import (
+    ApiError,
+    AuthenticationError,
+    ClosedError,
+    ErrorCode,
+    HeadraceError,
+    TransportError,
+)
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.frame import decode_request, encode_response
 from headrace.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
@@ -375,3 +382,29 @@ def test_a_report_about_a_link_that_is_gone_changes_nothing(when: str) -> None:
     sockets.pool.received(link)
     assert sockets.pool.lost_connections == lost
     assert sockets.closed == [link]
+
+
+def test_a_broker_that_hangs_up_on_the_first_request_again_and_again_wants_a_login() -> None:
+    sockets = FakeSockets(A)
+    outcomes = []
+    for _ in range(3):
+        waiting = sockets.submit()
+        sockets.accept(sockets.opened[-1])
+        sockets.pool.lost(sockets.opened[-1], "closed the connection")
+        outcomes += waiting
+    assert [type(each) for each in outcomes] == [
+        TransportError,
+        TransportError,
+        AuthenticationError,
+    ]
+    assert "should security.protocol be SASL_PLAINTEXT?" in str(outcomes[-1])
+
+
+def test_a_broker_that_hangs_up_before_it_has_answered_is_tried_again() -> None:
+    """So does a proxy whose broker is being started."""
+    sockets = FakeSockets(A)
+    for _ in range(10):
+        waiting = sockets.submit()
+        sockets.pool.connected(sockets.opened[-1])
+        sockets.pool.lost(sockets.opened[-1], "closed the connection")
+        assert type(waiting[0]) is TransportError
