@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from headrace.core.log.config import LogConfig
 from headrace.core.log.control_batch import MARKER_SIZE, Marker, build_marker, read_marker
 from headrace.core.log.partition_log import PartitionLog
 from headrace.core.log.producer_state import ProducerState
+from headrace.core.log.transactions import Transactions
 from headrace.errors import ApiError, ErrorCode
 from headrace.records.batch import HEADER_SIZE, check_batch, iterate_headers
 from headrace.storage.memory_files import MemoryFileSystem
@@ -166,7 +168,7 @@ def test_deleted_records_are_below_the_last_stable_offset() -> None:
     log.advance_log_start_offset(1)
     assert log.last_stable_offset == 1
     log.advance_log_start_offset(4)
-    assert (log.last_stable_offset, log.producers.transactions.aborted) == (4, [])
+    assert (log.last_stable_offset, list(log.producers.transactions.aborted)) == (4, [])
 
 
 def long_abort(files: MemoryFileSystem) -> PartitionLog:
@@ -379,3 +381,24 @@ def test_compaction_ends_where_a_transaction_is_open() -> None:
     task = run_round(files, log)
     assert task is not None
     assert task.clean_end_offset == 2
+
+
+def test_many_aborted_transactions_take_little_memory_and_a_roll_looks_at_its_own_only() -> None:
+    transactions = Transactions()
+    count = 50_000
+    tracemalloc.start()
+    for number in range(count):
+        transactions.begin(number % 50, 2 * number)
+        transactions.end(number % 50, 2 * number + 1, committed=False)
+        transactions.decided.clear()
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert used < 60 * count  # an array that grows has some space left
+    aborted = transactions.aborted
+    assert [entry.last_offset for entry in aborted.marked_within(101, 106)] == [101, 103, 105]
+    assert aborted.marked_within(2 * count, 3 * count) == []
+    assert [entry.first_offset for entry in transactions.aborted_between(100, 104)] == [100, 102]
+    transactions.start_at(2 * count - 4)
+    assert [entry.last_offset for entry in transactions.aborted] == [2 * count - 3, 2 * count - 1]
+    transactions.forget_aborted({2 * count - 3})
+    assert list(transactions.aborted) == [(49, 2 * count - 2, 2 * count - 1, 2 * count)]

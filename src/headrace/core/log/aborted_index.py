@@ -7,12 +7,11 @@ each segment has one, if only an empty one: then one that is missing is no reaso
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from headrace.core.log.transactions import AbortedTransaction
+from headrace.core.log.transactions import AbortedTransaction, AbortedTransactions
 
 TXNINDEX_SUFFIX: Final = ".txnindex"
 
@@ -32,11 +31,9 @@ class AbortedPart(NamedTuple):
     entries: list[AbortedTransaction]
 
 
-def encode_aborted(
-    aborted: Iterable[AbortedTransaction], base_offset: int, end_offset: int
-) -> bytes:
+def encode_aborted(aborted: AbortedTransactions, base_offset: int, end_offset: int) -> bytes:
     """Return the file for a segment, given the aborted transactions of the whole log."""
-    entries = [entry for entry in aborted if base_offset <= entry.last_offset < end_offset]
+    entries = aborted.marked_within(base_offset, end_offset)
     header = _HEADER.pack(_MAGIC, _VERSION, 0, base_offset, end_offset, len(entries))
     content = header + b"".join(_ENTRY.pack(*entry) for entry in entries)
     return content + _CRC.pack(crc32c(content))

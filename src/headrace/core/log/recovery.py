@@ -281,7 +281,7 @@ class LogLoader:
                 known = decode_aborted(content, segment.base_offset)
                 if known is None or known.end_offset < min(next_offset, end):
                     return False
-                aborted += (entry for entry in known.entries if entry.last_offset < end)
+                aborted.extend(entry for entry in known.entries if entry.last_offset < end)
         return True
 
     def _known_part(self, segment: Segment, size: int) -> IndexedPart:

@@ -10,11 +10,14 @@ that were aborted later begin at or after that offset, so a search may end there
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final, NamedTuple
 
+_FIELDS, _MARKER = 4, 2
+"""Fields of an entry, and the number of the marker's offset among them."""
 NEVER: Final = 2**63 - 1
 """The first unstable offset of a log without undecided transactions."""
 
@@ -28,6 +31,53 @@ class AbortedTransaction(NamedTuple):
     last_stable_offset: int
 
 
+class AbortedTransactions:
+    """The aborted transactions of a log, by the offset of their markers: 32 bytes each, for there may be many."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, entries: Iterable[AbortedTransaction] = ()) -> None:
+        self._fields: array[int] = array("q")
+        self.extend(entries)
+
+    def __len__(self) -> int:
+        return len(self._fields) // _FIELDS
+
+    def __getitem__(self, number: int) -> AbortedTransaction:
+        first = number * _FIELDS
+        return AbortedTransaction(*self._fields[first : first + _FIELDS])
+
+    def __iter__(self) -> Iterator[AbortedTransaction]:
+        return map(self.__getitem__, range(len(self)))
+
+    def append(self, entry: AbortedTransaction) -> None:
+        """Add one whose marker follows those of all others."""
+        self._fields.extend(entry)
+
+    def extend(self, entries: Iterable[AbortedTransaction]) -> None:
+        """Add several, in the order of their markers."""
+        for entry in entries:
+            self._fields.extend(entry)
+
+    def number_at(self, offset: int) -> int:
+        """Return the number of the first one whose marker is not below an offset."""
+        fields = self._fields
+        return bisect_left(
+            range(len(self)), offset, key=lambda number: fields[number * _FIELDS + _MARKER]
+        )
+
+    def forget_first(self, count: int) -> None:
+        """Forget the oldest ones."""
+        del self._fields[: count * _FIELDS]
+
+    def marked_within(self, base_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Return those whose markers lie between two offsets."""
+        return [
+            self[number]
+            for number in range(self.number_at(base_offset), self.number_at(end_offset))
+        ]
+
+
 class Transactions:
     """The transactions of one log. Without any, all there is to it is one comparison."""
 
@@ -35,7 +85,7 @@ class Transactions:
 
     def __init__(self) -> None:
         self._start_offset = 0
-        self.aborted: list[AbortedTransaction] = []
+        self.aborted = AbortedTransactions()
         """By the offset of their markers."""
         self.decided: deque[tuple[int, int]] = deque()
         """Marker and first offset of those whose marker the high watermark has not passed yet."""
@@ -71,7 +121,7 @@ class Transactions:
     def start_at(self, offset: int) -> None:
         """Forget what lies below the log's start."""
         self._start_offset = offset
-        del self.aborted[: bisect_left(self.aborted, offset, key=_last_offset)]
+        self.aborted.forget_first(self.aborted.number_at(offset))
         self._find_first_unstable()
 
     def restore(self, open_transactions: Iterable[tuple[int, int]]) -> None:
@@ -88,7 +138,7 @@ class Transactions:
         """Return those that have something from `offset` on and below `end_offset`, by their first offsets."""
         found: list[AbortedTransaction] = []
         aborted = self.aborted
-        for number in range(bisect_left(aborted, offset, key=_last_offset), len(aborted)):
+        for number in range(aborted.number_at(offset), len(aborted)):
             entry = aborted[number]
             if entry.first_offset < end_offset:
                 found.append(entry)
@@ -99,7 +149,9 @@ class Transactions:
     def forget_aborted(self, markers: Collection[int]) -> None:
         """Forget aborted transactions of which compaction has left nothing, not even the marker."""
         if markers:
-            self.aborted = [entry for entry in self.aborted if entry.last_offset not in markers]
+            self.aborted = AbortedTransactions(
+                entry for entry in self.aborted if entry.last_offset not in markers
+            )
 
 
 class AbortedRanges:
@@ -121,7 +173,3 @@ class AbortedRanges:
             return False
         number = bisect_right(ranges, offset, key=lambda entry: entry[0]) - 1
         return number >= 0 and offset < ranges[number][1]
-
-
-def _last_offset(entry: AbortedTransaction) -> int:
-    return entry.last_offset
