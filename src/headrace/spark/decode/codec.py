@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,6 +28,8 @@ class Codec:
     parse: Callable[[bytes], Any]
     """Returns what `column` takes, or raises whatever says why a value does not decode."""
     column: Column
+    extremes: Callable[[bytes], Any] | None = None
+    """Tried where `parse` raises: it is slower, and takes what is rarely there."""
 
     def decode(self, values: Sequence[bytes | None]) -> tuple[Any, dict[int, str]]:
         """Return the column of values, and what is wrong with those that became null because they do not decode."""
@@ -38,7 +41,7 @@ class Codec:
             parsed = []
             for row, value in enumerate(values):
                 try:
-                    parsed.append(None if value is None else parse(value))
+                    parsed.append(None if value is None else self._parse_again(value))
                 except Exception as error:  # noqa: BLE001 - as above
                     parsed.append(None)
                     errors[row] = reason(error)
@@ -49,6 +52,16 @@ class Codec:
         for row in errors:
             parsed[row] = None
         return self.column.build(parsed), errors
+
+    def _parse_again(self, value: bytes) -> Any:
+        """Return what any of the decoders makes of a value, or raise what the first one says."""
+        try:
+            return self.parse(value)
+        except Exception:
+            if self.extremes is not None:
+                with contextlib.suppress(Exception):
+                    return self.extremes(value)
+            raise
 
     def _find(self, parsed: Sequence[Any], start: int, end: int, errors: dict[int, str]) -> None:
         """Find the values that no column can hold, by halves: few are wrong."""

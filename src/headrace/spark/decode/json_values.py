@@ -45,18 +45,7 @@ def json_codec(schema: str) -> Codec:
     annotation, column = _of(kind, _PLAIN)
     decode = msgspec.json.Decoder(annotation).decode
     again = msgspec.json.Decoder(_of(kind, _EXTREME)[0], dec_hook=decode_hook).decode
-
-    def parse(value: bytes) -> Any:
-        try:
-            return decode(value)
-        except msgspec.ValidationError:
-            try:
-                return again(value)
-            except (msgspec.ValidationError, ValueError, OverflowError):
-                pass
-            raise  # what the first decoder says: it knows where in the value it is
-
-    return Codec(parse, column)
+    return Codec(decode, column, again)
 
 
 def _integer(bits: int) -> Any:
