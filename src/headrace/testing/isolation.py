@@ -10,7 +10,7 @@ The module imports nothing else of Headrace, for pytest loads it wherever Headra
 from __future__ import annotations
 
 from collections.abc import Mapping
-from inspect import isgeneratorfunction
+from inspect import isasyncgenfunction, isgeneratorfunction, unwrap
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
@@ -103,7 +103,8 @@ class Isolation:
         used = any(each.uses != before.uses.get(each, 0) for each in self._brokers())
         if not used and names.isdisjoint(fixturedef.argnames):
             return False
-        return not _is_plain(value) or isgeneratorfunction(fixturedef.func)
+        made_by = unwrap(fixturedef.func)  # pytest-asyncio wraps it
+        return not _is_plain(value) or isgeneratorfunction(made_by) or isasyncgenfunction(made_by)
 
     def _end_faults(self, fixturedef: pytest.FixtureDef[Any]) -> None:
         share = self._shares.get(fixturedef)
