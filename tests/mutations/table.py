@@ -301,8 +301,8 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
         "bridge",
         "the owner of a shard before is shut out",
         "kinesis/bridge/shard_copy.py",
-        'transactional_id=f"__bridge.{self.name}.{stream}.{shard}"',
-        'transactional_id=f"__bridge.{self.name}.{stream}.{shard}.{id(self)}"',
+        'return f"__bridge.{self.name}.{stream}.{shard}"',
+        'return f"__bridge.{self.name}.{stream}.{shard}.{id(self)}"',
         ("tests/kinesis/bridge/test_shard_copied_once.py",),
     ),
     Mutation(

@@ -147,7 +147,7 @@ class Process:
         class MortalDestination(Destination):
             def producer(self, stream: str, shard: str) -> Producer:
                 producer = MortalProducer(
-                    self.target, transactional_id=f"{self.name}.{shard}", linger_ms=0
+                    self.target, transactional_id=self.transactional_id(stream, shard), linger_ms=0
                 )
                 producer.fuse = fuse
                 process.producers.append(producer)

@@ -89,9 +89,13 @@ class Destination:
             self.target,
             serde="bytes",
             key_serde="bytes",
-            transactional_id=f"__bridge.{self.name}.{stream}.{shard}",
+            transactional_id=self.transactional_id(stream, shard),
             **properties,
         )
+
+    def transactional_id(self, stream: str, shard: str) -> str:
+        """Return the id of all who copy a shard: who takes it over with this id shuts the one before out."""
+        return f"__bridge.{self.name}.{stream}.{shard}"
 
 
 class ShardCopy:
