@@ -622,6 +622,41 @@ TRANSACTIONS: Final = (
         ),
     ),
     Difference(
+        "InitProducerId",
+        "aborts an open transaction of transaction.version 2 and continues with the epoch after it",
+        "continues with an epoch that is one higher",
+        "The abort has an epoch of its own, so that what arrives late is refused whatever it belongs to.",
+        (),
+    ),
+    Difference(
+        "TxnOffsetCommit",
+        "takes a commit that names a member but no generation, if the group is empty or does not exist",
+        "UNKNOWN_MEMBER_ID",
+        "Who says to be a member has to be one.",
+        (),
+    ),
+    Difference(
+        "OffsetFetch",
+        "UNSTABLE_OFFSET_COMMIT until the transaction ends, also when a plain commit came after its offset",
+        "shows the later commit at once",
+        "The later commit counts whatever becomes of the transaction.",
+        (),
+    ),
+    Difference(
+        "DeleteGroups",
+        "no error for a group of which only unused member ids, or offsets of aborted transactions, were there",
+        "GROUP_ID_NOT_FOUND",
+        "Nothing was there to delete.",
+        (),
+    ),
+    Difference(
+        "Produce",
+        "takes a batch that is marked as transactional and has no producer id",
+        "INVALID_RECORD",
+        "It would belong to no transaction.",
+        (),
+    ),
+    Difference(
         "EndTxn",
         "takes the epoch before the present one for a retry, also when the last transaction was ended by EndTxn 4 or "
         "below, which raises no epoch: the sender gets the present epoch",
