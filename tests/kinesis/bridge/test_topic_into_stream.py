@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from headrace import Admin
+from headrace.clients.consumer.aio import Consumer
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.clients.producer.blocking import Producer
 from headrace.errors import ConfigError, KinesisError, StreamNotFoundError
@@ -21,6 +22,7 @@ from headrace.kinesis.bridge.into_stream import (
 )
 from headrace.kinesis.bridge.names import StreamPlace
 from headrace.kinesis.client.settings import AwsSettings
+from headrace.kinesis.producing.producer import Producer as StreamProducer
 from headrace.protocol.api_keys import ApiKey
 from headrace.testing import Broker
 from headrace.testing import drop_connection as drop_kafka_connection
@@ -282,3 +284,31 @@ def test_keys_become_partition_keys(key: bytes | None, expected: str) -> None:
     assert partition_key_of(ConsumerRecord("orders", 3, 9, 0, key, b"", (), 0)) == expected
     long = ConsumerRecord("orders", 3, 9, 0, b"k" * 257, b"", (), 0)
     assert len(partition_key_of(long)) == 64
+
+
+def test_records_of_a_partition_that_is_lost_while_they_are_copied_are_left_to_others() -> None:
+    """(1) Records are in hand, (2) the session ends, (3) another process has the partition and copies them."""
+
+    async def tell(broker: Broker, aws: FakeAws) -> None:
+        fill(broker, range(20))
+        bridge = IntoStreamBridge(plan(broker, aws))
+        options: dict[str, Any] = {
+            "group": "bridge",
+            "auto_offset_reset": "earliest",
+            "enable_auto_commit": False,
+        }
+        async with (
+            Consumer(broker, **options) as consumer,
+            StreamProducer(place(aws).aws) as producer,
+        ):
+            await consumer.subscribe(["orders"])
+            while not (records := await consumer.poll(1)):
+                pass
+            member = consumer._core._member
+            assert member is not None
+            member.lose("the session is over")
+            await bridge._copy(consumer, producer, records)
+            assert aws.kinesis.records("orders") == []
+            assert bridge.progress.records == 0
+
+    story(tell)

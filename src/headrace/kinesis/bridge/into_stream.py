@@ -111,12 +111,12 @@ class IntoStreamBridge:
             key_serde="bytes",
             **plan.properties,
         )
-        async with open_client(plan.destination.aws, "kinesis") as client:
+        async with consumer, open_client(plan.destination.aws, "kinesis") as client:
             await StreamShards(client, plan.destination.stream).describe(
                 answer_within_ms=FIRST_CONTACT_MS
             )
             shared = replace(plan.destination.aws, clients={"kinesis": client})
-            async with Producer(shared, settings=plan.producing) as producer, consumer:
+            async with Producer(shared, settings=plan.producing) as producer:
                 await self._copy_all(consumer, producer, stopping)
 
     async def _begin_at_end(self) -> None:
