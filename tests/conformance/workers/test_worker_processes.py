@@ -246,7 +246,7 @@ def test_the_app_starts_again_when_its_code_changes(place: Place) -> None:
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("billing", "MODULE:APP is wanted"),
+        ("billing", "FILE:APP is expected"),
         ("nowhere:app", "no module 'nowhere'"),
         ("billing:nothing", "billing:nothing is nothing"),
         ("billing:note", "a headrace.App is wanted"),
