@@ -8,8 +8,11 @@ from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.clients.arguments import shown
 from headrace.clients.consumer.records import ConsumerRecord
+from headrace.clients.producer.core import check_record
 from headrace.clients.producer.delivery import RecordMetadata
+from headrace.errors import ConfigError
 from headrace.kinesis.records import StreamRecord
 from headrace.records.directives import directives
 from headrace.workers.letters import Headers, Place, place_of
@@ -179,10 +182,11 @@ class Context:
         Raises:
             HeadraceError: The record was not delivered. Not caught, it fails the attempt.
         """
-        own = tuple(
+        own = _checked(
+            topic,
             directives(
                 headers, ttl_ms=ttl_ms, deliver_at_ms=deliver_at_ms, delay_ms=delay_ms, tags=tags
-            )
+            ),
         )
         return self._noted(self._out.publish(topic, value, key=key, headers=own))
 
@@ -198,6 +202,14 @@ class Context:
             for sending in self._sent:
                 if _not_begun(sending):
                     await sending
+
+
+def _checked(topic: object, headers: Any) -> Headers:
+    """Return the headers of a record to be published; a wrong argument is the handler's at once."""
+    if not isinstance(topic, str):
+        raise ConfigError(f"a topic's name is text, not {shown(topic)}")
+    check_record(headers, None)
+    return tuple(headers)
 
 
 def _not_begun(coroutine: Any) -> bool:
@@ -231,10 +243,11 @@ class ThreadContext(Context):
 
         Where an event loop runs, as in a coroutine that a plain function has made, it is to be awaited.
         """
-        own = tuple(
+        own = _checked(
+            topic,
             directives(
                 headers, ttl_ms=ttl_ms, deliver_at_ms=deliver_at_ms, delay_ms=delay_ms, tags=tags
-            )
+            ),
         )
         sending = self._out.publish(topic, value, key=key, headers=own)
         running = _running_loop()

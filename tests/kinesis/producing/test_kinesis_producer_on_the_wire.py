@@ -277,6 +277,13 @@ def test_text_is_no_data() -> None:
         producer = Producer()
         with pytest.raises(TypeError, match=r"data is bytes, as text\.encode\(\) gives"):
             _ = await producer.send("orders", "text", partition_key="k")  # type: ignore[arg-type]  # that is the test
+        untyped: Any = producer
+        for data in (7, None, ["x"], object()):
+            with pytest.raises(TypeError, match="data is bytes"):
+                await untyped.send("orders", data, partition_key="k")
+        for stream in (7, None, ["orders"]):
+            with pytest.raises(TypeError, match="stream is the name of a stream"):
+                await untyped.send(stream, b"x", partition_key="k")
         with pytest.raises(TypeError, match="partition_key is a str: not bytes and NoneType"):
             _ = await producer.send("orders", b"", partition_key=None)  # type: ignore[arg-type]  # as above
 

@@ -46,7 +46,7 @@ LAST_ABORT_MS: Final = 5_000
 """How long a close tries at least to end a transaction that is open."""
 
 
-def _check_record(headers: object, timestamp_ms: object, on_delivery: object = None) -> None:
+def check_record(headers: object, timestamp_ms: object, on_delivery: object = None) -> None:
     """Raise a ConfigError for what is wrong with a record, once it has failed or before its topic is looked up."""
     check_callback(on_delivery)
     if timestamp_ms is None:
@@ -191,7 +191,7 @@ class ProducerCore(Generic[D]):
         ):
             self._check_sending()
             if known is None:
-                _check_record(headers, timestamp_ms, on_delivery)
+                check_record(headers, timestamp_ms, on_delivery)
             return None
         if on_delivery is not None:
             check_callback(on_delivery)
@@ -215,7 +215,7 @@ class ProducerCore(Generic[D]):
                 partition=partition,
             )
         except (AttributeError, TypeError, ValueError):
-            _check_record(headers, timestamp_ms)
+            check_record(headers, timestamp_ms)
             raise
         delivery = self._delivery(batch.fate, len(batch.deliveries), timestamp_ms)
         batch.deliveries.append(delivery)
@@ -239,14 +239,14 @@ class ProducerCore(Generic[D]):
             many.partition is not None and many.partition not in range(topic.count)
         ):
             self._check_sending()
-            _check_record(many.headers, many.timestamp_ms)
+            check_record(many.headers, many.timestamp_ms)
             return False
         self._serialize(topic, many)
         timestamp_ms = self._engine.now_ms if many.timestamp_ms is None else many.timestamp_ms
         try:
             return self._append_many(topic, many, timestamp_ms)
         except (AttributeError, TypeError, ValueError):
-            _check_record(many.headers, timestamp_ms)
+            check_record(many.headers, timestamp_ms)
             raise
 
     def _append_many(self, topic: Topic, many: Many[D], timestamp_ms: int) -> bool:

@@ -124,7 +124,7 @@ class Producer:
             KinesisError: Kinesis takes no such record: it is too large, or its key is.
             TypeError: The data is text, or the key is none.
         """
-        _check_kinds(data, partition_key)
+        _check_kinds(stream, data, partition_key)
         self._raise_if_closed()
         found = self._streams.get(stream) or await self._open(stream)
         await self._room(len(data))
@@ -341,8 +341,10 @@ class _Stream:
         self.soon()
 
 
-def _check_kinds(data: object, partition_key: object) -> None:
-    if isinstance(data, str) or not isinstance(partition_key, str):
+def _check_kinds(stream: object, data: object, partition_key: object) -> None:
+    if not isinstance(stream, str):
+        raise TypeError(f"stream is the name of a stream, a str: not {type(stream).__name__}")
+    if not isinstance(data, bytes | bytearray | memoryview) or not isinstance(partition_key, str):
         raise TypeError(
             "data is bytes, as text.encode() gives, and partition_key is a str: "
             f"not {type(data).__name__} and {type(partition_key).__name__}"
