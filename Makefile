@@ -63,6 +63,8 @@ crash:  ## power cuts at thousands of points of recorded servers, then many cycl
 	@$(PYTHON) tools/prepare.py test
 	@rm -f .cache/crash/results.txt
 	HEADRACE_CRASH_CHAINS=20 HEADRACE_CRASH_IMAGES=100 $(PYTEST) -n 2 tests/crash --timeout 900
+	HEADRACE_REFUSAL_STRIDE=1 HEADRACE_EXTREMES=5000 $(PYTEST) -n 2 tests/property/test_refused_files.py \
+		tests/property/test_extremes.py --timeout 3600
 	@cat .cache/crash/results.txt
 	HEADRACE_KILL_CYCLES=500 $(PYTEST) tests/conformance/server/test_kill_nine.py --timeout 3600
 

@@ -8,6 +8,7 @@ error of Kafka; what was acknowledged can be read, with the same offset, key and
 
 from __future__ import annotations
 
+import os
 import struct
 from typing import Any
 
@@ -182,7 +183,7 @@ CONFIGS = st.fixed_dictionaries(
     }
 )
 FEW = settings(  # each example makes a broker, and shrinking would make hundreds
-    max_examples=60,
+    max_examples=int(os.environ.get("HEADRACE_EXTREMES", "60")),
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow],
