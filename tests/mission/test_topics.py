@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -68,8 +69,8 @@ def test_a1_there_are_many_topics_each_with_its_partitions(place, name) -> None:
 def test_a2_storage_is_chosen_per_topic(headrace_place, name, tmp_path, storage) -> None:
     place = headrace_place
     if storage == "files" and place.name == "in process":  # files need a directory
-        with headrace.Broker(tmp_path) as broker:
-            check_storage(Place(place.name, broker), name, storage)
+        with headrace.Broker(tmp_path) as broker, closing(Place(place.name, broker)) as here:
+            check_storage(here, name, storage)
         return
     check_storage(place, name, storage)
 
