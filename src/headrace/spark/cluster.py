@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -261,6 +262,14 @@ def _common(config: ConsumerConfig) -> dict[str, Any]:
 
 
 _clients: dict[tuple[int, ClientOptions], ClusterClient] = {}
+
+
+@atexit.register
+def _close_clients() -> None:
+    """Close this process's clients at its end; those of the process that it was forked from are not its own."""
+    for (process, _), client in _clients.items():
+        if process == os.getpid():
+            client.close()
 
 
 def shared_client(options: ClientOptions) -> ClusterClient:

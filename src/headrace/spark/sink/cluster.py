@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -109,6 +110,14 @@ def _new_client(options: ClientOptions, where: Target) -> BlockingClient:
 
 
 _clients: dict[tuple[int, ClientOptions], BlockingClient] = {}
+
+
+@atexit.register
+def _close_clients() -> None:
+    """Close this process's clients at its end; those of the process that it was forked from are not its own."""
+    for (process, _), client in _clients.items():
+        if process == os.getpid():
+            client.close()
 
 
 def _shared_client(options: ClientOptions) -> BlockingClient:
