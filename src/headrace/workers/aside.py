@@ -116,7 +116,8 @@ class Aside:
     async def _ensure(self, topic: str, origin: _Origin) -> None:
         """Create a topic that is not there, with the partitions and the room for records of the one they come from."""
         self._origins[topic] = origin
-        if topic in self._there:
+        # A producer would create it with the broker's defaults, so it is looked each time: letters are few.
+        if topic in self._there and (await self._outlet.partition_counts([topic])).get(topic):
             return
         count, limit = 0, STREAM_RECORD_BYTES
         if self._settings.elsewhere is None:

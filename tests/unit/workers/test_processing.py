@@ -162,7 +162,7 @@ def letters_of(outlet_calls: dict[str, Any], source: str | Streams, count: int) 
 
 def test_dead_letters_are_told_of_ever_more_seldom(caplog: pytest.LogCaptureFixture) -> None:
     async def done(*_: object, **__: object) -> dict[str, int]:
-        return {"orders": 1}
+        return {"orders": 1, "dlq.orders": 1}
 
     async def limit(_: object) -> int:
         return 100
