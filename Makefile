@@ -80,7 +80,9 @@ simulate:  ## ten thousand stories of broker, network, disk and clients (an hour
 	$(BIN)/python -m tests.simulation.leases --seeds $(or $(SEEDS),10000)
 	$(BIN)/python -m tests.simulation.groups --seeds $(or $(SEEDS),10000)
 	HEADRACE_GROUP_ROUNDS=$(or $(ROUNDS),1000) HEADRACE_WORKER_ROUNDS=$(or $(ROUNDS),1000) \
-		$(PYTEST) -n 2 tests/property/test_group_rounds.py tests/property/test_worker_rounds.py
+		HEADRACE_SUBSCRIPTION_ROUNDS=$(or $(ROUNDS),1000) \
+		$(PYTEST) -n 2 tests/property/test_group_rounds.py tests/property/test_worker_rounds.py \
+		tests/property/test_subscription_liveness.py
 
 mutate:  ## remove one defence after the other and see that a test fails (half an hour); PART=ACL: one area
 	@$(PYTHON) tools/prepare.py test
