@@ -400,6 +400,43 @@ def test_the_first_write_and_a_roll_wait_for_no_sync() -> None:
     assert log.start_sync() is None
 
 
+@pytest.mark.parametrize("refused", ["sync", "sync_directory"])
+def test_a_sync_that_was_refused_is_done_whole_by_the_next_one(refused: str) -> None:
+    """Sealed segments, their names, the new directory and `partition.metadata` must not be left out."""
+    files = CrashFileSystem()
+    log = open_log(files, SMALL, metadata=b"id")
+    for _ in range(12):
+        append(log, batch_of(1, size=80))
+    log.roll(NOW_MS)
+    append(log, batch_of(1, size=80))
+    synced: list[tuple[str, str]] = []
+    refusals = [OSError(errno.EMFILE, "Too many open files")]
+
+    def note(kind: str, path: str) -> None:
+        if kind == refused and refusals:
+            raise refusals.pop()
+        synced.append((kind, path))
+
+    task = log.start_sync()
+    assert task is not None
+    segments = {("sync", f"{DIRECTORY}/{base:020}.log") for base in names(files, ".log")}
+    assert len(segments) == log.segment_count > 2
+    files.fault = note
+    with pytest.raises(OSError, match="Too many open files"):
+        task.run()
+    log.put_back(task)
+    append(log, batch_of(1, size=80))
+    synced.clear()
+    again = log.start_sync()
+    assert again is not None
+    again.run()
+    directories = {("sync_directory", DIRECTORY), ("sync_directory", "")}
+    assert segments | directories | {("sync", f"{DIRECTORY}/partition.metadata")} <= set(synced)
+    log.finish_sync(again)
+    assert log.synced_offset == log.log_end_offset
+    assert log.start_sync() is None
+
+
 def test_a_close_syncs_the_name_of_an_empty_segment() -> None:
     files = CrashFileSystem()
     log = open_log(files, LogConfig(retention_ms=-1))
