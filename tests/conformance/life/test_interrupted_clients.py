@@ -12,6 +12,7 @@ from tests.fixtures.processes import ServerProcess
 
 ROUNDS = int(os.environ.get("HEADRACE_INTERRUPT_ROUNDS", "100"))
 SEED = int(os.environ.get("HEADRACE_INTERRUPT_SEED", random.randrange(1 << 30)))
+"""HEADRACE_INTERRUPT_SEED=n repeats a run."""
 
 
 @pytest.mark.parametrize("what", ["producer", "consumer", "admin", "transactions"])
