@@ -34,7 +34,13 @@ from headrace.broker.topic_names import schedule_of
 from headrace.config.broker import BrokerConfig
 from headrace.config.topic import TopicConfig, parse_topic_config
 from headrace.core.log.control_batch import MARKER_SIZE, Marker
-from headrace.core.log.disk_errors import DESCRIPTORS, NO_SPACE, could_not_open, is_passing
+from headrace.core.log.disk_errors import (
+    DESCRIPTORS,
+    NO_SPACE,
+    PROTECTED,
+    could_not_open,
+    is_passing,
+)
 from headrace.core.log.log_manager import PartitionSpec
 from headrace.core.log.partition_log import AppendInfo, PartitionLog
 from headrace.core.log.rewriting import Rewriting
@@ -119,9 +125,10 @@ class ReplicaManager:
         try:
             log_dir.logs.load(specs, now_ms)
         except OSError as error:
-            if log_dir is self.dirs.first or is_passing(error):
+            passing = is_passing(error) and error.errno not in PROTECTED
+            if log_dir is self.dirs.first or passing:
                 raise
-            self.fail(log_dir, error)
+            self.fail(log_dir, error)  # the other directories are served
         else:
             log_dir.space.check(now_ms)
 

@@ -96,3 +96,14 @@ def test_too_many_open_files_is_not_a_broken_disk():
     assert not harness.broker.failed
     files.full = False
     assert harness.produce("t", b"b", partition=1).base_offset == 0
+
+
+def test_appends_that_are_refused_for_want_of_files_do_not_delay_the_sync_that_makes_room():
+    files = CrowdedFiles(BrokerHarness().files)
+    harness = BrokerHarness(files=files)
+    harness.create_topic("t", partitions=2, headrace_durability="os")
+    assert harness.produce("t", b"a").error_code == ErrorCode.NONE
+    assert not harness.broker.sync_due
+    files.full = True
+    assert harness.produce("t", b"b", partition=1).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert harness.broker.sync_due

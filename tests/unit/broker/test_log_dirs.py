@@ -385,9 +385,11 @@ def test_the_partitions_of_a_missing_directory_are_offline_and_not_begun_anew(ha
     assert values(harness.fetch("t", 0, partition=1).records) == [b"1"]
 
 
-def test_a_broken_disk_at_the_load_of_its_logs_takes_its_partitions(harness, disks):
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.EPERM])
+def test_a_broken_disk_at_the_load_of_its_logs_takes_its_partitions(harness, disks, code):
     harness.broker.close(harness.now_ms)
     disks[1].break_down("create", "append", "truncate", "sync", "sync_directory")
+    disks[1].error = code
     disks[1].remove("clean_shutdown")
     harness.crash()
     assert leaders(harness) == [SERVED, OFFLINE]

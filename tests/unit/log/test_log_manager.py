@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.core.log.config import LogConfig
+from headrace.core.log.deletions import RETRY_INTERVAL_MS
 from headrace.core.log.log_manager import (
     CLEAN_FILE,
     LogManager,
@@ -26,6 +27,21 @@ from tests.fixtures.logs import NOW_MS, RecordingJournal, append, batch_of, reco
 
 A, B = TopicPartition("a", 0), TopicPartition("b.c-d", 11)
 ID, OTHER_ID = b"\1" * 16, b"\2" * 16
+
+
+class StubbornFiles(MemoryFileSystem):
+    """Files that cannot be removed for a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stubborn = False
+        self.attempts = 0
+
+    def remove_tree(self, path: str) -> None:
+        if self.stubborn:
+            self.attempts += 1
+            raise OSError(errno.EACCES, "Permission denied", path)
+        super().remove_tree(path)
 
 
 def start(
@@ -197,6 +213,21 @@ def test_deleting_a_log_while_it_is_read_and_synced() -> None:
     assert held.read() == before
     with pytest.raises(ApiError):
         append(log, batch_of())
+
+
+def test_a_directory_that_cannot_be_removed_is_logged_once_and_tried_again() -> None:
+    files, journal = StubbornFiles(), RecordingJournal()
+    manager = start(files, A, journal=journal)
+    append(log_of(manager, A), batch_of(2))
+    commit(manager)
+    files.stubborn = True
+    assert manager.delete_log(A)  # nothing has the name any more
+    for tick in range(4):
+        manager.tick(NOW_MS + tick * RETRY_INTERVAL_MS)
+    assert (files.attempts, len(journal.named("directory_not_removed"))) == (4, 1)
+    files.stubborn = False
+    manager.tick(NOW_MS + 4 * RETRY_INTERVAL_MS)
+    assert not [name for name in files.list("") if name.endswith("-delete")]
 
 
 def test_a_new_topic_of_the_same_name_starts_empty() -> None:

@@ -100,13 +100,17 @@ class LogDir:
             self.space.next_check_ms = 0
 
     def relieve(self, now_ms: int) -> None:
-        """Have what waits for a sync in the background synced soon: until then its segments cannot close."""
+        """Have the next group commit sync what waits for a sync in the background, so that its segments can close.
+
+        It happens at once. A deadline would move with every append that is refused, and might never be reached.
+        """
         if now_ms < self._relieved_ms + RETRY_INTERVAL_MS:
             return
         self._relieved_ms = now_ms
         for log in self.logs.logs.values():
             if log.synced_offset < log.log_end_offset:
-                self.background.again(log, now_ms)
+                self.background.forget(log)
+                self.logs.mark_dirty(log)
 
     @property
     def next_deadline_ms(self) -> int | None:

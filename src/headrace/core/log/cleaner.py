@@ -247,7 +247,7 @@ class LogCleaner:
         self._end(now_ms, self.backoff_ms)
 
     def _not_named(self, task: Rewriting, error: Exception, now_ms: int) -> None:
-        """Keep a round whose last group is installed and has no name yet: what has failed is tried again."""
+        """Go on later with a round whose installed file could not be renamed for a passing reason."""
         if not isinstance(error, OSError) or not is_passing(error):
             self._end(now_ms, self.backoff_ms)
             raise error
@@ -257,7 +257,7 @@ class LogCleaner:
         self._paused, self._next_check_ms = True, now_ms + self.backoff_ms
 
     def _discard(self, task: Rewriting) -> None:
-        """Remove what an unfinished round has written, wherever the log's directory was meanwhile."""
+        """Remove what an unfinished round has written, also if another topic has the directory by now."""
         if self._logs.failure is None:
             try:
                 discard_replacements(self._files, task.log.directory, task.log.owner)

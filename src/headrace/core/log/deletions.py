@@ -1,8 +1,8 @@
-"""Deleting the directories of logs: one durable rename, and then the files, whenever that succeeds.
+"""Deleting the directories of logs: one durable rename, and then the files are removed.
 
-A directory that is called `-delete` belongs to no log any more, so what keeps its files from being removed (a file
-without permission, a reader on a network file system) is no reason to stop: it is tried again, and by the next start.
-A rename that could not be done for a passing reason is tried again likewise.
+A directory whose name ends with `-delete` belongs to no log any more. Its files may be impossible to remove for now (a
+file without permission, a reader on a network file system). Then the broker goes on, and tries again later and at its
+next start. It also tries again a rename that failed for a passing reason.
 """
 
 from __future__ import annotations
@@ -22,16 +22,26 @@ RETRY_INTERVAL_MS: Final = 10_000
 class Deletions:
     """The deleted directories of one log directory."""
 
-    __slots__ = ("_count", "_files", "_journal", "_unnamed", "_unremoved", "next_deadline_ms")
+    __slots__ = (
+        "_count",
+        "_files",
+        "_journal",
+        "_told",
+        "_unnamed",
+        "_unremoved",
+        "next_deadline_ms",
+    )
 
     def __init__(self, files: FileSystem, journal: Journal) -> None:
-        """Delete directories in `files`; the journal is told of those that cannot be removed now."""
+        """Delete directories in `files`; the journal gets a line for each that cannot be removed now."""
         self._files = files
         self._journal = journal
         self._unnamed: dict[str, str] = {}
-        """Directories that wait for a rename: their names, and those that they get."""
+        """Directories that have yet to be renamed: the name, and the new name."""
         self._unremoved: dict[str, None] = {}
-        """Directories that are called `-delete` and have yet to be removed."""
+        """Renamed directories that have yet to be removed."""
+        self._told: set[str] = set()
+        """Names of directories of which the log says that they could not be removed."""
         self._count = 0
         self.next_deadline_ms: int | None = None
         """When `tick` has something to do next."""
@@ -54,7 +64,7 @@ class Deletions:
             owner: The id of its topic in hexadecimal.
 
         Returns:
-            Whether nothing has the name any more; otherwise that is tried again.
+            Whether the name is free; if not, `tick` tries again.
 
         Raises:
             OSError: The disk has failed.
@@ -74,6 +84,7 @@ class Deletions:
                 raise
             self._put_off(name, error)
             return False
+        self._told.discard(name)
         return True
 
     def _remove(self, doomed: str) -> None:
@@ -84,19 +95,22 @@ class Deletions:
             self._put_off(doomed, error)
         else:
             self._unremoved.pop(doomed, None)
+            self._told.discard(doomed)
 
     def _put_off(self, name: str, error: OSError) -> None:
         if self.next_deadline_ms is None:
             self.next_deadline_ms = 0
-        self._journal.warning(
-            "directory_not_removed",
-            directory=name,
-            reason=str(error),
-            action="trying again; it belongs to a topic that was deleted",
-        )
+        if name not in self._told:
+            self._told.add(name)
+            self._journal.warning(
+                "directory_not_removed",
+                directory=name,
+                reason=str(error),
+                meaning="it belongs to a deleted topic; the broker tries again, and logs this once",
+            )
 
     def free(self, name: str) -> None:
-        """Have nothing of a deleted log under a name, which may be needed for another log.
+        """Rename the directory of a deleted log, if it still has this name: another log may need the name.
 
         Raises:
             OSError: That is not possible now.

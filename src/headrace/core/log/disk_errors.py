@@ -12,7 +12,8 @@ from typing import Final
 
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
-REFUSED: Final = DESCRIPTORS | {errno.ENOMEM, errno.EACCES, errno.EPERM}
+PROTECTED: Final = frozenset({errno.EACCES, errno.EPERM})
+REFUSED: Final = DESCRIPTORS | PROTECTED | {errno.ENOMEM}
 """Too many open files, too little memory, or a file that somebody has protected."""
 
 
