@@ -109,6 +109,8 @@ class ProducerConfig(ClientConfig):
     buffer_memory: int = 32 << 20
     max_block_ms: int = 60_000
     max_request_size: int = 1 << 20
+    recreate_topics: bool = True
+    """Whether the broker may create a topic again that was deleted while the producer wrote to it."""
     transactional_id: str | None = None
     """Names the producer for transactions, over restarts: whoever comes with it later ends the one before."""
     transaction_timeout_ms: int = 60_000

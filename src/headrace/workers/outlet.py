@@ -40,7 +40,8 @@ DEFAULT_MESSAGE_BYTES: Final = 1_048_588
 """What topics take where their configuration may not be read."""
 CLOSE_TIMEOUT_S: Final = 1.0
 """How long what is on its way when everything ends may take to arrive."""
-SAFE: Final = {"serde": "bytes", "key_serde": "bytes"}
+SAFE: Final[dict[str, Any]] = {"serde": "bytes", "key_serde": "bytes", "recreate_topics": False}
+"""What the producers of an app are made with. It creates its topics itself, with as many partitions as they need."""
 STEP_TIMEOUT_MS: Final = 5_000
 """How long one step of a transaction may take, at most."""
 

@@ -283,7 +283,7 @@ def test_what_a_topic_refuses_holds_up_its_own_partition_only_behind_it(
 
 def test_a_topic_that_is_deleted_holds_up_only_what_goes_there(app: App, caplog) -> None:
     """(1) Nobody delivers to it, (2) the transaction's time is over, (3) its producer is shut out, and all wait."""
-    # With topics that are created by themselves the producer has the topic back at once; the next test has it so.
+    # What is written may create no topic, or the one that is created here would be there already.
     with Broker(configs={"auto.create.topics.enable": False}) as broker:
         for name, partitions in (("many", 2), ("gone", 1), ("invoices", 1)):
             broker.create_topic(name, partitions)
@@ -306,23 +306,6 @@ def _delete_and_create_again(broker: Broker, app: App) -> None:
             broker.publish("many", b"2", partition=partition)
         await_values(t, b"1", b"2")
         broker.create_topic("gone")
-        t.wait_idle()
-        assert values(t, "gone") == [b"2"]
-
-
-def test_a_topic_that_is_deleted_is_created_again_by_what_goes_there(
-    broker: Broker, app: App
-) -> None:
-    @app.worker("orders", **SOON)
-    async def bill(order: bytes, context: headrace.Context) -> None:
-        await context.publish("gone", order)
-
-    broker.create_topic("gone")
-    with app.test(broker) as t:
-        send(t, b"1")
-        t.wait_idle()
-        broker.delete_topic("gone")
-        send(t, b"2")
         t.wait_idle()
         assert values(t, "gone") == [b"2"]
 

@@ -440,7 +440,8 @@ class Sender:
             self._engine.notify()
 
         # As Java's producer asks: a topic that was deleted is created again, where the broker creates topics.
-        flow = metadata.refresh(self._engine.state, stale, auto_create=True)
+        create = self._config.recreate_topics
+        flow = metadata.refresh(self._engine.state, stale, auto_create=create)
         self._engine.spawn(flow, timeout_ms=REFRESH_TIMEOUT_MS, on_done=done)
 
     def _mute(self, topics: Iterable[str], pause_ms: int) -> None:
