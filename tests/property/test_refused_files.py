@@ -78,7 +78,6 @@ class World:
     def __init__(self, root: Path) -> None:
         self.harness = BrokerHarness(files=OsFileSystem(root), log_segment_bytes=1000)
         self.kept: dict[str, list[bytes]] = {}
-        self.deleted: set[str] = set()
         self.number = 0
 
     def create(self, name: str, **settings: Any) -> None:
@@ -86,7 +85,6 @@ class World:
         if harness.broker.topics.get(name) is None:
             harness.create_topic(name, **settings)
             self.kept[name] = []
-            self.deleted.discard(name)
 
     def put(self, topic: str, count: int = 1, delay_ms: int | None = None) -> None:
         """Produce records, as a client does that tries again after some time."""
@@ -131,7 +129,6 @@ class World:
         if self.harness.broker.topics.get(name) is not None:
             self.harness.call(DeleteTopicsRequest(topics=[DeleteTopicState(name=name)]))
         if self.harness.broker.topics.get(name) is None:
-            self.deleted.add(name)
             self.kept[name] = []
 
     def delete_records(self, name: str) -> None:
@@ -195,8 +192,8 @@ class World:
             data = bytes(part.records or b"")
             records = [record for record in read_records(data) if record.offset >= offset]
             if not records:
-                high_watermark = self.harness.broker.topics.require(topic).partition(0)
-                if offset >= high_watermark.high_watermark or not data:
+                partition = self.harness.broker.topics.require(topic).partition(0)
+                if offset >= partition.high_watermark or not data:
                     return found
                 offset += 1
                 continue
@@ -216,7 +213,6 @@ def run(root: Path, system: RefusingSystem, monkeypatch: pytest.MonkeyPatch) -> 
             except StopIteration:
                 break
             except AssertionError as error:
-                # A topic could not be created now: the script goes on without.
                 raise AssertionError(f"{world.harness.journal.lines[-3:]}") from error
         count = system.count
     world.harness.advance(2 * MINUTE_MS)

@@ -141,6 +141,37 @@ def test_what_retention_overtakes_is_dropped_under_each_of_its_names() -> None:
     assert (world.log.log_start_offset, latest(world.log)) == (start_offset, found)
 
 
+def test_no_round_begins_before_the_files_of_the_last_one_are_removed() -> None:
+    """A `.swap` that outlived the next round would bring back, at a start, what that round removed."""
+    world = World()
+    task = world.step_until_ready()
+    log = world.log
+    log.advance_log_start_offset(log.segments.all[1].base_offset)
+    world.manager.delete_below_start([log], NOW_MS)
+    world.files.fault = lambda operation, _path: errno.EACCES if operation == "remove" else None
+    world.cleaner.finish(task, None, NOW_MS)
+    world.cleaner.tick(NOW_MS)
+    assert world.unnamed
+    assert world.cleaner.start() is None
+    world.files.fault = None
+    at = world.cleaner.next_deadline_ms
+    assert at is not None
+    world.cleaner.tick(at)
+    assert not world.unnamed
+    assert world.cleaner.start() is not None
+
+
+def test_an_error_of_the_disk_while_files_are_removed_ends_the_service() -> None:
+    world = World()
+    task = world.step_until_ready()
+    log = world.log
+    log.advance_log_start_offset(log.segments.all[1].base_offset)
+    world.manager.delete_below_start([log], NOW_MS)
+    world.files.fault = lambda operation, _path: errno.EIO if operation == "remove" else None
+    with pytest.raises(OSError, match="EIO"):
+        world.cleaner.finish(task, None, NOW_MS)
+
+
 def test_retention_between_removal_and_name_loses_nothing_of_what_stays() -> None:
     world = World()
     first = world.step_until_ready()

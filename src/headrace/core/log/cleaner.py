@@ -66,6 +66,8 @@ class LogCleaner:
         self._uncleanable: set[PartitionLog] = set()
         self._round: Rewriting | None = None
         self._running = False
+        self._undiscarded: Rewriting | None = None
+        """A round that is over, of which files are left; no round begins before they are removed."""
         self._paused = False
         """Whether the round waits for the next check before its next step."""
         self._next_check_ms: int | None = None
@@ -120,12 +122,24 @@ class LogCleaner:
         if self._logs.failure is not None:
             return
         try:
+            self._discard_again()
             self._begin(compacted, expiring, now_ms)
         except OSError as error:
             if not is_passing(error):
                 raise
             self._next_check_ms = now_ms + self.backoff_ms
             self._journal.warning("compaction_put_off", reason=str(error))
+
+    def _discard_again(self) -> None:
+        """Remove what could not be removed before: a `.swap` that outlives the next round would undo it at a start.
+
+        Raises:
+            OSError: It is still there.
+        """
+        task = self._undiscarded
+        if task is not None:
+            discard_replacements(self._files, task.log.directory, task.log.owner)
+            self._undiscarded = None
 
     def _begin(
         self, compacted: list[PartitionLog], expiring: list[PartitionLog], now_ms: int
@@ -258,16 +272,17 @@ class LogCleaner:
 
     def _discard(self, task: Rewriting) -> None:
         """Remove what an unfinished round has written, also if another topic has the directory by now."""
-        if self._logs.failure is None:
-            try:
-                discard_replacements(self._files, task.log.directory, task.log.owner)
-            except OSError as error:
-                # It takes space until the next start removes it, and does nothing else.
-                self._journal.warning(
-                    "compaction_left_files",
-                    partition=str(task.log.topic_partition),
-                    reason=str(error),
-                )
+        if self._logs.failure is not None:
+            return
+        try:
+            discard_replacements(self._files, task.log.directory, task.log.owner)
+        except OSError as error:
+            if not is_passing(error):
+                raise
+            self._undiscarded = task
+            self._journal.warning(
+                "compaction_left_files", partition=str(task.log.topic_partition), reason=str(error)
+            )
 
     def _give_up(self, log: PartitionLog, error: Exception) -> None:
         self._uncleanable.add(log)
