@@ -1,4 +1,4 @@
-"""docs/hazards.md names tests, and they are there."""
+"""docs/hazards.md and docs/fault-classes.md name tests that exist."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "hazards.md").read_text()
+FAULT_CLASSES = (ROOT / "docs" / "fault-classes.md").read_text()
 TEST = re.compile(r"`(tests/[^`]+::[^`]+)`")
 ROW = re.compile(r"^\| ([A-E]\d+) \|(.*)\|$", re.MULTILINE)
 ONE_BROKER = {
@@ -32,3 +33,9 @@ def test_every_test_that_is_named_exists() -> None:
         [*command, *names], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+
+
+def test_every_suite_of_the_fault_classes_exists() -> None:
+    named = set(re.findall(r"`(tests/[^`]+)`", FAULT_CLASSES))
+    assert len(named) > 20
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
