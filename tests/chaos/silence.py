@@ -18,7 +18,7 @@ from typing import Any, Final
 import headrace
 import headrace.aio
 from headrace import TopicPartition
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, NotAssignedError
 
 PARTITIONS: Final = 2
 BACKLOG: Final = 500
@@ -219,16 +219,28 @@ class Blocking:
         ) as consumer:
             consumer.subscribe(["blocking"])
             while not self._stopping.is_set():
+                left: dict[TopicPartition, int] = {}
                 with contextlib.suppress(HeadraceError):
                     for record in consumer.poll(0.2, max_records=50):
                         name = TopicPartition(record.topic, record.partition)
                         epoch = consumer.group_metadata().generation_id
-                        if not consumer.owns(name):
+                        if name in left or not consumer.owns(name):
+                            left.setdefault(name, record.offset)
                             continue
                         with notes.handling(
                             "blocking", record.partition, member, epoch, [record.value]
                         ):
                             time.sleep(HANDLING_S)
+                return_to(consumer, left)
+
+
+def return_to(
+    consumer: headrace.Consumer | headrace.aio.Consumer, left: dict[TopicPartition, int]
+) -> None:
+    """Read partitions that are still this consumer's again from the first record that it left."""
+    for name, offset in left.items():
+        with contextlib.suppress(NotAssignedError):
+            consumer.seek(name, offset)
 
 
 async def consume(target: str, member: str, protocol: str, notes: Notes) -> None:
@@ -241,14 +253,17 @@ async def consume(target: str, member: str, protocol: str, notes: Notes) -> None
     ) as consumer:
         await consumer.subscribe(["aio"])
         while True:
+            left: dict[TopicPartition, int] = {}
             with contextlib.suppress(HeadraceError):
                 for record in await consumer.poll(0.2, max_records=50):
                     name = TopicPartition(record.topic, record.partition)
                     epoch = consumer.group_metadata().generation_id
-                    if not consumer.owns(name):
+                    if name in left or not consumer.owns(name):
+                        left.setdefault(name, record.offset)
                         continue
                     with notes.handling("aio", record.partition, member, epoch, [record.value]):
                         await asyncio.sleep(HANDLING_S)
+            return_to(consumer, left)
 
 
 @contextlib.asynccontextmanager

@@ -312,3 +312,41 @@ def test_records_of_a_partition_that_is_lost_while_they_are_copied_are_left_to_o
             assert bridge.progress.records == 0
 
     story(tell)
+
+
+@pytest.mark.parametrize("doubted", [0, 7])
+def test_records_are_copied_when_the_bridge_keeps_a_partition_that_it_was_in_doubt_about(
+    monkeypatch, doubted: int
+) -> None:
+    """(1) The session may have ended, (2) a late acknowledgement says that it has not: nobody else copies records."""
+
+    async def tell(broker: Broker, aws: FakeAws) -> None:
+        broker.create_topic("orders", partitions=1)
+        fill(broker, range(20))
+        bridge = IntoStreamBridge(plan(broker, aws))
+        options: dict[str, Any] = {
+            "group": "bridge",
+            "auto_offset_reset": "earliest",
+            "enable_auto_commit": False,
+        }
+        async with (
+            Consumer(broker, **options) as consumer,
+            StreamProducer(place(aws).aws) as producer,
+        ):
+            await consumer.subscribe(["orders"])
+            while not (records := await consumer.poll(1)):
+                pass
+            answers = iter([True] * doubted + [False] + [True] * 100)
+            monkeypatch.setattr(consumer, "owns", lambda _: next(answers))
+            await bridge._copy(consumer, producer, records)
+            assert len(aws.kinesis.records("orders")) == doubted
+            while len(aws.kinesis.records("orders")) < 20:
+                records = await consumer.poll(1)
+                assert records, "the others were skipped"
+                await bridge._copy(consumer, producer, records)
+            assert bridge.progress.records == 20
+            (committed,) = (await consumer.committed()).values()
+            assert committed is not None
+            assert committed.offset == 20
+
+    story(tell)

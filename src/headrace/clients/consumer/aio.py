@@ -327,8 +327,10 @@ class Consumer:
         """Return whether a partition is this consumer's at this moment; any thread may ask.
 
         In a group it is so while the coordinator has acknowledged this member within its session, less a margin. A
-        program that works on many records of one poll may ask before each, and drop what is left of a partition that
-        is not its own any more.
+        program that works for long on the records of one poll may ask before each. Where the answer is False, it
+        handles no more records of that partition and calls `seek` with the offset of the first one that is left: the
+        consumer may keep the partition after all, and would go on behind them. `seek` raises NotAssignedError where
+        the partition is gone.
         """
         return self._core.holds(topic_partition, self._driver.now_ms())
 

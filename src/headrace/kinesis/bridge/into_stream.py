@@ -22,6 +22,7 @@ from headrace.errors import (
     HeadraceError,
     IllegalGenerationError,
     KinesisError,
+    NotAssignedError,
     RebalanceInProgressError,
     TransportError,
     UnknownMemberIdError,
@@ -160,10 +161,13 @@ class IntoStreamBridge:
     ) -> None:
         """Write records and commit them; where one fails, those before it, or each start would write them again."""
         sent: list[tuple[ConsumerRecord, Delivery]] = []
+        left: dict[TopicPartition, int] = {}
         failure: HeadraceError | None = None
         for record in records:
-            if not consumer.owns(TopicPartition(record.topic, record.partition)):
-                continue  # whoever has the partition by now copies it
+            place = TopicPartition(record.topic, record.partition)
+            if place in left or not consumer.owns(place):
+                left.setdefault(place, record.offset)
+                continue
             try:
                 sent.append((record, await self._send(producer, record)))
             except KinesisError as error:
@@ -182,6 +186,7 @@ class IntoStreamBridge:
                 offsets[place] = record.offset + 1
                 self.progress.records += 1
                 self.progress.bytes += len(record.value or b"")
+        _return_to(consumer, left)
         try:
             await self._commit(consumer, offsets)
         finally:
@@ -215,6 +220,18 @@ class IntoStreamBridge:
                 f"{_named(record, error)}. To go on without it, set the offset of the group {self._plan.group} "
                 "behind it"
             ) from error
+
+
+def _return_to(consumer: Consumer, left: Mapping[TopicPartition, int]) -> None:
+    """Read partitions again from the first record that was not copied.
+
+    (1) The session of the bridge may have ended, so it copies nothing, (2) the acknowledgement of a heartbeat arrives
+    late, and the bridge keeps the partition. Without this it would go on behind the records, and commit that position.
+    Where the partition belongs to another process by now, that process copies the records.
+    """
+    for place, offset in left.items():
+        with suppress(NotAssignedError):
+            consumer.seek(place, offset)
 
 
 def _named(record: ConsumerRecord, error: HeadraceError) -> HeadraceError:
