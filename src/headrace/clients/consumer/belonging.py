@@ -131,7 +131,7 @@ class Belonging:
             return "it has not found its group yet" if self._asking.running else None
         if self.member.generation >= 0:
             return None
-        return f"it has no place in its group: {self.member.reason}"
+        return f"it is not a member of its group at present (why it joins: {self.member.reason})"
 
     def identity(self) -> Committer | None:
         """Return who commits; None while the consumer has lost its place and must not."""

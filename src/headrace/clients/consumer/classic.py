@@ -164,6 +164,7 @@ class ClassicMember(Member):
         def beaten(outcome: ErrorCode | HeadraceError) -> None:
             if isinstance(outcome, ErrorCode):
                 if outcome in _CONFIRMING and generation == self.generation:
+                    self._failures = 0
                     self._confirmed(began_ms)
                 elif outcome not in _UNDERSTOOD:  # such as that the group is closed to us
                     self._refused(outcome)

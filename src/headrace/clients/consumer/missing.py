@@ -1,4 +1,4 @@
-"""Topics that a consumer waits for: who mistyped a name is told, and whoever waits for a topic learns when it comes."""
+"""Topics that a consumer subscribes to and that do not exist: a warning names each of them, and another its creation."""
 
 from __future__ import annotations
 
@@ -60,10 +60,11 @@ class MissingTopics:
 
     def look(self) -> None:
         """Compare what is wanted with what is there, now that metadata are fresh."""
-        missing = self._missing()
+        missing, wanted = self._missing(), self._wanted()
         for name in self._told.keys() - missing:
             del self._told[name]
-            self._warn(f"{name} is there now, and is read")
+            if name in wanted:  # the program may have subscribed to other topics
+                self._warn(f"{name} is there now, and is read")
         if missing <= self._told.keys():
             self._since_ms = None
         elif self._since_ms is None:
@@ -77,6 +78,11 @@ class MissingTopics:
         self._since_ms = None
         if self._timer is not None:
             self._timer.cancel()
+
+    def _wanted(self) -> set[str]:
+        pattern = self._topics.local_pattern
+        names = set(map(_of_name, self._topics.relevant()))
+        return names if pattern is None else {_of_pattern(pattern), *names}
 
     def _missing(self) -> set[str]:
         pattern, wanted = self._topics.local_pattern, self._topics.relevant()

@@ -82,6 +82,18 @@ def test_one_of_two_topics_may_be_missing() -> None:
 def test_a_consumer_that_has_not_joined_says_so() -> None:
     reader = member(make_world("t"), "range")
     assert reader.core.trouble is not None
-    assert "no place in its group" in reader.core.trouble
+    assert "not a member of its group" in reader.core.trouble
     wait(reader, 3)
+    assert reader.core.trouble is None
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_missing_topic_that_is_not_subscribed_to_any_more_is_not_reported_as_read(
+    protocol: str,
+) -> None:
+    reader = member(make_world("orders"), protocol, topics=["oders"])
+    wait(reader, 5)
+    reader.subscribe(["orders"])
+    wait(reader, 5)
+    assert len(reader.warnings) == 1
     assert reader.core.trouble is None
