@@ -9,6 +9,7 @@ from __future__ import annotations
 import _thread
 import atexit
 import logging
+import os
 import threading
 import time
 import warnings
@@ -123,6 +124,9 @@ def _close_all(left: list[tuple[object, _Left]], deadline: float) -> None:
 
 
 atexit.register(_end)
+if hasattr(os, "register_at_fork"):
+    # A forked child has no thread that would release these locks, and its end would wait for them.
+    os.register_at_fork(after_in_child=_closing.clear)
 
 
 class ClosingTasks:
