@@ -137,7 +137,7 @@ class Transactor:
         self._refusing: set[str] = set()
         """Topics to which something could not be written."""
         self._hopeless: WorkerFailedError | None = None
-        """Why no further attempt can write what is kept."""
+        """Why no further attempt can write what is kept, as the last attempt found it."""
         self._kept: dict[TopicPartition, dict[int, _Kept]] = {}
         """By the offset of the last record."""
         self._at: dict[TopicPartition, int] = {}
@@ -249,6 +249,7 @@ class Transactor:
         self, offsets: Offsets, kept: Collection[_Kept], member: GroupMember
     ) -> None:
         producer = self._producer
+        self._hopeless = None  # the topic may be there again, or the partition another member's
         await producer.begin_transaction()
         fates: list[tuple[_Kept, Delivery]] = []
         try:

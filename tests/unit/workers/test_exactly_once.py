@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections import Counter
 from typing import Any
@@ -11,13 +12,22 @@ import pytest
 
 import headrace
 from headrace import App, DeadLetter, Retry, TopicPartition
-from headrace.errors import ApiError, ConfigError, FatalTransactionError, HeadraceError
+from headrace.errors import (
+    ApiError,
+    ConfigError,
+    ErrorCode,
+    FatalTransactionError,
+    HeadraceError,
+    TransportError,
+    WorkerFailedError,
+)
 from headrace.protocol.api_keys import ApiKey
 from headrace.testing import Broker
 from headrace.testing.faults import drop_connection, error
 from headrace.testing.interception import Exchange
 from headrace.workers import transacting
 from headrace.workers.dedupe import Deduplication
+from headrace.workers.outbox import Outbox
 from headrace.workers.trial import Trial
 
 QUICK = Retry(attempts=3, first=0.001)
@@ -238,6 +248,11 @@ class _Stub:
     async def commit_transaction(self) -> None:
         raise self._fails.pop()
 
+    async def begin_transaction(self) -> None:
+        raise TransportError("nobody answers")
+
+    async def abort_transaction(self, *_: Any) -> None: ...
+
     async def init_transactions(self, _: float = 0) -> None: ...
 
     async def close(self, _: float) -> None: ...
@@ -255,6 +270,24 @@ def test_what_others_commit_in_a_partition_that_went_does_not_settle_a_doubt(at,
     transactor.drop([gone])
     assert asyncio.run(transactor.settle()) == ({stays: 5} if counts else {})
     assert transactor._doubt is None
+
+
+def test_what_was_refused_in_an_earlier_attempt_does_not_stop_a_worker_later() -> None:
+    """(1) A topic refuses a result for too long, (2) the partition goes, (3) a commit fails for a reason that passes."""
+    stub: Any = _Stub({})
+    stub.now_ms = itertools.count(0, 10_000).__next__
+    stub.forget = lambda _: None
+    transactor = transacting.Transactor(
+        stub, stub, "g", lambda: stub, max_records=9, on_end=lambda *_: None
+    )
+    kept = transacting._Kept("orders[0]@0", 0, 0, Outbox(stub))
+    for _ in range(2):
+        transactor._leave_alone(
+            kept, "invoices", ApiError.for_code(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        )
+    assert isinstance(transactor._hopeless, WorkerFailedError)
+    with pytest.raises(TransportError, match="nobody answers"):
+        asyncio.run(transactor.commit({ORDERS: 1}))
 
 
 def test_what_a_topic_refuses_holds_up_its_own_partition_only_behind_it(
