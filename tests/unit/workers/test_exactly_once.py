@@ -273,7 +273,7 @@ def test_what_others_commit_in_a_partition_that_went_does_not_settle_a_doubt(at,
 
 
 def test_what_was_refused_in_an_earlier_attempt_does_not_stop_a_worker_later() -> None:
-    """(1) A topic refuses a result for too long, (2) the partition goes, (3) a commit fails for a reason that passes."""
+    """(1) A topic refuses a result for too long, (2) the partition goes, (3) a commit fails for another reason."""
     stub: Any = _Stub({})
     stub.now_ms = itertools.count(0, 10_000).__next__
     stub.forget = lambda _: None

@@ -1,4 +1,4 @@
-"""Topics that a consumer subscribes to and that do not exist: a warning names each of them, and another its creation."""
+"""Topics that a consumer subscribes to and that do not exist: a warning names each of them, and later its creation."""
 
 from __future__ import annotations
 
