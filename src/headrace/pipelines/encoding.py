@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +20,8 @@ TIMES: Final[Mapping[str, str]] = {
 """How times are written as text, so that nothing of them is lost."""
 JSON_OPTIONS: Final = {"ignoreNullFields": "false", **TIMES}
 _MAP_KEYS: Final = frozenset({"string", "tinyint", "smallint", "int", "bigint"})
-_UTC: Final = frozenset({"utc", "etc/utc", "gmt", "z", "+00:00", "+0:00"})
+_FIXED: Final = re.compile(r"z|(utc|gmt|ut)?([+-]\d{1,2}(:\d\d)*)?|etc/.*", re.IGNORECASE)
+"""Time zones with one offset: their clocks are never set back."""
 
 
 def encoded(frame: DataFrame, topic: Topic) -> DataFrame:
@@ -49,7 +51,7 @@ def quoted(name: str) -> str:
 def key_problems(schema: Any, topic: Topic, zone: str) -> Iterator[str]:
     """Yield that two values of a record's key could have one text, in a session of this time zone."""
     for field in schema:
-        if field.name == topic.key and zone.lower() not in _UTC and _has_times(field.dataType):
+        if field.name == topic.key and not _FIXED.fullmatch(zone) and _has_times(field.dataType):
             yield (
                 f"key={topic.key!r} is a timestamp, whose text is in the session's time zone, {zone}: two times have "
                 "one text where clocks are set back. Set spark.sql.session.timeZone to UTC, or make the key a number, "

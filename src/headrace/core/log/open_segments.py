@@ -3,8 +3,8 @@
 Each log keeps only a few sealed segments open (`segments`). What this bounds besides is their sum, and the active
 segments of logs that are written to now and then. Over the bound the longest unused one closes. An active segment keeps
 its index in memory and is opened again by the next append or read; while something in it waits for a sync, it stays.
-So there is a second bound, which leaves descriptors for connections: at it, an append that needs a file more is refused
-as if there were none, until a sync has made room.
+So there is a second bound, which leaves descriptors for connections. When it is reached, an append that has to open one
+more file is refused with EMFILE, until a sync lets files close.
 """
 
 from __future__ import annotations
