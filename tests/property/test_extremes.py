@@ -242,12 +242,37 @@ def test_a_tombstone_from_before_1970_is_kept_for_ever_with_its_neighbours() -> 
     assert values == {b"alice": b"1", b"bob": None}
 
 
-def world_batch() -> bytes:
+def test_a_batch_kept_for_ever_has_the_time_of_its_newest_record_after_each_round() -> None:
+    world = World("compact", {"delete_retention_ms": INT64 - 1})
+    for number in range(6):
+        world.produce(world_batch(b"alice %d" % number, b"bob %d" % number, later=86_401_000))
+    for _ in range(3):  # the first round moves the base timestamp, the next ones drop `last`
+        world.produce(world_batch(b"zoe", b"yann"))
+        world.harness.advance(HOUR_MS)
+    log = world.harness.broker.topics.require("t").partition(0).log
+    newest: dict[int, int] = {}
+    for segment in log.segments.all:
+        for batch in segment.walk(0, segment.size):
+            newest |= dict.fromkeys(
+                range(batch.base_offset, batch.next_offset), batch.max_timestamp
+            )
+    for record in world.read().values():
+        assert newest[record.offset] >= record.timestamp
+
+
+def world_batch(first: bytes = b"alice", second: bytes = b"bob", later: int = 0) -> bytes:
+    """Build a batch from before 1970 with a record, a tombstone, and with `later` a record that is overwritten."""
+    base = -86_400_000
+    entries = [(first, b"1", later), (second, None, 0)]
+    if later:
+        entries.append((b"last", b"x", 0))
     rows = b""
-    for number, (key, value) in enumerate([(b"alice", b"1"), (b"bob", None)]):
-        body = b"\x00\x00" + encode_varint(number) + field(key) + field(value) + b"\x00"
+    for number, (key, value, delta) in enumerate(entries):
+        body = b"\x00" + encode_varint(delta) + encode_varint(number)
+        body += field(key) + field(value) + b"\x00"
         rows += encode_varint(len(body)) + body
-    header = (0, HEADER.size - 12 + len(rows), 0, 2, 0, 0, 1, -86_400_000, -86_400_000, -1, -1, -1)
-    batch = bytearray(HEADER.pack(*header, 2)) + rows
+    last = len(entries) - 1
+    header = (0, HEADER.size - 12 + len(rows), 0, 2, 0, 0, last, base, base + later, -1, -1, -1)
+    batch = bytearray(HEADER.pack(*header, len(entries))) + rows
     struct.pack_into(">I", batch, CRC_POSITION, crc32c(memoryview(batch)[CRC_START:]))
     return bytes(batch)

@@ -21,6 +21,7 @@ from headrace.records.batch import DELETE_HORIZON_FLAG, BatchHeader
 from headrace.records.raw import iterate_raw, records_of, shift_timestamp
 from headrace.records.refusal import InvalidRecordsError
 from headrace.records.rewriting import Selection, rebuilt, without_records
+from headrace.records.varint import wrap
 from headrace.types import Buffer
 
 _LATEST: Final = 2**63 - 1
@@ -122,7 +123,23 @@ def _select(header: BatchHeader, data: bytes, rules: Rules) -> Selection:
     if run_start < len(data):
         runs.append((run_start, len(data)))
     selection.newest_delta = newest_delta or 0
+    if header.base_timestamp + selection.newest_delta > _LATEST:
+        selection.newest_delta = _newest_delta(header, data, selection)
     return selection
+
+
+def _newest_delta(header: BatchHeader, data: bytes, selection: Selection) -> int:
+    """Return the delta of the newest record that stays, where the largest delta is of a sum that wraps."""
+    base, runs = header.base_timestamp, iter(selection.runs)
+    run_start, run_end = next(runs, (0, 0))
+    newest: int | None = None
+    for start, _, delta, *_ in iterate_raw(data, header.records_count):
+        while start >= run_end:
+            run_start, run_end = next(runs, (len(data), len(data)))
+        if start >= run_start:
+            wrapped = wrap(base + delta) - base
+            newest = wrapped if newest is None else max(newest, wrapped)
+    return newest or 0
 
 
 def _with_horizon(
