@@ -19,8 +19,8 @@ from headrace.clients.consumer.assignors import (
     StickyAssignor,
     choose_assignors,
 )
+from headrace.clients.consumer.assignors.base import withhold
 from headrace.clients.consumer.assignors.sticky import decode_history, encode_history
-from headrace.clients.consumer.classic import withhold
 from headrace.types import TopicPartition
 
 with warnings.catch_warnings():

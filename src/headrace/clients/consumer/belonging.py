@@ -94,7 +94,7 @@ class Belonging:
             listener=self._listener,
         )
         if self._polling:
-            self.member.poll_began()
+            self.member.polls.began()
         self.member.request_rejoin("subscribed")
 
     def _go_classic(self) -> None:
@@ -162,13 +162,13 @@ class Belonging:
         """The program is inside a call that lets the member do its part."""
         self._polling = True
         if self.member is not None:
-            self.member.poll_began()
+            self.member.polls.began()
 
     def poll_ended(self) -> None:
         """The program works on its own again, from now on."""
         self._polling = False
         if self.member is not None:
-            self.member.poll_ended()
+            self.member.polls.ended()
 
     def may_hand_out(self) -> bool:
         """Whether what is here is this consumer's still, as far as can be known; if not, have it confirmed."""
@@ -195,8 +195,8 @@ class Belonging:
             return False
         if member.doubtful:
             return False
-        member.poll_began()
-        member.poll_ended()
+        member.polls.began()
+        member.polls.ended()
         return True
 
     def keep(self) -> Flow[None]:

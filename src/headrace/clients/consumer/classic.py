@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 from headrace.clients.config import ConsumerConfig
 from headrace.clients.consumer.assignors import Assignor, MemberSubscription
+from headrace.clients.consumer.assignors.base import withhold
 from headrace.clients.consumer.background import Background
 from headrace.clients.consumer.member import Arrival, Member, Reports
 from headrace.clients.engine import Engine
@@ -103,7 +104,7 @@ class ClassicMember(Member):
         self.rejoin = False
         if not self._reports.owned:
             self._stop_beating()  # else they tell, when the join hangs, that what was kept is another's by now
-        self._watch_polls()
+        self.polls.start()
         self._joining.start(self._converse(), self._joined)
 
     def took(self, arrival: Arrival, *, gave_up: bool) -> None:
@@ -165,7 +166,7 @@ class ClassicMember(Member):
             if isinstance(outcome, ErrorCode):
                 if outcome in _CONFIRMING and generation == self.generation:
                     self._failures = 0
-                    self._confirmed(began_ms)
+                    self.session.confirm(began_ms)
                 elif outcome not in _UNDERSTOOD:  # such as that the group is closed to us
                     self._refused(outcome)
                 self.answered(outcome, generation)
@@ -232,7 +233,7 @@ class ClassicMember(Member):
         """Bring or fetch the assignment; None when the group moved on to another generation meanwhile."""
         self.member_id, self.generation = joined.member_id, joined.generation_id
         if not self._reports.owned:
-            self._confirmed(self._engine.now_ms)
+            self.session.confirm(self._engine.now_ms)
         # Else only heartbeats count: this answer may have waited for a process that was stopped.
         # The session runs from the join's answer on; the leader may take its time, and so may the others' syncs.
         self._beat_at(self._engine.now_ms + self._beat_every_ms)
@@ -255,7 +256,7 @@ class ClassicMember(Member):
             self._check_nothing_lost(code)
             return None
         raise_for(code, f"cannot sync with group {self._settings.group_id!r}")
-        self._confirmed(began_ms)
+        self.session.confirm(began_ms)
         partitions = membership.decode_assignment(synced.assignment)
         for assignor in self.assignors:
             if assignor.name == joined.protocol_name and hasattr(assignor, "on_assignment"):
@@ -307,24 +308,6 @@ class ClassicMember(Member):
 def _passes(error: HeadraceError) -> bool:
     """Whether an error of a heartbeat says only that the coordinator cannot be asked at present."""
     return isinstance(error, TransportError) or (isinstance(error, ApiError) and error.retriable)
-
-
-def withhold(
-    assigned: Mapping[str, Iterable[TopicPartition]], members: Mapping[str, MemberSubscription]
-) -> dict[str, list[TopicPartition]]:
-    """Keep back what another member still owns: it is given away once that member has confirmed to have stopped.
-
-    (1) In generation 5 a partition is taken from its owner and given to nobody; (2) the owner finishes, commits, and
-    joins again without it; (3) in generation 6 it is free. So it never has two owners, whatever the assignor wants.
-    """
-    owners: dict[TopicPartition, set[str]] = {}
-    for member, subscription in members.items():
-        for partition in subscription.owned:
-            owners.setdefault(partition, set()).add(member)
-    return {
-        member: [name for name in partitions if owners.get(name, {member}) == {member}]
-        for member, partitions in assigned.items()
-    }
 
 
 def _read_members(joined: JoinGroupResponse) -> dict[str, MemberSubscription]:

@@ -13,6 +13,8 @@ from typing import Final, Protocol
 
 from headrace.clients.config import ConsumerConfig
 from headrace.clients.consumer.background import Background
+from headrace.clients.consumer.poll_watch import PollWatch
+from headrace.clients.consumer.session import Session
 from headrace.clients.engine import Engine, Timer
 from headrace.clients.flows.effects import Flow
 from headrace.clients.flows.offsets import Committer
@@ -20,9 +22,6 @@ from headrace.errors import ApiError, ErrorCode, HeadraceError
 from headrace.types import TopicPartition
 
 LEAVE_TIMEOUT_MS: Final = 3_000
-MARGIN_SHARE: Final = 10
-"""A member gives its partitions up when a tenth of its session is left. The clocks of member and broker may each be
-five per cent off while they catch up with wall time (`headrace.clock`), and handlers need a moment to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +75,20 @@ class Member(ABC):
         self._retry_timer: Timer | None = None
         self._beating = Background(engine)
         self._beat_timer: Timer | None = None
-        self._confirmed_ms = 0
-        """When the last request was sent by whose answer the coordinator counted on this member."""
-        self._session_timer: Timer | None = None
         self._asked_ms = 0
         """When the last heartbeat was sent."""
-        self._polls = 0
-        self._polled_ms = engine.now_ms
-        self._poll_timer: Timer | None = None
+        self.session = Session(
+            engine,
+            length_ms=lambda: self.session_ms,
+            exists=lambda: self._has_session,
+            on_end=self._session_ended,
+        )
+        self.polls = PollWatch(
+            engine,
+            config.max_poll_interval_ms,
+            is_member=lambda: self.generation >= 0 or self.joining,
+            on_late=self._stopped_polling,
+        )
 
     # What the protocols do each in its way
 
@@ -135,18 +140,13 @@ class Member(ABC):
         return self.generation >= 0 and not pending
 
     @property
-    def owned_until_ms(self) -> int:
-        """When the partitions are given up, unless the coordinator acknowledges another request before."""
-        return self._confirmed_ms + self.session_ms - self.session_ms // MARGIN_SHARE
-
-    @property
     def doubtful(self) -> bool:
         """Whether the session may have ended, so that what is in hand must wait for the coordinator's word."""
         return self.doubts(self._engine.now_ms)
 
     def doubts(self, now_ms: int) -> bool:
         """Whether the session may have ended at a time, by the clock of the engine; any thread may ask."""
-        return self._has_session and now_ms >= self.owned_until_ms
+        return self.session.is_over(now_ms)
 
     @property
     def _has_session(self) -> bool:
@@ -163,15 +163,6 @@ class Member(ABC):
             self._beat()
 
     # The program calls in
-
-    def poll_began(self) -> None:
-        """The program is inside a call that lets the member do its part."""
-        self._polls += 1
-
-    def poll_ended(self) -> None:
-        """The program works on its own again, from now on."""
-        self._polls -= 1
-        self._polled_ms = self._engine.now_ms
 
     def request_rejoin(self, reason: str) -> None:
         """Have the foreground prepare for another assignment."""
@@ -211,36 +202,22 @@ class Member(ABC):
         """Be no member any more, without telling anybody."""
         self._stop_beating()
         self._cancel_retry()
-        self._cancel_session()
-        if self._poll_timer is not None:
-            self._poll_timer.cancel()
-            self._poll_timer = None
+        self.session.stop()
+        self.polls.stop()
         self.generation = -1
         self.rejoin = False
         self.arrived = None
         self.lost = None
 
-    # The session
+    # Losing one's place
 
-    def _confirmed(self, sent_ms: int) -> None:
-        """The coordinator has acknowledged a request that was sent at this time: the session lasts from then on."""
-        self._confirmed_ms = max(self._confirmed_ms, sent_ms)
-        if self._session_timer is None or not self._session_timer.pending:
-            self._session_timer = self._engine.at(self.owned_until_ms, self._check_session)
-
-    def _check_session(self) -> None:
+    def _session_ended(self) -> None:
         """Give everything up when nothing was acknowledged for as long as a session lasts, less a margin.
 
         (1) The network is cut, (2) the session ends, others get the partitions, (3) the network is back: in between the
         member cannot learn whose they are, so it owns nothing.
         """
-        self._session_timer = None
-        if not self._has_session:
-            return  # the next acknowledged request begins a session
-        if self._engine.now_ms < self.owned_until_ms:
-            self._session_timer = self._engine.at(self.owned_until_ms, self._check_session)
-            return
-        silent_ms = self._engine.now_ms - self._confirmed_ms
+        silent_ms = self._engine.now_ms - self.session.confirmed_ms
         reason = (
             f"no heartbeat of member {self.member_id!r} of group {self._group!r} was acknowledged for {silent_ms} ms, "
             f"and its session lasts {self.session_ms} ms"
@@ -250,19 +227,6 @@ class Member(ABC):
                 f"{reason}: its partitions may belong to other members by now, so it gives them up and joins again"
             )
         self.lose(reason)
-
-    def _session_changed(self) -> None:
-        """The session has another length than was thought: it may end earlier."""
-        if self._session_timer is not None:
-            self._cancel_session()
-            self._confirmed(self._confirmed_ms)
-
-    def _cancel_session(self) -> None:
-        if self._session_timer is not None:
-            self._session_timer.cancel()
-            self._session_timer = None
-
-    # Losing one's place
 
     def lose(self, reason: str) -> None:
         """The group went on without this member: what it read and did not commit is another's."""
@@ -282,25 +246,8 @@ class Member(ABC):
         self.rejoin = False
         self._reports.failed(ApiError.for_code(ErrorCode.FENCED_INSTANCE_ID, text))
 
-    def _watch_polls(self) -> None:
-        """Notice a program that does not come back for max.poll.interval.ms."""
-        self._polled_ms = self._engine.now_ms
-        if self._poll_timer is None or not self._poll_timer.pending:
-            limit_ms = self._config.max_poll_interval_ms
-            self._poll_timer = self._engine.at(self._engine.now_ms + limit_ms, self._check_polls)
-
-    def _check_polls(self) -> None:
-        now_ms, limit_ms = self._engine.now_ms, self._config.max_poll_interval_ms
-        if self.generation < 0 and not self.joining:
-            self._poll_timer = None
-            return  # no member by now; the next join watches again
-        if self._polls:
-            self._polled_ms = now_ms
-        due_ms = self._polled_ms + limit_ms
-        if now_ms < due_ms:
-            self._poll_timer = self._engine.at(due_ms, self._check_polls)
-            return
-        self._poll_timer = None
+    def _stopped_polling(self) -> None:
+        limit_ms = self._config.max_poll_interval_ms
         reason = (
             f"the program of consumer {self._config.client_id!r} (member {self.member_id!r} of group "
             f"{self._group!r}) has not polled for {limit_ms} ms (max.poll.interval.ms)"

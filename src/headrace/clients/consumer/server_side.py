@@ -106,7 +106,7 @@ class ServerSideMember(Member):
             server_assignor=config.group_remote_assignor or None,
         )
         self._interval_ms = FIRST_INTERVAL_MS
-        self._session = SessionLength(engine, config, self._session_changed)
+        self._length = SessionLength(engine, config, self.session.length_changed)
         self._sent_ms = 0
         """When the heartbeat under way was sent."""
         self._joining = False
@@ -145,13 +145,17 @@ class ServerSideMember(Member):
     @property
     def session_ms(self) -> int:
         """How long the coordinator keeps a member of which it hears nothing: as it said, or else a cautious guess."""
-        return self._session.within(self._pace_ms)
+        return self._length.within(self._pace_ms)
 
     def doubts(self, now_ms: int) -> bool:
         """Whether the session may have ended at a time, or this process has slept."""
         if self.generation < 0:
             return False
-        return super().doubts(now_ms) or self._slept(now_ms) or self._confirmed_ms < self._woke_ms
+        return (
+            super().doubts(now_ms)
+            or self._slept(now_ms)
+            or self.session.confirmed_ms < self._woke_ms
+        )
 
     @property
     def _pace_ms(self) -> int:
@@ -178,7 +182,7 @@ class ServerSideMember(Member):
             read = set(self._reports.owned)
             self._owned = frozenset(place for place in self._owned if self._name(place) in read)
             self._offered = self._owned
-        self._watch_polls()
+        self.polls.start()
         self._beat_soon()
 
     def took(self, arrival: Arrival, *, gave_up: bool) -> None:  # noqa: ARG002 - it shows in what is offered
@@ -194,7 +198,7 @@ class ServerSideMember(Member):
         """Be no member any more, without telling anybody."""
         self._joining = False
         self._forget_assignment()
-        self._session.stop()
+        self._length.stop()
         super().stop()
 
     def lose(self, reason: str) -> None:
@@ -284,8 +288,8 @@ class ServerSideMember(Member):
             self._joining = False
             self._joined += 1
         self.generation = response.member_epoch
-        self._confirmed(self._sent_ms)
-        self._session.look()
+        self.session.confirm(self._sent_ms)
+        self._length.look()
         given = consumer_group.assigned(response)
         if given is not None:
             self._given = given

@@ -8,7 +8,7 @@ from typing import Final
 from headrace.clients.config import ConsumerConfig
 from headrace.clients.consumer.background import Background
 from headrace.clients.engine import Engine
-from headrace.clients.flows.consumer_group import session_timeout
+from headrace.clients.flows.group_session import session_timeout
 
 DEFAULT_SESSION_MS: Final = 45_000
 """Kafka's default for `group.consumer.session.timeout.ms`."""

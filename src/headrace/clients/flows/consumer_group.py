@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from headrace import __version__
 from headrace.clients.flows.coordinator import ask_coordinator
 from headrace.clients.flows.effects import Call, ClientState, Flow, ask
-from headrace.errors import ApiError, TransportError
+from headrace.errors import TransportError
 from headrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from headrace.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -22,16 +22,8 @@ from headrace.protocol.messages.consumer_group_heartbeat import (
 from headrace.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequestTopicPartitions as OwnedTopic,
 )
-from headrace.protocol.messages.describe_configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResponse,
-)
 
 FEATURE: Final = "group.version"
-GROUP_RESOURCE: Final = 32
-"""The type of a group's configuration, in requests about configurations."""
-SESSION_TIMEOUT: Final = "consumer.session.timeout.ms"
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
 LEAVE_FOR_A_WHILE_EPOCH: Final = -2
@@ -137,29 +129,6 @@ def is_offered(state: ClientState) -> Flow[bool]:
         return served and any(
             feature.name == FEATURE and feature.max_version_level >= 1 for feature in features
         )
-
-
-def session_timeout(group: str) -> Flow[int | None]:
-    """Return how long the coordinator keeps a member of the group that is silent, in milliseconds.
-
-    It is a configuration of the group. None where it cannot be known: the broker has no such configurations, or the
-    client may not read them.
-    """
-    resource = DescribeConfigsResource(
-        resource_type=GROUP_RESOURCE, resource_name=group, configuration_keys=[SESSION_TIMEOUT]
-    )
-    request = DescribeConfigsRequest(
-        resources=[resource], include_synonyms=False, include_documentation=False
-    )
-    try:
-        response = yield from ask(Call(request=request), DescribeConfigsResponse)
-    except ApiError:  # a broker that does not speak DescribeConfigs
-        return None
-    for result in response.results:
-        for entry in result.configs:
-            if entry.name == SESSION_TIMEOUT and (entry.value or "").isdigit():
-                return int(entry.value or "")
-    return None
 
 
 def assigned(response: ConsumerGroupHeartbeatResponse) -> Places | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.clients.consumer.member import MARGIN_SHARE
+from headrace.clients.consumer.session import MARGIN_SHARE
 from headrace.clients.consumer.session_length import DEFAULT_SESSION_MS
 from headrace.errors import ApiError, ErrorCode, HeadraceError, TransportError
 from headrace.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
@@ -62,3 +62,21 @@ def members_in_order(members: Mapping[str, MemberSubscription]) -> list[str]:
         return instance is None, instance or "", member
 
     return sorted(members, key=rank)
+
+
+def withhold(
+    assigned: Mapping[str, Iterable[TopicPartition]], members: Mapping[str, MemberSubscription]
+) -> dict[str, list[TopicPartition]]:
+    """Keep back what another member still owns: it is given away once that member has confirmed to have stopped.
+
+    (1) In generation 5 a partition is taken from its owner and given to nobody; (2) the owner finishes, commits, and
+    joins again without it; (3) in generation 6 it is free. So it never has two owners, whatever the assignor wants.
+    """
+    owners: dict[TopicPartition, set[str]] = {}
+    for member, subscription in members.items():
+        for partition in subscription.owned:
+            owners.setdefault(partition, set()).add(member)
+    return {
+        member: [name for name in partitions if owners.get(name, {member}) == {member}]
+        for member, partitions in assigned.items()
+    }

@@ -1,0 +1,69 @@
+"""Notices a program that does not poll for `max.poll.interval.ms`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headrace.clients.engine import Engine, Timer
+
+
+class PollWatch:
+    """The polls of one member's program."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        limit_ms: int,
+        *,
+        is_member: Callable[[], bool],
+        on_late: Callable[[], object],
+    ) -> None:
+        """Prepare to watch.
+
+        Args:
+            engine: What runs it.
+            limit_ms: How long the program may work on its own.
+            is_member: Whether there is a place in the group to lose, or a join under way.
+            on_late: Called when the program has not polled for so long.
+        """
+        self._engine = engine
+        self._limit_ms = limit_ms
+        self._is_member = is_member
+        self._on_late = on_late
+        self._polls = 0
+        """Calls under way that let the member do its part."""
+        self._polled_ms = engine.now_ms
+        self._timer: Timer | None = None
+
+    def began(self) -> None:
+        """The program is inside a call that lets the member do its part."""
+        self._polls += 1
+
+    def ended(self) -> None:
+        """The program works on its own again, from now on."""
+        self._polls -= 1
+        self._polled_ms = self._engine.now_ms
+
+    def start(self) -> None:
+        """Watch from now on."""
+        self._polled_ms = self._engine.now_ms
+        if self._timer is None or not self._timer.pending:
+            self._timer = self._engine.at(self._polled_ms + self._limit_ms, self._check)
+
+    def stop(self) -> None:
+        """Watch no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _check(self) -> None:
+        self._timer = None
+        if not self._is_member():
+            return  # the next join watches again
+        if self._polls:
+            self._polled_ms = self._engine.now_ms
+        due_ms = self._polled_ms + self._limit_ms
+        if self._engine.now_ms < due_ms:
+            self._timer = self._engine.at(due_ms, self._check)
+        else:
+            self._on_late()
