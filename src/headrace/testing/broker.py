@@ -228,6 +228,7 @@ class Broker(EmbeddedBroker):
         *,
         serde: str | Serde | None = None,
         key_serde: str | Serde | None = None,
+        isolation_level: str = "read_committed",
     ) -> list[ConsumerRecord]:
         """Return all records of a topic, or of one of its partitions.
 
@@ -237,7 +238,9 @@ class Broker(EmbeddedBroker):
             topic: The topic.
             partition: The partition; None is all of them.
             serde: How values are read; None is what the topic's metadata says, else bytes.
-            key_serde: How keys are read, likewise.
+            key_serde: How keys are read; None is what the topic's metadata says, else bytes.
+            isolation_level: "read_committed" leaves out records of open and aborted transactions; "read_uncommitted"
+                returns them all.
 
         Raises:
             ApiError: UNKNOWN_TOPIC_OR_PARTITION.
@@ -250,7 +253,15 @@ class Broker(EmbeddedBroker):
                 if each is not None and partition in {None, index}
             ]
         found = [
-            self.read(topic, index, begin, count, serde=serde, key_serde=key_serde)
+            self.read(
+                topic,
+                index,
+                begin,
+                count,
+                serde=serde,
+                key_serde=key_serde,
+                isolation_level=isolation_level,
+            )
             for index, begin, count in ranges
         ]
         return list(heapq.merge(*found, key=lambda record: record.timestamp_ms))
