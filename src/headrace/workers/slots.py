@@ -40,6 +40,8 @@ from headrace.workers.transacting import Transactor
 
 WRITE_AGAIN_MS: Final = 1_000
 """The pause before a dead letter, or a record for a retry topic, is written again that could not be."""
+REFUSALS_EVERY_MS: Final = 30_000
+"""How often a topic to which nothing can be written is a warning."""
 AWAY_MS: Final = 250
 """How much longer than until it is due a record may be on its way out of a retry topic."""
 SLOW_WRITE_S: Final = 3.0
@@ -100,6 +102,8 @@ class Slots:
         self._failures = Failures()
         self._jobs: dict[asyncio.Task[None], Job | None] = {}
         self._closed = False
+        self._warn_of_refusals_ms: dict[str, int] = {}
+        """By topic, when the next refusal is a warning."""
         self._timer: asyncio.TimerHandle | None = None
         self.away_until_ms = 0
         """Until when records may be nowhere to be seen that were sent to a retry topic: the broker has them."""
@@ -384,13 +388,15 @@ class Slots:
             self._give_up(job)
             self._fail(self._unwritten(job, topic, error))
             return
-        _log.warning(
-            "%s: a record cannot be written to %s, and it is tried again: %s%s",
-            self._settings.name,
-            topic,
-            error,
-            self._remedy(error),
-        )
+        if now_ms >= self._warn_of_refusals_ms.get(topic, 0):  # many records may wait for one topic
+            self._warn_of_refusals_ms[topic] = now_ms + REFUSALS_EVERY_MS
+            _log.warning(
+                "%s: a record cannot be written to %s, and it is tried again: %s%s",
+                self._settings.name,
+                topic,
+                error,
+                self._remedy(error),
+            )
         self._scheduler.retry(job, now_ms + WRITE_AGAIN_MS)
         self._ended(None)
 

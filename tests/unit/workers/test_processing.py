@@ -195,6 +195,16 @@ def test_who_reads_streams_and_has_no_broker_is_told_what_needs_none(
     assert said.endswith('Is a broker running there? dead_letter="kinesis://STREAM" needs none')
 
 
+def test_a_topic_that_takes_no_letters_is_one_warning_however_many_letters_wait(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def refused(*_: object, **__: object) -> None:
+        raise TransportError("cannot connect to 127.0.0.1:1")
+
+    letters_of({"partition_counts": refused, "create_topics": refused}, "orders", 5)
+    assert sum("cannot be written to dlq.orders" in text for text in caplog.messages) == 1
+
+
 def test_a_dead_letter_that_takes_long_to_write_is_told_of(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
