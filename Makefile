@@ -28,14 +28,15 @@ types:
 
 quick:
 # One worker more than cores: there is always a test that waits.
-	$(PYTEST) -n 3 tests/unit tests/property
+	$(PYTEST) -n 3 -m "not slow" tests/unit tests/property
 
 test: check  ## everything that needs no special hardware (about twenty minutes)
+	$(PYTEST) -n 3 -m slow tests/unit tests/property
 	$(PYTEST) -n 2 tests/fuzz
 # The longest files come first, and each is one worker's; else a few of them would be left when the other workers are done.
 	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder tests/chaos tests/spark tests/crash tests/kinesis tests/mission \
 		tests/conformance tests/docs
-	HEADRACE_ACCEL=0 $(PYTEST) -n 2 tests/unit/records tests/unit/clients tests/property/test_records.py
+	HEADRACE_ACCEL=0 $(PYTEST) -n 2 -m "not slow" tests/unit/records tests/unit/clients tests/property/test_records.py
 
 conformance:  ## the client suites alone; TARGET is kafka, kafka-3.9, or headrace-secured (TLS, users, rights)
 	@$(PYTHON) tools/prepare.py test

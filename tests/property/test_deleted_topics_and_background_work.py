@@ -20,6 +20,8 @@ from headrace.records.reader import read_records
 from tests.fixtures.broker_harness import BrokerHarness, Pending, produce_request
 from tests.fixtures.hooked_files import Before, HookedFileSystem
 
+pytestmark = pytest.mark.slow  # not in `make check`
+
 SMALL = {"segment_bytes": "1000"}
 COMPACTED = SMALL | {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.01"}
 EXPIRING = SMALL | {"headrace_ttl_enable": "true"}

@@ -12,6 +12,7 @@ import os
 import struct
 from typing import Any
 
+import pytest
 from crc32c import crc32c
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -28,6 +29,8 @@ from headrace.records.reader import Record, read_records
 from headrace.records.varint import encode_varint, wrap
 from headrace.storage.memory_files import MemoryFileSystem
 from tests.fixtures.broker_harness import START_MS, BrokerHarness, produce_request
+
+pytestmark = pytest.mark.slow  # not in `make check`
 
 INT32, INT64 = 2**31, 2**63
 EVER = str(INT64 - 1)

@@ -7,6 +7,8 @@ import pytest
 from tests.simulation.groups.liveness import Liveness, tell
 from tests.simulation.groups.mutants import MUTANTS, without
 
+pytestmark = pytest.mark.slow  # not in `make check`
+
 SEEDS = range(20)
 """They have among them groups of every kind, and members that change from one protocol to the other and back."""
 TRIED = 12

@@ -31,6 +31,8 @@ from headrace.storage import os_files
 from headrace.storage.os_files import OsFileSystem
 from tests.fixtures.broker_harness import BrokerHarness, produce_request
 
+pytestmark = pytest.mark.slow  # not in `make check`
+
 STRIDE = int(os.environ.get("HEADRACE_REFUSAL_STRIDE", "29"))
 """Every operation with this distance is refused; the offset differs by the kind of error."""
 OPENING = ("open", "listdir")

@@ -27,6 +27,8 @@ from headrace.types import TopicPartition
 from tests.fixtures.consumer_world import ConsumerWorld, Program
 from tests.simulation.groups.mutants import without
 
+pytestmark = pytest.mark.slow  # not in `make check`
+
 ROUNDS = int(os.environ.get("HEADRACE_SUBSCRIPTION_ROUNDS", "15"))
 GROUP = "g"
 PATTERN = "t.*"

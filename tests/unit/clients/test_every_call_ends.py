@@ -18,6 +18,8 @@ from headrace.protocol import frame
 from tests.unit.clients.test_wrong_arguments import VALID, methods, parameters
 from tests.unit.clients.virtual import ADDRESS, Fault, VirtualDriver, virtual_clients
 
+pytestmark = pytest.mark.slow  # not in `make check`
+
 ZERO = headrace.TopicPartition("t", 0)
 FAULTS = [
     "opening raises",

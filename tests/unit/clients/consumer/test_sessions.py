@@ -35,6 +35,8 @@ from tests.unit.clients.consumer.test_groups import (
     numbers,
 )
 
+pytestmark = pytest.mark.slow  # not in `make check`
+
 PARTITIONS = [TopicPartition("t", number) for number in range(4)]
 PROTOCOLS = ["range", *COOPERATIVE, SERVER_SIDE]
 RECORDS = 300
