@@ -94,6 +94,11 @@ class World:
         """Whether time stands still but for `wait`, which moves it."""
         return isinstance(self.clock, ManualClock) and self.clock.auto_advance
 
+    @property
+    def by_hand(self) -> bool:
+        """Whether the program moves the clock, so that nothing may happen in a thread that it did not start."""
+        return isinstance(self.clock, ManualClock)
+
     def now_ms(self) -> int:
         """Return the time."""
         return self.clock.now_ms()

@@ -59,7 +59,7 @@ class Admin:
     def __del__(self) -> None:
         driver = getattr(self, "_driver", None)  # none if the arguments were wrong
         if driver is not None and not driver.ended:
-            warn_unclosed(self, "close()", driver.close)
+            warn_unclosed(self, "close()", driver.close, in_thread=not driver.by_hand)
 
     def __enter__(self) -> Self:
         return self

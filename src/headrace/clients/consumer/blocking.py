@@ -103,7 +103,8 @@ class Consumer:
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True) and not self._driver.ended:
-            warn_unclosed(self, "close()", partial(self._close, "finished", CLOSE_TIMEOUT_MS))
+            close = partial(self._close, "finished", CLOSE_TIMEOUT_MS)
+            warn_unclosed(self, "close()", close, in_thread=not self._driver.by_hand)
 
     def __enter__(self) -> Self:
         return self

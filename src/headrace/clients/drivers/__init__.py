@@ -29,6 +29,10 @@ class Driver(Protocol):
         """Return the time by the clock of the engine, which may not have looked at it for a while; from any thread."""
 
     @property
+    def by_hand(self) -> bool:
+        """Whether the program moves the clock of the broker: then no thread of Headrace may use the client."""
+
+    @property
     def closed(self) -> bool:
         """Whether the client was closed, or belongs to the parent of this forked process."""
 

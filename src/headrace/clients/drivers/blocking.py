@@ -115,6 +115,11 @@ class BlockingDriver:
         return self._closed
 
     @property
+    def by_hand(self) -> bool:
+        """Whether the program moves the clock: no, the time is the process's."""
+        return False
+
+    @property
     def lost_connections(self) -> int:
         """How many connections ended so far, for whatever reason."""
         return self.pool.lost_connections

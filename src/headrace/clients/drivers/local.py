@@ -70,6 +70,10 @@ class LocalTarget(Protocol):
     def virtual(self) -> bool:
         """Whether time stands still but for `wait`, which moves it."""
 
+    @property
+    def by_hand(self) -> bool:
+        """Whether the program moves the clock, so that nothing may happen in a thread that it did not start."""
+
     def now_ms(self) -> int:
         """Return the time."""
 
@@ -121,7 +125,7 @@ class _Pending:
         self.done = True
         if self.timer is not None:
             self.timer.cancel()
-            self.transport.open.discard(self)
+            self.transport.open.pop(self, None)
         try:
             self.on_done(outcome)
         except Exception as error:  # noqa: BLE001 - one caller's fault must not leave the others waiting
@@ -137,7 +141,8 @@ class LocalTransport:
 
     def __init__(self, target: LocalTarget, client: LocalClient) -> None:
         self.lost_connections = 0
-        self.open: set[_Pending] = set()
+        self.open: dict[_Pending, None] = {}
+        """In the order of the calls, in which they fail too: with a seed, each run is the same."""
         self._target = target
         self._client = client
         self._closed = False
@@ -155,7 +160,7 @@ class LocalTransport:
             pending.complete(InternalError.of(error, what))
         if not pending.done:
             pending.timer = self._client.engine.at(deadline_ms, pending.expire)
-            self.open.add(pending)
+            self.open[pending] = None
 
     def close(self) -> None:
         """Fail what is open, and whatever comes."""
@@ -204,6 +209,11 @@ class Local:
     def closed(self) -> bool:
         """Whether the client was closed, or belongs to the parent of this forked process."""
         return self._closed
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether the program moves the clock of the broker: then no thread of Headrace may use the client."""
+        return self.target.by_hand
 
     @property
     def ended(self) -> bool:

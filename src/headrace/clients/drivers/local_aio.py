@@ -28,7 +28,7 @@ class LocalAioDriver(Local):
     def __init__(self, target: LocalTarget, config: ClientConfig, state: ClientState) -> None:
         self._loop = running_loop()
         self._thread_id = threading.get_ident()
-        self._wakeups: set[Wakeup] = set()
+        self._wakeups: dict[Wakeup, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._background = False
@@ -69,7 +69,7 @@ class LocalAioDriver(Local):
             task = engine.spawn(
                 flow, timeout_ms=self._limit_ms(timeout_ms), on_done=wakeup, on_invoke=wakeup
             )
-        self._wakeups.add(wakeup)
+        self._wakeups[wakeup] = None
         try:
             while not task.done:
                 if self._closed:
@@ -79,7 +79,7 @@ class LocalAioDriver(Local):
                 else:
                     await self._wait(task, wakeup)
         finally:
-            self._wakeups.discard(wakeup)
+            self._wakeups.pop(wakeup, None)
             with self.target.condition:
                 self.engine.cancel(task)
         return task.result()

@@ -51,15 +51,19 @@ def at_exit(client: C, close: Callable[[C, float], object], *, is_broker: bool =
     _open[client] = _Left(close, is_broker)
 
 
-def warn_unclosed(client: object, how: str, close: Callable[[], object] | None) -> None:
+def warn_unclosed(
+    client: object, how: str, close: Callable[[], object] | None, *, in_thread: bool = True
+) -> None:
     """Warn of a client that is destroyed open, and close it in a thread.
 
     Args:
         client: The client.
         how: What the program should have called, as "close()".
         close: Closes it; None if it cannot be closed from here.
+        in_thread: Whether a thread may close it (default). If not, it stays open: with a clock that the program moves,
+            a thread would move the clock too, and one seed of a simulation would no longer give one result.
     """
-    if close is not None:
+    if close is not None and in_thread:
         done = _thread.allocate_lock()
         done.acquire()
         _closing.add(done)

@@ -147,7 +147,7 @@ class Producer:
         core = getattr(self, "_core", None)  # none if the arguments were wrong
         if core is None or core.closed or self._driver.ended or self.has_owner:
             return
-        warn_unclosed(self, "close()", self.close)
+        warn_unclosed(self, "close()", self.close, in_thread=not self._driver.by_hand)
 
     def _new_core(
         self,
