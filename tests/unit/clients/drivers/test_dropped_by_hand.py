@@ -45,7 +45,7 @@ def test_no_thread_closes_a_client_whose_clock_is_moved_by_hand(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     started: list[Any] = []
-    monkeypatch.setattr(unclosed._thread, "start_new_thread", lambda *call: started.append(call))
+    monkeypatch.setattr("_thread.start_new_thread", lambda *call: started.append(call))
     clock = ManualClock(auto_advance=True)
     with headrace.Broker(clock=clock) as broker:
         broker.create_topic("t")

@@ -1,0 +1,41 @@
+"""Calls to an embedded broker that fail together: they fail in the order in which they were made.
+
+Each of them goes on with a pause by chance. In another order one seed of a simulation run would give another result.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from headrace.clients.blocking import BlockingClient
+from headrace.clients.drivers.local import LocalClient
+from headrace.clients.flows.effects import Call
+from headrace.protocol.messages.list_groups import ListGroupsRequest
+from tests.fixtures.group_rounds import RestartableWorld
+
+CALLS = 100
+
+
+class CutWorld(RestartableWorld):
+    """A world whose network is cut: nothing arrives."""
+
+    def submit(self, client: LocalClient, call: Call, on_done: Any) -> None:
+        """Lose a request."""
+
+
+def test_calls_fail_in_their_order_when_the_broker_ends() -> None:
+    world = CutWorld()
+    failed: list[int] = []
+
+    def note(number: int, _outcome: object) -> None:
+        failed.append(number)
+
+    with BlockingClient(world) as client, client.driver.enter() as engine:
+        others = []
+        for number in range(CALLS):
+            call = Call(request=ListGroupsRequest())
+            engine.submit(call, partial(note, number))
+            others.append(bytearray(number * 37 % 500))  # no two runs place objects in memory alike
+        world.restart(crash=True)
+    assert failed == list(range(CALLS))
