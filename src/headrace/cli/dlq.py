@@ -165,7 +165,7 @@ class _Redrive:
         from headrace.workers.outlet import LARGEST_RECORD_BYTES  # noqa: PLC0415 - as above
 
         self._options = options
-        large = {"max_request_size": LARGEST_RECORD_BYTES, **properties}
+        large = {"recreate_topics": False, "max_request_size": LARGEST_RECORD_BYTES, **properties}
         self._producer = Producer(
             bootstrap, serde="bytes", key_serde="bytes", client_id=CLIENT, **large
         )

@@ -89,6 +89,7 @@ class Destination:
             self.target,
             serde="bytes",
             key_serde="bytes",
+            recreate_topics=False,
             transactional_id=self.transactional_id(stream, shard),
             **properties,
         )

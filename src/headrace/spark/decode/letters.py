@@ -32,6 +32,7 @@ class DeadLetters:
             options.client.bootstrap,
             serde="bytes",
             key_serde="bytes",
+            recreate_topics=False,
             max_request_size=MAX_REQUEST_BYTES,
             **client_properties(options.client),
         )

@@ -88,7 +88,12 @@ def open_cluster(options: SinkOptions, target: Target | None = None) -> Cluster:
 
     def new_producer(transactional_id: str | None) -> RowProducer:
         return RowProducer(
-            where, transactional_id=transactional_id, serde="bytes", key_serde="bytes", **properties
+            where,
+            transactional_id=transactional_id,
+            serde="bytes",
+            key_serde="bytes",
+            recreate_topics=False,
+            **properties,
         )
 
     client = _new_client(options.client, where) if target else _shared_client(options.client)
