@@ -342,6 +342,7 @@ class Broker(World):
             raise ConfigError(
                 f"isolation_level is one of {', '.join(levels)}, not {isolation_level!r}"
             )
+        self._state.topic_settings.pop(topic, None)  # the topic may be another one by now
         settings = self._run(topic_settings(self._state, topic))
         records = RecordReader(
             TopicPartition(topic, partition),
@@ -407,7 +408,9 @@ class Broker(World):
 
         if self._partitioners is None:
             self._partitioners = TopicPartitioners(self._stores.metadata)
-        return self._partitioners.share(self.broker.topics.require(topic), name, new)
+        found = self.broker.topics.get(topic)
+        # One that was deleted meanwhile may be created again by the record.
+        return new if found is None else self._partitioners.share(found, name, new)
 
     def _keep_partitioners(self) -> None:
         try:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from headrace.clients.consumer.background import Background
 from headrace.clients.engine import Engine
+from headrace.clients.flows.cluster import NO_TOPIC_ID
 from headrace.clients.flows.effects import Flow
 from headrace.clients.flows.topic_settings import hidden_settings, topic_settings
 from headrace.errors import HeadraceError
@@ -63,6 +64,8 @@ class Decoders:
         self._reports = reports
         self._background = Background(engine)
         self._known: dict[str, tuple[Decode | None, Decode | None]] = {}
+        self._ids: dict[str, bytes] = {}
+        """The ids of known topics, as far as metadata tell."""
 
     def of(self, topic: str) -> tuple[Decode | None, Decode | None] | None:
         """Return a topic's functions; None while they are looked up."""
@@ -71,12 +74,23 @@ class Decoders:
         return self._known.get(topic)
 
     def look_up(self, topics: Collection[str]) -> None:
-        """Find the serdes of topics that are not known yet."""
-        if self._resolve is None or self._background.running:
+        """Find the serdes of topics that are not known yet, or were created again since."""
+        if self._resolve is None:
+            return
+        for topic in {*topics} & self._known.keys():
+            self._forget_if_recreated(topic)
+        if self._background.running:
             return
         missing = sorted(topic for topic in set(topics) if topic not in self._known)
         if missing:
             self._background.start(self._ask(missing), self._told)
+
+    def _forget_if_recreated(self, topic: str) -> None:
+        topic_id = self._engine.state.metadata.topic_id(topic)
+        if topic_id == NO_TOPIC_ID or self._ids.setdefault(topic, topic_id) == topic_id:
+            return
+        del self._known[topic], self._ids[topic]
+        self._engine.state.topic_settings.pop(topic, None)
 
     def stop(self) -> None:
         """Look nothing up any more."""

@@ -143,6 +143,7 @@ class Fetcher:
             return
         if data.error == ErrorCode.OFFSET_OUT_OF_RANGE:
             cursor.out_of_range = True
+            self._engine.state.stale_topics.add(cursor.name.topic)  # it may have been created again
         elif data.error in metadata.STALE_LEADER_ERRORS or data.error.retriable:
             self._engine.trouble.note(partition_error(cursor.name, data.error), self._engine.now_ms)
             self._mute([cursor])

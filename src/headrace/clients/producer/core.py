@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from headrace.clients.arguments import shown
@@ -23,6 +23,7 @@ from headrace.clients.producer.partitioners import (
     partitioner_factory,
 )
 from headrace.clients.producer.sender import Sender
+from headrace.clients.producer.topic import Topic
 from headrace.clients.producer.transactions import Transactions
 from headrace.errors import (
     ApiError,
@@ -69,37 +70,6 @@ def check_record(headers: object, timestamp_ms: object, on_delivery: object = No
 def _check_partition(number: object) -> None:
     if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
         raise ConfigError(f"a partition is a number, not {shown(number)}")
-
-
-class Topic:
-    """What a producer knows of a topic that it writes to."""
-
-    __slots__ = (
-        "available",
-        "batch_closed",
-        "bytes_as_they_are",
-        "count",
-        "name",
-        "partitioner",
-        "queues",
-        "serialize_key",
-        "serialize_value",
-    )
-
-    def __init__(self, name: str, partitioner: Partitioner, key_serde: Serde, serde: Serde) -> None:
-        self.name = name
-        self.partitioner = partitioner
-        self.batch_closed: Callable[[int, Sequence[int]], object] | None = getattr(
-            partitioner, "batch_closed", None
-        )
-        self.serialize_key = key_serde.serialize
-        self.serialize_value = serde.serialize
-        self.bytes_as_they_are = isinstance(serde, BytesSerde)
-        """Whether values of bytes need no call at all."""
-        self.count = 0
-        self.available: Sequence[int] = ()
-        """Partitions with a leader, or all when none has."""
-        self.queues: dict[int, PartitionQueue] = {}
 
 
 class ProducerCore(Generic[D]):
@@ -371,8 +341,10 @@ class ProducerCore(Generic[D]):
     def _add_queue(self, topic: Topic, number: int) -> PartitionQueue:
         self._check_partition(topic, number)
         topic_partition = TopicPartition(topic.name, number)
-        queue = self.sender.queues[topic_partition] = PartitionQueue(topic_partition)
-        topic.queues[number] = queue
+        queues = self.sender.queues
+        if topic_partition not in queues:  # one that was created again has them already
+            queues[topic_partition] = PartitionQueue(topic_partition)
+        topic.queues[number] = queue = queues[topic_partition]
         return queue
 
     @staticmethod
@@ -418,7 +390,9 @@ class ProducerCore(Generic[D]):
             # It may have been added since.
             yield from metadata.refresh(self._engine.state, [topic])
             self._learn_partitions([topic])
-            self._check_partition(known, partition)
+            if topic not in self._known:
+                yield from self._learn(topic)
+            self._check_partition(self._known[topic], partition)
         began_ms = self._engine.now_ms
         until_ms = began_ms + self._config.max_block_ms
         while self.sender.buffered > self._config.buffer_memory:
@@ -580,6 +554,11 @@ class ProducerCore(Generic[D]):
         for name in topics:
             topic = self._known.get(name)
             partitions = known.partitions(name)
+            if topic is not None and topic.is_recreated(known.topic_id(name)):
+                # Its serdes and its partitioner are looked up again.
+                del self._known[name]
+                self._engine.state.topic_settings.pop(name, None)
+                continue
             if topic is not None and partitions:
                 topic.count = len(partitions)
                 led = [each.partition for each in partitions if known.leader(each) != NO_LEADER]

@@ -79,3 +79,64 @@ def test_a_record_for_a_partition_that_the_new_topic_has_not_is_told_so() -> Non
             sent = producer.send("t", b"2", partition=2)
             with pytest.raises(HeadraceError, match=r"t-2: the topic has 1 partitions by now"):
                 sent.result()
+
+
+def test_a_topic_that_was_created_again_has_its_own_serde_and_partitions() -> None:
+    clock = headrace.ManualClock()
+    with headrace.Broker(clock=clock) as broker, headrace.Producer(broker) as producer:
+        broker.create_topic("t", 1, serde="json")
+        producer.send("t", {"a": 1}).result()
+        broker.delete_topic("t")
+        broker.create_topic("t", 2, serde="str")
+        clock.advance_to(clock.now_ms() + 301_000)  # metadata.max.age.ms is 5 minutes
+        producer.send("t", "as the old topic says", partition=0).result()  # and asks for metadata
+        producer.send("t", "x", partition=0).result()
+        assert producer.send("t", "y", partition=1).result().partition == 1
+        values = [record.value for record in broker.read("t", 0, 0, serde="bytes")]
+        assert values == [b'"as the old topic says"', b"x"]
+
+
+def test_a_partition_that_only_the_new_topic_has_is_found_with_its_serde() -> None:
+    with headrace.Broker() as broker, headrace.Producer(broker) as producer:
+        broker.create_topic("t", 1, serde="json")
+        producer.send("t", {"a": 1}).result()
+        broker.delete_topic("t")
+        broker.create_topic("t", 2, serde="str")
+        producer.send("t", "x", partition=1).result()
+        assert [record.value for record in broker.read("t", 1, 0, serde="bytes")] == [b"x"]
+
+
+def test_what_is_read_of_a_topic_that_was_created_again_has_the_new_serde() -> None:
+    with headrace.Broker() as broker:
+        broker.create_topic("t", 1, serde="json")
+        with headrace.Producer(broker, serde="bytes") as producer:
+            producer.send("t", b'{"a": 1}').result()
+        assert [record.value for record in broker.read("t", 0, 0)] == [{"a": 1}]
+        broker.delete_topic("t")
+        broker.create_topic("t", 1, serde="str")
+        with headrace.Producer(broker, serde="bytes") as producer:
+            producer.send("t", b"x").result()
+        assert [record.value for record in broker.read("t", 0, 0)] == ["x"]
+
+
+def test_a_consumer_reads_a_topic_that_was_created_again_by_its_new_serde(
+    broker_and_target: tuple[headrace.Broker, Any],
+) -> None:
+    broker, target = broker_and_target
+    broker.create_topic("u", 1, serde="json")
+    options = {"auto_offset_reset": "earliest", "metadata_max_age_ms": 100}  # default: 5 minutes
+    with headrace.Consumer(target, **options) as consumer:
+        consumer.assign([("u", 0)])
+        with headrace.Producer(broker, serde="bytes") as producer:
+            producer.send("u", b'{"a": 1}').result()
+        assert [record.value for record in consumer.poll(20)] == [{"a": 1}]
+        broker.delete_topic("u")
+        broker.create_topic("u", 1, serde="str")
+        with headrace.Producer(broker, serde="bytes") as producer:
+            producer.send("u", b"x").result()
+        found: list[Any] = []
+        for _ in range(20):
+            found += [record.value for record in consumer.poll(1)]
+            if found:
+                break
+        assert found == ["x"]
