@@ -53,12 +53,13 @@ from headrace.broker.topics import Topic, Topics
 from headrace.config.broker import BrokerConfig
 from headrace.core.coordinator.group.config import GroupConfig
 from headrace.core.coordinator.group.coordinator import GroupCoordinator
+from headrace.core.coordinator.runtime import Reply
 from headrace.core.deferred import Deferred
 from headrace.core.log.open_segments import OpenSegments
 from headrace.core.log.rewriting import Rewriting
 from headrace.core.log.sync import RunTasks, run_in_turn
 from headrace.core.quota import Windows
-from headrace.errors import StorageError
+from headrace.errors import ApiError, StorageError
 from headrace.ports import Check, Entropy, FileSystem, Journal, MetadataStore, OpenStorage, Put
 from headrace.protocol.codec import Message
 from headrace.protocol.messages.api_versions import ApiVersionsResponse
@@ -264,6 +265,14 @@ class Broker:
                 remedy=f"restore the directory {OFFSETS_TOPIC}-{index} from a backup, or give up what it holds: "
                 "docs/on-disk-format.md, 'A damaged partition of the broker'",
             )
+            return
+        forgotten = self.groups.forget_deleted_topics(
+            index, lambda name: self.topics.get(name) is not None, now_ms
+        )
+        if forgotten:
+            self.journal.info(
+                "offsets_of_deleted_topics_forgotten", partition=index, offsets=forgotten
+            )
 
     def _opened_later(self, partition: Partition, now_ms: int) -> None:
         name, index = partition.topic_partition
@@ -380,14 +389,19 @@ class Broker:
             self._load_groups(now_ms)
         return topic
 
-    def delete_topic(self, topic: Topic, now_ms: int) -> None:
-        """Delete a topic, its data, and what groups have committed for it.
+    def delete_topic(self, topic: Topic, now_ms: int) -> Reply[list[None]]:
+        """Delete a topic, its data, and what groups have committed for it; all of it is durable with the reply.
 
         Raises:
             ApiError: KAFKA_STORAGE_ERROR.
         """
-        self.topics.delete(topic)
-        self.groups.topics_deleted([topic.name], now_ms)
+        try:
+            self.topics.delete(topic)
+        except ApiError:
+            if self.topics.get(topic.name) is None:  # only its files could not be removed
+                self.groups.topics_deleted([topic.name], now_ms)
+            raise
+        return self.groups.topics_deleted([topic.name], now_ms)
 
     def check_settings(self, settings: Mapping[str, str], *, all_brokers: bool) -> None:
         """Refuse settings of this broker, or of all, that are not acceptable, alone or with those of a topic.

@@ -136,6 +136,20 @@ def test_a_topic_that_goes_while_a_batch_waits(harness: BrokerHarness) -> None:
     assert state(harness).transaction_state == "CompleteCommit"
 
 
+def test_a_topic_that_goes_while_its_offset_waits_leaves_no_offset(harness: BrokerHarness) -> None:
+    producer = BumpingProducer(harness)
+    waiting = harness.send(producer.commit_request(7), producer.commit_version)
+    assert not waiting.done, "the group's partition is being added"
+    harness.broker.delete_topic(harness.broker.topics.require("t"), harness.now_ms)
+    settle(harness)
+    [topic] = waiting.response.topics
+    assert topic.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert producer.end() == 0
+    settle(harness)
+    harness.create_topic("t", partitions=1)
+    assert group_offset(harness) == (0, -1)
+
+
 def test_b8_b9_nothing_that_comes_late_touches_a_later_transaction(harness: BrokerHarness) -> None:
     producer = BumpingProducer(harness)
     producer.send(b"first")

@@ -1,9 +1,9 @@
 """DeleteTopics (API key 20), versions 1-6.
 
-Behaviour: by name, or from version 6 on by id. When the answer says success the topic, its data and its metadata are
-gone, and its name can be used again at once, with a new id. Whoever waits on it is answered with
-UNKNOWN_TOPIC_OR_PARTITION. Internal topics cannot be deleted. A topic that is named twice is refused. With
-delete.topic.enable=false the answer is TOPIC_DELETION_DISABLED.
+Behaviour: by name, or from version 6 on by id. When the answer says success the topic, its data, its metadata and what
+groups have committed for it are gone durably, and its name can be used again at once, with a new id. Whoever waits on
+it is answered with UNKNOWN_TOPIC_OR_PARTITION. Internal topics cannot be deleted. A topic that is named twice is
+refused. With delete.topic.enable=false the answer is TOPIC_DELETION_DISABLED.
 Versions: v3 TOPIC_DELETION_DISABLED; v4 flexible; v5 error messages; v6 topic ids.
 """
 
@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final
 from headrace.broker.access.authorizer import allows
 from headrace.broker.context import RequestContext, VersionRange
 from headrace.broker.topics import Topic
+from headrace.core.coordinator.runtime import Reply, gather
+from headrace.core.deferred import Deferred
 from headrace.errors import (
     ApiError,
     ErrorCode,
@@ -44,7 +46,7 @@ DELETION_DISABLED_VERSION: Final = 3
 
 def handle(
     broker: Broker, context: RequestContext, request: DeleteTopicsRequest
-) -> DeleteTopicsResponse:
+) -> DeleteTopicsResponse | Deferred[DeleteTopicsResponse]:
     """Delete every topic of the request."""
     version = context.header.api_version
     wanted = (
@@ -55,13 +57,16 @@ def handle(
     known = [_find_if_known(broker, context, state) for state in wanted]
     mentions = Counter(topic.name for topic in known if topic is not None)
     results = []
+    forgotten: list[Reply[list[None]]] = []
     for state, topic in zip(wanted, known, strict=True):
         if topic is None or mentions[topic.name] == 1:
-            results.append(_delete(broker, context, state))
+            results.append(_delete(broker, context, state, forgotten))
         elif mentions.pop(topic.name, 0):
             # One answer for all mentions, and none of them counts.
             results.append(_named_twice(topic.name))
-    return DeleteTopicsResponse(responses=results)
+    response = DeleteTopicsResponse(responses=results)
+    durable = gather(forgotten)
+    return durable.map(lambda _: response) if isinstance(durable, Deferred) else response
 
 
 def _find_if_known(
@@ -100,14 +105,17 @@ def _named_twice(name: str) -> DeletableTopicResult:
 
 
 def _delete(
-    broker: Broker, context: RequestContext, wanted: DeleteTopicState
+    broker: Broker,
+    context: RequestContext,
+    wanted: DeleteTopicState,
+    forgotten: list[Reply[list[None]]],
 ) -> DeletableTopicResult:
     result = DeletableTopicResult(name=wanted.name, topic_id=wanted.topic_id)
     try:
         _check_enabled(broker, context)
         topic = _find(broker, context, wanted)
         result.name, result.topic_id = topic.name, topic.topic_id
-        broker.delete_topic(topic, context.now_ms)
+        forgotten.append(broker.delete_topic(topic, context.now_ms))
     except ApiError as error:
         result.error_code, result.error_message = error.code, error.message
         result.name = result.name or wanted.name

@@ -102,6 +102,7 @@ def _commit(
             if error is not ErrorCode.NONE:
                 raise told.refusal(error, producer, place)
             broker.transactions.verify(request.transactional_id, producer, place, told)
+            _require_topics(broker, request)
         except ApiError as refusal:
             return commit_failed(request, refusal.code)
         return broker.groups.commit_transactional_offsets(request, broker.throttling.now_ms)
@@ -124,6 +125,17 @@ def _commit(
 
     reply.on_done(entered)
     return answer
+
+
+def _require_topics(broker: Broker, request: TxnOffsetCommitRequest) -> None:
+    """Look again, after a wait: a topic may have been deleted, and would leave an offset behind.
+
+    Raises:
+        UnknownTopicOrPartitionError: One was.
+    """
+    for topic in request.topics:
+        if topic.partitions:
+            broker.topics.require(topic.name)
 
 
 def _error(

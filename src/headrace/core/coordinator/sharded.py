@@ -133,11 +133,13 @@ class ShardedCoordinator(ABC, Generic[S]):
             for records in list(self._expired(shard, now_ms)):
                 self._write(shard, records, now_ms)
 
-    def _write(self, shard: S, records: Sequence[object], now_ms: int) -> None:
-        """Write records that nobody waits for."""
+    def _write(self, shard: S, records: Sequence[object], now_ms: int) -> list[Reply[None]]:
+        """Write records; the replies come when they are durable, or cannot be written."""
+        replies: list[Reply[None]] = []
         for start in range(0, len(records), TOMBSTONES_PER_BATCH):
             batch = records[start : start + TOMBSTONES_PER_BATCH]
-            shard.runtime.execute(partial(Result, None, batch), no_response, now_ms)
+            replies.append(shard.runtime.execute(partial(Result, None, batch), no_response, now_ms))
+        return replies
 
     # Operations
 

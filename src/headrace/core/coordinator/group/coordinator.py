@@ -343,11 +343,29 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             now_ms,
         )
 
-    def topics_deleted(self, topics: Iterable[str], now_ms: int) -> None:
-        """Forget the offsets that groups have committed for topics that are gone."""
+    def topics_deleted(self, topics: Iterable[str], now_ms: int) -> Reply[list[None]]:
+        """Forget the offsets that groups have committed for topics that are gone; durable when it is answered."""
         names = list(topics)
+        replies: list[Reply[None]] = []
         for shard in list(self._shards.values()):
-            self._write(shard, offsets.of_deleted_topics(shard, names), now_ms)
+            replies += self._write(shard, offsets.of_deleted_topics(shard, names), now_ms)
+        return gather(replies)
+
+    def forget_deleted_topics(
+        self, partition: int, exists: Callable[[str], bool], now_ms: int
+    ) -> int:
+        """Forget the offsets of topics that do not exist, in a partition that was loaded.
+
+        A crash may take back that they were forgotten, and partitions that are not loaded cannot forget.
+
+        Returns:
+            How many offsets it were.
+        """
+        shard = self._shards[partition]
+        gone = sorted(topic for topic in shard.offsets.topics() if not exists(topic))
+        records = offsets.of_deleted_topics(shard, gone)
+        self._write(shard, records, now_ms)
+        return len(records)
 
     # --- views ---
 

@@ -134,6 +134,11 @@ class OffsetStore:
         }
         return keys | dict.fromkeys(self._pending.get(group_id, ()))
 
+    def topics(self) -> set[str]:
+        """Return the topics for which there are offsets, committed or pending."""
+        committed = {topic for topics in self._groups.values() for topic in topics}
+        return committed | {topic for keys in self._pending.values() for topic, _ in keys}
+
     def of_topic(self, topic: str) -> Iterator[tuple[str, int]]:
         """Yield (group id, partition) of every offset, committed or pending, for a topic."""
         for group_id, topics in self._groups.items():

@@ -1,0 +1,100 @@
+"""What groups have committed for a topic goes with the topic, also where that could not be written down at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.coordination.memory import MemoryMetadataStore
+from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
+from headrace.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from headrace.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from tests.fixtures.broker_harness import BrokerHarness
+from tests.fixtures.crash_files import CrashFileSystem
+
+
+def committed(harness: BrokerHarness) -> dict[tuple[str, int], int]:
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)])
+    (found,) = harness.call(request).groups
+    return {
+        (topic.name, part.partition_index): part.committed_offset
+        for topic in found.topics
+        for part in topic.partitions
+    }
+
+
+@pytest.fixture
+def harness() -> BrokerHarness:
+    made = BrokerHarness(files=CrashFileSystem(), metadata=MemoryMetadataStore())
+    made.call(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]))
+    topics = []
+    for name in ("gone", "kept"):
+        made.create_topic(name, partitions=2)
+        partitions = [
+            OffsetCommitRequestPartition(partition_index=index, committed_offset=5)
+            for index in (0, 1)
+        ]
+        topics.append(OffsetCommitRequestTopic(name=name, partitions=partitions))
+    response = made.call(
+        OffsetCommitRequest(group_id="g", generation_id_or_member_epoch=-1, topics=topics)
+    )
+    assert {part.error_code for topic in response.topics for part in topic.partitions} == {0}
+    return made
+
+
+DELETE = DeleteTopicsRequest(topics=[DeleteTopicState(name="gone")])
+KEPT = {("kept", 0): 5, ("kept", 1): 5}
+
+
+def power_cut(harness: BrokerHarness, seed: int) -> None:
+    assert isinstance(harness.files, CrashFileSystem)
+    harness.files = harness.files.after_power_cut(seed)
+    harness.crash()
+
+
+def test_the_answer_comes_when_a_power_cut_cannot_bring_the_offsets_back(
+    harness: BrokerHarness,
+) -> None:
+    pending = harness.send(DELETE, 6)
+    assert not pending.done, "not durable yet"
+    harness.sync()
+    assert [result.error_code for result in pending.response.responses] == [0]
+    harness.create_topic("gone", partitions=2)
+    power_cut(harness, seed=0)
+    assert committed(harness) == KEPT, "the new topic inherits nothing"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_power_cut_before_the_answer_does_not_bring_them_back_either(
+    harness: BrokerHarness, seed: int
+) -> None:
+    harness.send(DELETE, 6)
+    power_cut(harness, seed)
+    assert committed(harness) == KEPT
+    harness.create_topic("gone", partitions=2)
+    assert committed(harness) == KEPT
+    harness.sync()
+    harness.crash()
+    assert committed(harness) == KEPT
+    assert harness.journal.events("info").count("offsets_of_deleted_topics_forgotten") <= 1
+
+
+def test_a_partition_that_is_not_loaded_forgets_when_it_is(harness: BrokerHarness) -> None:
+    index = harness.broker.groups.partition_for("g")
+    assert index is not None
+    harness.broker.groups.unload(index)
+    harness.call(DELETE, 6)
+    harness.restart()
+    assert committed(harness) == KEPT
+
+
+def test_offsets_of_topics_that_are_there_stay(harness: BrokerHarness) -> None:
+    before = committed(harness)
+    assert len(before) == 4
+    for again in (harness.restart, harness.crash):
+        again()
+        assert committed(harness) == before
