@@ -31,7 +31,7 @@ def patience_ms(call: Call) -> int | None:
 class Outage:
     """A broker that does not answer."""
 
-    __slots__ = ("due_ms", "is_needed", "reason", "since_ms", "told")
+    __slots__ = ("due_ms", "is_needed", "reason", "since_ms", "told", "tried_ms")
 
     def __init__(self, since_ms: int) -> None:
         self.since_ms = since_ms
@@ -41,6 +41,8 @@ class Outage:
         self.is_needed = False
         """Whether it is the client's matter although others answer: it was tried again, or has a request to answer."""
         self.told = False
+        self.tried_ms = since_ms
+        """When a connection was last opened, or an answer last missed."""
 
 
 class Reach:
@@ -57,12 +59,13 @@ class Reach:
 
     def trying(self, address: Address, now_ms: int) -> None:
         """A connection is being opened."""
-        self._outages.setdefault(address, Outage(now_ms))
+        self._outages.setdefault(address, Outage(now_ms)).tried_ms = now_ms
 
     def failed(self, address: Address, reason: str, now_ms: int) -> None:
         """A connection could not be opened."""
         outage = self._outages.setdefault(address, Outage(now_ms))
         outage.reason = reason
+        outage.tried_ms = now_ms
         if outage.due_ms is None:
             outage.due_ms = now_ms
             outage.is_needed = True
@@ -101,7 +104,10 @@ class Reach:
         for address, outage in list(self._outages.items()):
             if outage.due_ms is None or outage.due_ms > now_ms:
                 continue
-            if not outage.is_needed and any(other != address for other in answering):
+            is_elsewhere = not outage.is_needed and any(other != address for other in answering)
+            # A broker that left the cluster is not tried any more, so there is nothing to say of it.
+            is_given_up = outage.told and outage.tried_ms <= now_ms - REPORT_AGAIN_MS
+            if is_elsewhere or is_given_up:
                 outage.due_ms = None
                 continue
             outage.told = True
@@ -115,9 +121,12 @@ class Reach:
 
     def reason(self, now_ms: int) -> str | None:
         """Return what was reported of a broker that is away; None where there is none."""
-        told = (outage for outage in self._outages.values() if outage.told)
-        first = next(told, None)
-        return None if first is None else self._text(first, now_ms)
+        told = [outage for outage in self._outages.values() if outage.told]
+        if not told:
+            return None
+        # Those that are not tried any more say least.
+        first = next((outage for outage in told if outage.due_ms is not None), told[0])
+        return self._text(first, now_ms)
 
     @staticmethod
     def _text(outage: Outage, now_ms: int) -> str:

@@ -30,7 +30,7 @@ BEAT_S = 5.0
 
 @pytest.fixture(autouse=True)
 def forget_reports() -> None:
-    entry._told_s.clear()
+    entry._told.clear()
 
 
 def until(condition: Callable[[], Any], within_s: float, what: str) -> float:

@@ -111,9 +111,50 @@ def test_what_may_take_long_is_waited_for() -> None:
 
 
 def test_clients_that_find_out_together_are_one_line(caplog) -> None:
-    entry._told_s.clear()
+    entry._told.clear()
     with caplog.at_level(logging.WARNING, logger="headrace.clients"):
         for tenths in range(3):
             entry.report_reach(f"broker a:1: refused; it has been away for 1.{tenths} s")
         entry.report_reach("broker b:1: refused; it has been away for 1.5 s")
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+
+
+def test_a_broker_that_left_the_cluster_is_not_reported_for_ever() -> None:
+    sockets = FakeSockets(B)
+    sockets.refuse.add(A)
+    sockets.know(1, A)
+    for _ in range(3):
+        sockets.submit(node=1)
+        sockets.pass_time(1_000)
+    assert len(sockets.reports) == 1
+    del sockets.state.metadata.brokers[1]
+    sockets.submit()
+    sockets.accept(sockets.opened[-1])
+    sockets.answer(sockets.opened[-1], HeartbeatResponse())
+    sockets.pass_time(10 * REPORT_AGAIN_MS)
+    assert len(sockets.reports) == 1, "nobody tries it any more"
+    # It is the reason for nothing, either, when the other one fails.
+    sockets.pool.lost(sockets.opened[-1], "closed the connection")
+    sockets.refuse.add(B)
+    sockets.know(2, B)
+    for _ in range(3):
+        sockets.submit(node=2)
+        sockets.pass_time(1_000)
+    assert "b:2" in (sockets.pool.trouble or "")
+    # As soon as it is tried again, it is reported again.
+    sockets.know(1, A)
+    sockets.submit(node=1)
+    sockets.pass_time(1_000)
+    assert "broker a:1" in sockets.reports[-1]
+
+
+def test_a_broker_that_goes_away_again_at_once_is_reported_again(caplog) -> None:
+    entry._told.clear()
+    away, back = (
+        "broker a:1: refused; it has been away for 1.5 s",
+        "broker a:1: answers again, after 3.0 s",
+    )
+    with caplog.at_level(logging.WARNING, logger="headrace.clients"):
+        for line in (away, away, back, back, away, away):
+            entry.report_reach(line)
+    assert [record.getMessage() for record in caplog.records] == [away, back, away]

@@ -66,7 +66,7 @@ class MissingTopics:
             if name in wanted:  # the program may have subscribed to other topics
                 self._warn(f"{name} is there now, and is read")
         if missing <= self._told.keys():
-            self._since_ms = None
+            self._wait_no_more()
         elif self._since_ms is None:
             self._since_ms = self._engine.now_ms
             self._timer = self._engine.at(self._since_ms + PATIENCE_MS, self._look_for_names)
@@ -75,6 +75,9 @@ class MissingTopics:
         """Look no more, and forget everything."""
         self._asking.stop()
         self._told.clear()
+        self._wait_no_more()
+
+    def _wait_no_more(self) -> None:
         self._since_ms = None
         if self._timer is not None:
             self._timer.cancel()

@@ -33,16 +33,21 @@ def warner(client_id: str) -> Callable[[str], object]:
     return partial(_log.warning, "client %s: %s", client_id)
 
 
-_told_s: dict[str, float] = {}
-"""When each line about a broker was logged last."""
+_told: dict[str, tuple[str, float]] = {}
+"""By broker: the line that was logged last, without its numbers, and when."""
 
 
 def report_reach(text: str) -> None:
-    """Log that a broker does not answer, or is back; once for all clients of the process that find out together."""
+    """Log that a broker does not answer, or is back; once for all clients of the process that find out together.
+
+    Only the last line of a broker is not repeated: a broker that goes away again soon after it came back is reported.
+    """
     now_s = time.monotonic()
+    broker, _, _ = text.partition(": ")
     what = _NUMBERS.sub("", text)
-    if now_s >= _told_s.get(what, -math.inf) + TOLD_TOGETHER_S:
-        _told_s[what] = now_s
+    last, last_s = _told.get(broker, ("", -math.inf))
+    if what != last or now_s >= last_s + TOLD_TOGETHER_S:
+        _told[broker] = what, now_s
         _log.warning("%s", text)
 
 

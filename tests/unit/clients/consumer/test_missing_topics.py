@@ -97,3 +97,26 @@ def test_a_missing_topic_that_is_not_subscribed_to_any_more_is_not_reported_as_r
     wait(reader, 5)
     assert len(reader.warnings) == 1
     assert reader.core.trouble is None
+
+
+def test_a_second_topic_that_is_missing_has_its_own_patience() -> None:
+    world = make_world("a")
+    world.broker.create_topic("b")
+    reader = member(world, "range", topics=["a", "b"])
+    reader.poll(1_000)
+    missing = reader.core._missing
+    topics = reader.core._engine.state.metadata.topics
+
+    def look_without(name: str | None) -> None:
+        kept = topics.pop(name) if name is not None else None
+        missing.look()
+        if kept is not None:
+            topics[kept.name] = kept
+
+    look_without("a")
+    began_ms = reader.core._engine.now_ms
+    look_without(None)
+    assert missing._since_ms is None
+    timer = missing._timer
+    assert timer is not None
+    assert not timer.pending, f"a look that began at {began_ms} is over"
