@@ -33,6 +33,7 @@ ADVICE: Final[dict[ErrorCode, str]] = {
     ErrorCode.CONCURRENT_TRANSACTIONS: "wait until the transaction before is complete, or raise the time-out",
     ErrorCode.UNSTABLE_OFFSET_COMMIT: "end the transaction that has offsets pending",
     ErrorCode.THROTTLING_QUOTA_EXCEEDED: "raise the quota of this client, or send less",
+    ErrorCode.NETWORK_EXCEPTION: "see whether a broker runs there and can be reached",
 }
 """What a program's operator can do about an error that does not pass by itself."""
 ADVICE_FOR_TRANSPORT: Final = "see whether a broker runs there and can be reached"

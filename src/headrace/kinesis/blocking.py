@@ -127,8 +127,10 @@ class Delivery:
         try:
             self._thread.run(asyncio.wait_for(self._fate.settled(), timeout_s))
         except TimeoutError:
+            reason = f"; last error: {self._fate.reason}" if self._fate.reason else ""
             raise TransportError(
-                f"what became of the record is not known within {timeout_s} s; it is tried on"
+                f"what became of the record is not known within {timeout_s} s; it is tried on until "
+                f"delivery_timeout_ms is over{reason}"
             ) from None
 
 

@@ -11,14 +11,14 @@ import pytest
 from headrace import Admin
 from headrace.clients.consumer.records import ConsumerRecord
 from headrace.core.lease.checkpoint import TRIM_HORIZON, at_timestamp
-from headrace.errors import ConfigError, HeadraceError, StreamNotFoundError
+from headrace.errors import ConfigError, HeadraceError, StreamNotFoundError, TransportError
 from headrace.kinesis.bridge.into_topic import IntoTopic, IntoTopicBridge
 from headrace.kinesis.bridge.names import StreamPlace, bridge_name, parse_stream
 from headrace.kinesis.bridge.positions import Positions
 from headrace.kinesis.client.settings import AwsSettings
 from headrace.kinesis.producing.aggregation import Aggregate
 from headrace.kinesis.reading.settings import ReadSettings
-from headrace.testing import Broker
+from headrace.testing import ApiKey, Broker, error
 from headrace.testing.clock import LeapingClock
 from headrace.testing.kinesis import FakeAws, Limits
 from tests.kinesis.bridge.world import committed_records
@@ -273,6 +273,23 @@ def test_a_bridge_knows_its_positions_also_where_brokers_are_slow() -> None:
         await positions.open()
         shards = {key.rpartition("/")[2] for key in positions._found if key.count("/") == 1}
         assert shards == {"shardId-000000000000", "shardId-000000000001"}
+        await positions.close()
+
+    story(tell)
+
+
+def test_positions_that_cannot_be_read_in_time_say_why() -> None:
+    async def tell(broker: Broker, aws: FakeAws) -> None:
+        put(aws, range(10))
+        assert await copy(plan(broker, aws)) == 10
+        positions = Positions(broker, "copy", {}, 1)
+        with (
+            broker.faults.on(ApiKey.FETCH, error("KAFKA_STORAGE_ERROR")),
+            pytest.raises(
+                TransportError, match=r"read up to offset 0 of .* 1 s.*last error: .*make room"
+            ),
+        ):
+            await positions.open()
         await positions.close()
 
     story(tell)

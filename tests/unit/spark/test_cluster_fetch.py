@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from headrace import Broker
 from headrace.clients.blocking import FetchedPartition, FetchPosition
+from headrace.errors import ErrorCode
 from headrace.spark.cluster import ClusterClient
 from headrace.spark.options.source import source_options
 from headrace.types import TopicPartition
@@ -41,3 +43,19 @@ def test_the_users_limit_holds(monkeypatch: pytest.MonkeyPatch) -> None:
         A1: FetchPosition(4, max_bytes=1000),
     }
     assert (rest["max_bytes"], rest["isolation_level"]) == (5000, 1)
+
+
+def test_a_broker_that_went_away_is_named() -> None:
+    broker = Broker()
+    target = broker.listen()
+    broker.create_topic("a")
+    given = {"kafka.bootstrap.servers": target, "subscribe": "a"}
+    client = ClusterClient(source_options(given, streaming=False).client)
+    try:
+        assert not client.fetch({A0: FetchPosition(0)})[A0].error
+        broker.close()
+        found = client.fetch({A0: FetchPosition(0)})[A0]
+    finally:
+        client.close()
+    assert found.error is ErrorCode.NETWORK_EXCEPTION
+    assert target.removeprefix("127.0.0.1") in found.reason

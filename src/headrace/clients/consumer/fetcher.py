@@ -145,7 +145,8 @@ class Fetcher:
             cursor.out_of_range = True
             self._engine.state.stale_topics.add(cursor.name.topic)  # it may have been created again
         elif data.error in metadata.STALE_LEADER_ERRORS or data.error.retriable:
-            self._engine.trouble.note(partition_error(cursor.name, data.error), self._engine.now_ms)
+            error = partition_error(cursor.name, data.error, data.reason)
+            self._engine.trouble.note(error, self._engine.now_ms)
             self._mute([cursor])
         elif data.error:
             self._mute([cursor])

@@ -47,6 +47,8 @@ class FetchedPartition:
     """NONE, or why there is nothing. NETWORK_EXCEPTION stands for a connection that broke."""
     aborted_transactions: tuple[tuple[int, int], ...] = ()
     """(producer id, first offset) of transactions that read_committed readers must leave out."""
+    reason: str = ""
+    """Of a NETWORK_EXCEPTION: which broker, and what happened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ def read_fetch(
     """Read one broker's answer; leaders that turn out to be wrong are looked up again next time."""
     if isinstance(outcome, TransportError):
         state.stale_topics.update(topic for topic, _ in positions)
-        lost = FetchedPartition(error=ErrorCode.NETWORK_EXCEPTION)
+        lost = FetchedPartition(error=ErrorCode.NETWORK_EXCEPTION, reason=str(outcome))
         yield from ((topic_partition, lost) for topic_partition in positions)
         return
     if isinstance(outcome, HeadraceError):

@@ -104,11 +104,14 @@ class Positions:
         await self._consumer.assign([self._place])
         await self._consumer.seek_to_beginning()
         end = (await self._consumer.end_offsets([self._place]))[self._place]
-        limit = asyncio.get_running_loop().time() + self._timeout_s
+        patience = _Patience(self._timeout_s, self._consumer)
         async with self._reading:
-            while await self._consumer.position(self._place) < end:
-                if not await self._read() and asyncio.get_running_loop().time() > limit:
-                    raise TransportError(f"{self.topic} cannot be read: the brokers are too slow")
+            while (position := await self._consumer.position(self._place)) < end:
+                if not await self._read() and patience.is_over:
+                    raise patience.error(
+                        f"{self.topic} was read up to offset {position} of {end} within {self._timeout_s:g} s, and "
+                        "nothing more comes: start the bridge again when the brokers answer faster"
+                    )
 
     async def close(self) -> None:
         """Disconnect."""
@@ -139,11 +142,11 @@ class Positions:
         key, mark = f"{stream}/{shard}{_MARK}", f"{claim}/{uuid.uuid4().hex}"
         async with producer.transaction():
             _ = await producer.send(self.topic, mark.encode(), key=key.encode(), partition=0)
-        limit = asyncio.get_running_loop().time() + self._timeout_s
+        patience = _Patience(self._timeout_s, self._consumer)
         marks = self._marks[key]
         while mark not in marks:
-            if asyncio.get_running_loop().time() > limit:
-                raise TransportError(
+            if patience.is_over:
+                raise patience.error(
                     f"{self.topic} cannot be read to its end: a transaction of a bridge that was killed holds it up, "
                     "until the bridge takes its shards over or transaction.timeout.ms is over"
                 )
@@ -170,6 +173,22 @@ class Positions:
             else:
                 self._found[key] = value
         return bool(records)
+
+
+class _Patience:
+    """How long is waited for records, and the error when they have not come."""
+
+    def __init__(self, timeout_s: float, consumer: Consumer) -> None:
+        self._limit_s = asyncio.get_running_loop().time() + timeout_s
+        self._engine = consumer._driver.engine  # noqa: SLF001 - what was tried again is known only there
+        self._began_ms = self._engine.now_ms
+
+    @property
+    def is_over(self) -> bool:
+        return asyncio.get_running_loop().time() > self._limit_s
+
+    def error(self, text: str) -> TransportError:
+        return TransportError(self._engine.trouble.explain(text, self._began_ms))
 
 
 def _parsed(value: bytes) -> Checkpoint:

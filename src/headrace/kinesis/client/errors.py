@@ -169,7 +169,7 @@ def explained(
         return KinesisError(
             f"{doing}: no answer{asked}{where}: check region, endpoint_url and the network ({said})"
         )
-    return KinesisError(f"{doing}: {_refusal(code, said)}")
+    return KinesisError(f"{doing}: {_refusal(error, code, said)}")
 
 
 def _wrong_setting(error: BaseException, code: str, said: str) -> str:
@@ -183,12 +183,22 @@ def _wrong_setting(error: BaseException, code: str, said: str) -> str:
     return ""
 
 
-def _refusal(code: str, said: str) -> str:
+_ADVICE: Final = {
+    Verdict.THROTTLED: "more was asked for than AWS allows: ask less often, add shards, or have the limit raised",
+    Verdict.REPEAT: "AWS fails: try again later",
+    Verdict.IN_USE: "it is being changed: try again later",
+}
+"""What to do about a failure that was repeated for too long."""
+
+
+def _refusal(error: BaseException, code: str, said: str) -> str:
     if code.startswith("AccessDenied"):
         return f"the credentials do not allow it: give their user or role the permission ({said})"
     if code.startswith("KMS"):
         return f"the key that encrypts the stream cannot be used: check its policy and state ({code}: {said})"
-    return f"{code}: {said}" if code else said
+    text = f"{code}: {said}" if code else said
+    advice = _ADVICE.get(verdict(error))
+    return f"{text} ({advice})" if advice else text
 
 
 def _message(error: BaseException) -> str:

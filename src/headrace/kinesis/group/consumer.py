@@ -328,7 +328,13 @@ class StreamConsumer:
                 async with asyncio.timeout(timeout_s):
                     await self._member.close()
         except TimeoutError:
-            _log.warning("%s: leases were not given up in %s s", self._group, timeout_s)
+            trouble = None if self._member is None else self._member.trouble
+            _log.warning(
+                "%s: leases were not given up in %s s, and others wait until they run out%s",
+                self._group,
+                timeout_s,
+                f"; last error: {trouble}" if trouble else "",
+            )
         finally:
             tasks = list(self._tasks)
             for task in tasks:

@@ -281,6 +281,10 @@ class Member:
             async with asyncio.timeout(limit_ms / 1000):
                 outcome = await self._answer(request)
             self._is_answered(request)
+        except TimeoutError:
+            whom = "Kinesis" if is_list else "the store of leases"
+            text = f"no answer within {limit_ms / 1000:g} s: see whether {whom} can be reached"
+            self._is_unanswered(request, LeaseStoreError(text))
         except Exception as error:  # noqa: BLE001 - without an answer of some kind the core would wait for ever
             self._is_unanswered(request, error)
         if isinstance(request, Give) and outcome is True:

@@ -94,9 +94,14 @@ class DynamoCalls:
 
     def _explained(self, operation: str, error: Exception) -> HeadraceError:
         doing = f"{operation} on the table {self.table} of leases"
-        if isinstance(error, TimeoutError):
-            return LeaseStoreError(f"{doing}: no answer within {self._timeout_s:g} s")
         region, endpoint = region_of(self._client), endpoint_of(self._client)
+        if isinstance(error, TimeoutError):
+            asked = f" from {endpoint}" if endpoint else ""
+            where = f" in region {region}" if region else ""
+            return LeaseStoreError(
+                f"{doing}: no answer within {self._timeout_s:g} s{asked}{where}: check region, endpoint_url and the "
+                "network"
+            )
         return explained(error, doing, region=region, endpoint=endpoint)
 
 

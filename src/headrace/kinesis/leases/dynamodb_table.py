@@ -69,7 +69,8 @@ async def open_table(calls: DynamoCalls, settings: TableSettings) -> None:
             description = await _usable(calls, description)
     except TimeoutError as error:
         raise LeaseStoreError(
-            f"the table {calls.table} is not ready after {settings.wait_ms / 1000:.0f} s"
+            f"the table {calls.table} is still being created after {settings.wait_ms / 1000:.0f} s: look at its "
+            "status in DynamoDB, and start again when it is ACTIVE"
         ) from error
     _check_key(calls.table, description)
 

@@ -7,18 +7,25 @@ from collections.abc import Generator
 from typing import Any
 
 from headrace.errors import HeadraceError
-from headrace.kinesis.producing.records import SentRecord
+from headrace.kinesis.producing.records import Outgoing, SentRecord
 
 
 class Delivery:
     """What `send` returns: awaited, it gives where the record went, or raises why it went nowhere."""
 
-    __slots__ = ("_future", "noticed")
+    __slots__ = ("_future", "noticed", "record")
 
     def __init__(self) -> None:
         self._future: asyncio.Future[SentRecord] = asyncio.get_running_loop().create_future()
         self.noticed = False
         """Whether the program has asked; a failure that it did not ask for is raised by `flush` or `close`."""
+        self.record: Outgoing | None = None
+        """What is to be written, until its fate is known."""
+
+    @property
+    def reason(self) -> str:
+        """Why the last attempt failed; empty where none has, or the fate is known."""
+        return "" if self.record is None else self.record.reason
 
     def done(self) -> bool:
         """Whether the record's fate is known."""
@@ -50,6 +57,7 @@ class Delivery:
 
     def settle(self, sent: SentRecord | None, error: HeadraceError | None) -> None:
         """Tell it; the producer does."""
+        self.record = None
         if error is not None:
             self._future.set_exception(error)
             self._future.exception()  # asyncio would write to the log that nobody has asked

@@ -137,6 +137,7 @@ class Producer:
             now_ms=_now_ms(),
         )
         delivery = record.ticket = Delivery()
+        delivery.record = record
         self._buffered += record.size
         self._pending.add(delivery)
         found.core.add(record)

@@ -61,7 +61,8 @@ async def registered_consumer(
             )
         if timing.now_ms() >= give_up_ms:
             raise KinesisError(
-                f"{doing}: it cannot be used yet: it is {described['ConsumerStatus']}"
+                f"{doing}: it cannot be used after {within_ms / 1000:g} s: it is {described['ConsumerStatus']}; start "
+                "again when it is ACTIVE"
             )
         if found is None:
             await call("register_stream_consumer")

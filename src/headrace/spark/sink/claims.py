@@ -20,6 +20,7 @@ from headrace.clients.blocking import (
 from headrace.clients.flows.offsets import OffsetAndMetadata
 from headrace.clients.producer.many import Rows
 from headrace.errors import ApiError, HeadraceError
+from headrace.spark.source.stalled import stalled
 from headrace.types import TopicPartition
 
 _PAUSE_S: Final = 0.1
@@ -68,6 +69,9 @@ def _records(client: BlockingClient, place: TopicPartition) -> Iterator[Any]:
             continue
         if not fetched.error and not fetched.records and fetched.last_stable_offset >= end:
             break  # compaction has left nothing up to the end
+        if time.monotonic() > deadline and fetched.error:
+            text = f"{place}, where exactly-once writes keep how far they are, cannot be read"
+            raise stalled(text, fetched)
         if time.monotonic() > deadline:
             raise HeadraceError(
                 f"{place}, where exactly-once writes keep how far they are, cannot be read to its end: a write that "

@@ -15,11 +15,12 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from headrace.clients.blocking import FetchedPartition, FetchPosition
-from headrace.errors import ApiError, CorruptRecordError, ErrorCode, TransportError
+from headrace.errors import ApiError, CorruptRecordError, ErrorCode, HeadraceError
 from headrace.records.batch import HEADER_SIZE, LOG_OVERHEAD, MIN_BATCH_LENGTH
 from headrace.spark.cluster import SourceClient, ask_again
 from headrace.spark.options.source import EARLIEST, LATEST, SourceOptions
 from headrace.spark.source.offsets import DataLossError, OffsetRange, Topology, changed_id
+from headrace.spark.source.stalled import stalled
 from headrace.types import Buffer
 
 log = logging.getLogger(__name__)
@@ -134,21 +135,21 @@ def fetch_ranges(
             if advanced:  # the time that what came took to be consumed does not count
                 deadline = clock() + options.poll_timeout_ms / 1000
             before = head.position
-            error = _fetch(client, cursors, options, first=first)
+            fetched = _fetch(client, cursors, options, first=first)
             first, advanced = False, head.position > before
             if advanced:
                 continue
             if clock() > deadline:
-                head.position = _skip_end(client, head.wanted, before, error, options)
+                head.position = _skip_end(client, head.wanted, before, fetched, options)
                 advanced = True
-            elif error:
+            elif fetched.error:
                 pause(_RETRY_PAUSE_S)
 
 
 def _fetch(
     client: SourceClient, cursors: Sequence[_Cursor], options: SourceOptions, *, first: bool
-) -> ErrorCode:
-    """Make one round and take what came; return the error of the range whose turn it is if it has one that may pass.
+) -> FetchedPartition:
+    """Make one round and take what came; return that of the range whose turn it is. Its error may pass.
 
     Fetches go by a topic's name. What was fetched before metadata names a topic's old id is of that topic, so a task
     asks for it when it has the answer to its first round and, if there are more, to its last.
@@ -162,18 +163,19 @@ def _fetch(
     )
     if first:
         _pass_over_others(client, cursors, options)
-    error = ErrorCode.NONE
+    of_head = FetchedPartition()
     for each in asked:
         found = fetched[each.wanted.topic_partition]
         if each.done:  # passed over just now
             continue
         if each is asked[0]:
-            error = _take(client, each, found, options)
+            of_head = found
+            _take(client, each, found, options)
         elif not found.error:  # an error is looked at when its turn comes
             each.add(found)
     if not first and all(each.done for each in cursors):
         _pass_over_others(client, cursors, options)
-    return error
+    return of_head
 
 
 def _ask(cursors: Sequence[_Cursor]) -> list[_Cursor]:
@@ -197,8 +199,8 @@ def _ask(cursors: Sequence[_Cursor]) -> list[_Cursor]:
 
 def _take(
     client: SourceClient, head: _Cursor, fetched: FetchedPartition, options: SourceOptions
-) -> ErrorCode:
-    """Take what came for the range whose turn it is; return the error if there is one that may pass.
+) -> None:
+    """Take what came for the range whose turn it is, unless it is an error that may pass.
 
     Raises:
         DataLossError: Records of it are gone, and `failOnDataLoss` is true.
@@ -210,7 +212,6 @@ def _take(
         head.add(fetched)
     elif not fetched.error.retriable:
         raise ApiError.for_code(fetched.error, f"reading {head.wanted.topic_partition}")
-    return fetched.error
 
 
 def _skip_lost(
@@ -281,7 +282,7 @@ def _skip_end(
     client: SourceClient,
     wanted: OffsetRange,
     position: int,
-    error: ErrorCode,
+    fetched: FetchedPartition,
     options: SourceOptions,
 ) -> int:
     """Return where reading can go on if nothing has come because the log ends before the range, as it did not once.
@@ -291,19 +292,19 @@ def _skip_end(
         ApiError: There is another reason.
         TransportError: There is none that the broker knows of.
     """
-    if not error:
+    if not fetched.error:
         resume = _skip_lost(client, wanted, position, options, at_end=True)
         if resume > position:
             return resume
-    raise _stalled(wanted, position, error, options)
+    raise _stalled(wanted, position, fetched, options)
 
 
 def _stalled(
-    wanted: OffsetRange, position: int, error: ErrorCode, options: SourceOptions
-) -> Exception:
+    wanted: OffsetRange, position: int, fetched: FetchedPartition, options: SourceOptions
+) -> HeadraceError:
     seconds = options.poll_timeout_ms / 1000
     what = (
         f"no records of {wanted.topic_partition} from offset {position} to {wanted.end - 1} came in {seconds:g} s "
         "(option kafkaConsumer.pollTimeoutMs)"
     )
-    return ApiError.for_code(error, what) if error else TransportError(what)
+    return stalled(what, fetched)

@@ -16,8 +16,9 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from headrace.clients.blocking import LATEST, FetchedPartition, FetchPosition
-from headrace.errors import ApiError, TransportError
+from headrace.errors import ApiError, HeadraceError
 from headrace.spark.source.arrow import RangeDecoder
+from headrace.spark.source.stalled import stalled
 from headrace.types import TopicPartition
 
 FIRST_BYTES: Final = 64 << 10
@@ -122,6 +123,6 @@ def _first(batch: Any, micros: int) -> int | None:
 
 def _stalled(
     place: TopicPartition, fetched: FetchedPartition, times: Mapping[TopicPartition, int]
-) -> Exception:
+) -> HeadraceError:
     what = f"{place} could not be read to find its first record of {times[place]} or later"
-    return ApiError.for_code(fetched.error, what) if fetched.error else TransportError(what)
+    return stalled(what, fetched)

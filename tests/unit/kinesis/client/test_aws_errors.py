@@ -120,6 +120,8 @@ def test_a_programs_own_faults_are_none_of_aws(error: Exception) -> None:
             "there is no stream 'orders' in eu-central-1: create it, or",
         ),
         (refusal("SomethingNew", "{odd}"), KinesisError, "SomethingNew: {odd}"),
+        (refusal("LimitExceededException", "slow"), KinesisError, "slow (more was asked for than"),
+        (refusal("InternalFailure", "oh", status=500), KinesisError, "oh (AWS fails: try again"),
     ],
     ids=repr,
 )

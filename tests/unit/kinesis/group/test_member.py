@@ -236,6 +236,12 @@ def test_a_member_that_cannot_renew_stops_in_time_and_begins_again(fault: str) -
         setattr(store, fault, True)
         await until(lambda: not team.member.valid(key("a")))
         assert loop.now_ms <= taken_ms + 27_100
+        said = (
+            "nobody is there"
+            if fault == "is_silent"
+            else "no answer within 5 s: see whether the store"
+        )
+        assert said in (team.member.trouble or "")
         await until(lambda: "revoked a lost" in team.told)
         setattr(store, fault, False)
         await until(lambda: team.member.valid(key("a")))

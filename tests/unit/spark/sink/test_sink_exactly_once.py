@@ -13,6 +13,7 @@ import headrace
 from headrace.clients.blocking import OffsetAndMetadata, ResourceType
 from headrace.clients.producer.many import Rows
 from headrace.errors import ApiError, ErrorCode, HeadraceError
+from headrace.protocol.api_keys import ApiKey
 from headrace.spark.options.reader import ClientOptions
 from headrace.spark.options.sink import CLAIM_TOPIC, MARKER_TOPIC, Once, SinkOptions
 from headrace.spark.sink import cluster as clusters
@@ -25,7 +26,7 @@ from headrace.spark.sink.exactly_once import (
     commit_batch,
     write_partition,
 )
-from headrace.testing import Broker
+from headrace.testing import Broker, error
 
 OPTIONS = SinkOptions(
     ClientOptions("unused:1", (("linger.ms", "0"),)), topic="t", exactly_once=True
@@ -242,6 +243,16 @@ def test_a_claim_is_waited_for_while_another_is_under_way(cluster: Cluster) -> N
     kept = cluster.kept_claim("q-claim")
     assert kept is not None
     assert kept.offset == 1
+
+
+def test_a_claim_that_cannot_be_read_says_why(broker: Broker, cluster: Cluster) -> None:
+    commit(cluster, write(cluster, 0, 1))
+    cluster.client.config = dataclasses.replace(cluster.client.config, request_timeout_ms=300)
+    with (
+        broker.faults.on(ApiKey.FETCH, error("KAFKA_STORAGE_ERROR")),
+        pytest.raises(HeadraceError, match=r"last error: KAFKA_STORAGE_ERROR.*make room"),
+    ):
+        cluster.kept_claim("q-claim")
 
 
 def test_a_checkpoint_that_was_set_back_is_not_taken_for_done(cluster: Cluster) -> None:

@@ -116,7 +116,15 @@ def test_a_topic_that_was_created_again_is_not_read_in_the_place_of_the_old_one(
 
 def test_records_that_never_come_are_not_waited_for_endlessly(cluster: FakeCluster) -> None:
     cluster.batch_records = 0
-    with pytest.raises(TransportError, match=r"from offset 18 to 19 .* 2 s .*pollTimeoutMs"):
+    with pytest.raises(
+        TransportError, match=r"from offset 18 to 19 .* 2 s .*pollTimeoutMs.*see whether a quota"
+    ):
+        offsets(cluster, 18, 20, options(poll_timeout_ms=2000))
+
+
+def test_a_time_out_names_the_last_error_and_what_to_do(cluster: FakeCluster) -> None:
+    cluster.errors = [ErrorCode.KAFKA_STORAGE_ERROR] * 100
+    with pytest.raises(ApiError, match=r"2 s .*last error: KAFKA_STORAGE_ERROR: .*\(make room on"):
         offsets(cluster, 18, 20, options(poll_timeout_ms=2000))
 
 

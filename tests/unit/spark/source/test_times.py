@@ -105,18 +105,28 @@ class Log:
 
 
 @pytest.mark.parametrize(
-    ("fetched", "kind"),
+    ("fetched", "kind", "said"),
     [
-        (FetchedPartition(), TransportError),  # of a broker that throttles its clients
-        (FetchedPartition(error=ErrorCode.LEADER_NOT_AVAILABLE), ApiError),
-        (FetchedPartition(error=ErrorCode.TOPIC_AUTHORIZATION_FAILED), ApiError),
+        # of a broker that throttles its clients
+        (FetchedPartition(), TransportError, "quota"),
+        (
+            FetchedPartition(error=ErrorCode.LEADER_NOT_AVAILABLE),
+            ApiError,
+            r"last error: LEADER_NOT_AVAILABLE.*\(see whether all brokers",
+        ),
+        (
+            FetchedPartition(error=ErrorCode.NETWORK_EXCEPTION, reason="b:1 hung up"),
+            ApiError,
+            r"last error: .*b:1 hung up \(see whether a broker runs",
+        ),
+        (FetchedPartition(error=ErrorCode.TOPIC_AUTHORIZATION_FAILED), ApiError, ""),
     ],
 )
 def test_a_partition_that_cannot_be_read_ends_the_look(
-    fetched: FetchedPartition, kind: type, monkeypatch: pytest.MonkeyPatch
+    fetched: FetchedPartition, kind: type, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(times_module, "PAUSE_S", 0)
-    with pytest.raises(kind, match="t-0"):
+    with pytest.raises(kind, match=f"t-0.*{said}"):
         first_records(Log(fetched), {PLACE: 5}, {PLACE: 3}, 0.01)
 
 
