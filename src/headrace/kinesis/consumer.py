@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from datetime import datetime
 from types import TracebackType
@@ -228,11 +227,19 @@ class Consumer:
 
     async def on_revoked(self, partitions: list[TopicPartition]) -> None:
         """Wait until the batch of a shard that goes is processed."""
-        with contextlib.suppress(TimeoutError):
+        try:
             async with asyncio.timeout(DRAIN_TIMEOUT_S):
                 while self._batch and _name(self._batch[0]) in partitions:
                     self._done.clear()
                     await self._done.wait()
+        except TimeoutError:
+            _log.warning(
+                "%s: %s goes to another member, and a batch of it is still processed after %g s: that member processes "
+                "the batch again. Make batches smaller",
+                self.owner,
+                self._batch[0].shard,
+                DRAIN_TIMEOUT_S,
+            )
 
     async def on_lost(self, partitions: list[TopicPartition]) -> None:
         """Cancel the batch of a shard that is gone."""

@@ -211,7 +211,7 @@ class SqliteLeaseStore:
             try:
                 return work(self._connection)
             except sqlite3.Error as error:
-                raise LeaseStoreError(f"{self._path}: {error}") from error
+                raise self._unanswered(error) from error
 
         return await self._run(use)
 
@@ -222,6 +222,14 @@ class SqliteLeaseStore:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except RuntimeError as error:  # of an executor that was shut down
             raise LeaseStoreError(f"{self._path}: the store of leases is closed") from error
+
+    def _unanswered(self, error: sqlite3.Error) -> LeaseStoreError:
+        if not _is_locked(error):
+            return LeaseStoreError(f"{self._path}: {error}")
+        return LeaseStoreError(
+            f"{self._path}: {error} for more than {self._busy_timeout_s:g} s: see which program has it open for long, "
+            "and keep it on a disk of this machine, not on a network file system"
+        )
 
     def _close(self) -> None:
         if self._connection is not None:
@@ -249,11 +257,8 @@ class SqliteLeaseStore:
             self._prepare(connection)
         except sqlite3.Error as error:
             connection.close()
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF in {
-                sqlite3.SQLITE_BUSY,
-                sqlite3.SQLITE_LOCKED,
-            }:
-                raise LeaseStoreError(f"{self._path}: {error}") from error
+            if _is_locked(error):
+                raise self._unanswered(error) from error
             raise ConfigError(f"{self._path} is no store of leases: {error}") from error
         except BaseException:
             connection.close()
@@ -280,6 +285,11 @@ class SqliteLeaseStore:
                 connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         connection.execute("PRAGMA synchronous = FULL")
         _write_ahead(connection, time.monotonic() + self._busy_timeout_s)
+
+
+def _is_locked(error: sqlite3.Error) -> bool:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
 def _write_ahead(connection: sqlite3.Connection, deadline_s: float) -> None:

@@ -1,0 +1,34 @@
+"""The consumer that is handed batches: what it says when a shard goes while a batch of it is processed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from headrace.kinesis import consumer as module
+from headrace.kinesis.consumer import Consumer
+from headrace.kinesis.records import StreamRecord
+from headrace.types import TopicPartition
+
+
+def test_a_batch_that_takes_too_long_when_its_shard_goes_is_reported(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(
+        module, "DRAIN_TIMEOUT_S", 0.05
+    )  # instead of 30 s, which nobody waits for here
+
+    async def story() -> None:
+        consumer = Consumer("orders", "g", leases="memory:")
+        consumer._batch = [StreamRecord("orders", 3, 9 << 24, 7, b"k", b"v", (), 1)]
+        await consumer.on_revoked([TopicPartition("orders", 4)])
+        assert not caplog.records, "another shard goes"
+        await consumer.on_revoked([TopicPartition("orders", 3)])
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(story())
+    [line] = caplog.messages
+    assert "shardId-000000000003 goes to another member" in line
+    assert "Make batches smaller" in line
