@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Collection, Mapping
 from typing import Any, Final
@@ -56,6 +57,10 @@ _NOT_TO_CHOOSE: Final = {
     "transaction_timeout_ms": "@app.worker(..., transaction_timeout_ms=) says it",
 }
 
+LIMIT_HOLDS_S: Final = 1.0
+"""A limit that refuses a record is not asked for again so soon: of several letters for one record all are measured by
+the same one."""
+
 _log: Final = logging.getLogger("headrace.workers")
 
 
@@ -88,8 +93,10 @@ class Outlet:
         )
         self._clock = SteadyClock()
         self._serdes: dict[str | type[Any], Serde] = {}
-        self._checked: dict[str, int] = {}
-        """Topics that are there, and how large their records may be."""
+        self._checked: dict[str, tuple[int, float]] = {}
+        """Topics that are there: how large their records may be, and when that was asked by the event loop's clock."""
+        self._settings_until_s: dict[str, float] = {}
+        """By topic: until when what it says of serdes holds, by the event loop's clock."""
 
     def transactional(self, transactional_id: str, timeout_ms: int) -> Producer:
         """Return a new producer for transactions. What it is given leaves with the commit.
@@ -184,11 +191,16 @@ class Outlet:
     # Topics
 
     async def settings(self, topic: str) -> TopicSettings:
-        """Return what a topic's metadata say of serdes."""
-        known = self._driver.engine.state.topic_settings.get(topic)
-        if known is not None:
+        """Return what a topic's metadata say of serdes; after `metadata.max.age.ms` it may be another topic."""
+        state, now_s = self._driver.engine.state, asyncio.get_running_loop().time()
+        known = state.topic_settings.get(topic)
+        if known is not None and now_s < self._settings_until_s.get(topic, 0):
             return known
-        return await self._driver.run(topic_settings(self._driver.engine.state, topic))
+        state.topic_settings.pop(topic, None)
+        found = await self._driver.run(topic_settings(state, topic))
+        age_s = self._producer.config.metadata_max_age_ms / 1000
+        self._settings_until_s[topic] = now_s + age_s
+        return found
 
     async def check_record(self, topic: str, size: int) -> None:
         """Make sure that a topic takes a record, as far as its metadata tell.
@@ -202,13 +214,21 @@ class Outlet:
         """
         if topic not in self._checked:
             await self._producer.partitions_for(topic)
-            self._checked[topic] = await self.max_message_bytes(topic)
-        limit = self._checked[topic]
+            await self._ask_for_limit(topic)
+        limit, asked_s = self._checked[topic]
+        is_old = asyncio.get_running_loop().time() > asked_s + LIMIT_HOLDS_S
+        if size + BATCH_OVERHEAD_BYTES > limit and is_old:  # the topic may take larger ones by now
+            limit = await self._ask_for_limit(topic)
         compressed = self._producer.config.compression_type != "none"
         if size + BATCH_OVERHEAD_BYTES > limit and not compressed:
             raise MessageTooLargeError(
                 f"a record of {size} bytes for topic {topic!r} exceeds its max.message.bytes={limit}"
             )
+
+    async def _ask_for_limit(self, topic: str) -> int:
+        limit, now_s = await self.max_message_bytes(topic), asyncio.get_running_loop().time()
+        self._checked[topic] = limit, now_s
+        return limit
 
     def forget(self, topic: str) -> None:
         """Look at a topic again before the next record: it has refused one."""

@@ -1,0 +1,58 @@
+"""What an app's outlet knows of topics, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+import headrace
+from headrace.errors import MessageTooLargeError
+from headrace.workers.outlet import LIMIT_HOLDS_S, Outlet
+
+
+def with_outlet(broker: headrace.Broker, use: Callable[[Outlet], Awaitable[None]]) -> None:
+    async def run() -> None:
+        # The default of metadata.max.age.ms is 5 minutes of real time.
+        outlet = Outlet(broker, "app", {}, {"metadata_max_age_ms": 50})
+        try:
+            await use(outlet)
+        finally:
+            await outlet.close()
+
+    asyncio.run(run())
+
+
+def test_a_topic_that_was_created_again_is_written_by_its_own_serde() -> None:
+    with headrace.Broker() as broker:
+        broker.create_topic("t", serde="json")
+
+        async def use(outlet: Outlet) -> None:
+            await outlet.publish("t", "x")
+            assert [each.value for each in broker.read("t", 0, 0, serde="bytes")] == [b'"x"']
+            broker.delete_topic("t")
+            broker.create_topic("t", serde="str")
+            await asyncio.sleep(0.06)
+            await outlet.publish("t", "y")
+            assert [each.value for each in broker.read("t", 0, 0, serde="bytes")] == [b"y"]
+
+        with_outlet(broker, use)
+
+
+def test_a_limit_that_was_raised_holds_soon() -> None:
+    with headrace.Broker() as broker, headrace.Admin(broker) as admin:
+        broker.create_topic("t", configs={"max.message.bytes": "1000"})
+
+        async def use(outlet: Outlet) -> None:
+            with pytest.raises(MessageTooLargeError, match=r"max\.message\.bytes=1000"):
+                await outlet.check_record("t", 5_000)
+            admin.alter_configs("t", {"max.message.bytes": "10000"})
+            with pytest.raises(MessageTooLargeError):
+                await outlet.check_record(
+                    "t", 5_000
+                )  # smaller letters would be measured differently
+            await asyncio.sleep(LIMIT_HOLDS_S + 0.1)
+            await outlet.check_record("t", 5_000)
+
+        with_outlet(broker, use)
