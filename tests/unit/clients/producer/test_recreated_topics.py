@@ -124,9 +124,12 @@ def test_a_consumer_reads_a_topic_that_was_created_again_by_its_new_serde(
 ) -> None:
     broker, target = broker_and_target
     broker.create_topic("u", 1, serde="json")
-    options = {"auto_offset_reset": "earliest", "metadata_max_age_ms": 100}  # default: 5 minutes
+    options: dict[str, Any] = {
+        "auto_offset_reset": "earliest",
+        "metadata_max_age_ms": 100,
+    }  # default: 5 minutes
     with headrace.Consumer(target, **options) as consumer:
-        consumer.assign([("u", 0)])
+        consumer.assign([headrace.TopicPartition("u", 0)])
         with headrace.Producer(broker, serde="bytes") as producer:
             producer.send("u", b'{"a": 1}').result()
         assert [record.value for record in consumer.poll(20)] == [{"a": 1}]
