@@ -60,6 +60,16 @@ def spark(jars: list[Path] | str, tmp_path_factory: pytest.TempPathFactory) -> I
     stop_session(session)
 
 
+@pytest.fixture(autouse=True)
+def active_session(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Make the shared session the active one again: Spark looks there for data sources that are registered."""
+    yield
+    if "spark" in request.fixturenames:
+        session = request.getfixturevalue("spark")
+        type(session)._activeSession = session
+        session._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
+
+
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     """The server under test: Headrace, or with CONFORMANCE_TARGET=kafka Apache Kafka."""

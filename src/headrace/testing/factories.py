@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pytest
 
-from headrace.config.options import Value
 from headrace.testing.isolation import OPEN_BROKERS
 
 if TYPE_CHECKING:
+    from headrace.config.options import Value
     from headrace.clients.admin.blocking import Admin
     from headrace.clients.drivers import Target
     from headrace.streams.clock import Clock

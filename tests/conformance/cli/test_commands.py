@@ -124,7 +124,9 @@ def test_what_is_exported_as_json_is_imported_again(
     exported = headrace.run("consume", first, "-e", "--format", "json").stdout
     headrace.run("produce", second, "--from-json", data=exported)
     again = headrace.run("consume", second, "-e", "--format", "json").stdout
-    assert again.replace(second.encode(), first.encode()) == exported
+    # Which partition comes first is up to the broker.
+    lines = again.replace(second.encode(), first.encode()).splitlines()
+    assert sorted(lines) == sorted(exported.splitlines())
     assert b'"value": null' in exported
     assert len(exported.splitlines()) == 3
 

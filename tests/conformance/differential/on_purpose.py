@@ -441,6 +441,13 @@ ADMIN: Final = (
         ),
     ),
     Difference(
+        "share groups",
+        "ShareGroupHeartbeat",
+        "UNSUPPORTED_VERSION, as of a Kafka that has them switched off; the other APIs of share groups are not offered",
+        "There are no share groups (KIP-932). Consumers of them report it and end, instead of polling in silence.",
+        (),
+    ),
+    Difference(
         "configs of groups",
         "consumer.assignor.offload.enable, share.*, streams.*",
         "INVALID_CONFIG, and not described; besides the consumer.* times there are headrace.topics, headrace.pattern "
