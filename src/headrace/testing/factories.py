@@ -22,9 +22,9 @@ import pytest
 from headrace.testing.isolation import OPEN_BROKERS
 
 if TYPE_CHECKING:
-    from headrace.config.options import Value
     from headrace.clients.admin.blocking import Admin
     from headrace.clients.drivers import Target
+    from headrace.config.options import Value
     from headrace.streams.clock import Clock
     from headrace.testing.broker import Broker
     from headrace.testing.clients import Clients
