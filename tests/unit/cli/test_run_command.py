@@ -10,6 +10,8 @@ import pytest
 
 from tests.fixtures.command_line import run_command
 
+pytestmark = pytest.mark.slow  # not in `make check`
+
 BROKEN = {
     "raises": ("def f():\n    return 1 / 0\n\n\nf()\n", "ZeroDivisionError: division by zero"),
     "imports nothing": ("import no_such_thing_anywhere\n", "No module named 'no_such_thing"),

@@ -11,6 +11,8 @@ import pytest
 
 from headrace import Broker
 
+pytestmark = pytest.mark.slow  # not in `make check`
+
 PROGRAM = """
 import headrace
 

@@ -29,6 +29,8 @@ from headrace.errors import (
 )
 from headrace.streams.groups import Group
 
+pytestmark = pytest.mark.slow  # not in `make check`
+
 ZERO = headrace.TopicPartition("t", 0)
 SLOW_S = 5.0
 """No wrong argument takes so long to be refused, also on a busy machine."""

@@ -14,6 +14,8 @@ from headrace.errors import ConfigError, WorkerFailedError
 from headrace.testing import ApiKey, Broker, error
 from headrace.workers import refusals
 
+pytestmark = pytest.mark.slow  # not in `make check`
+
 QUICK = Retry(attempts=2, first=0.001)
 LARGE = b"x" * 1_048_400  # fits a topic of default settings; its letter is larger than that
 WAIT_S = 30.0

@@ -21,6 +21,8 @@ import pytest
 from headrace import App, Broker, Retry
 from headrace.errors import ConfigError, WorkerFailedError
 
+pytestmark = pytest.mark.slow  # not in `make check`
+
 RECORDS = [f"v{number}" for number in range(4)]
 DELIVERIES = ["at_least_once", "at_most_once", "exactly_once"]
 POOL = concurrent.futures.ThreadPoolExecutor(4)

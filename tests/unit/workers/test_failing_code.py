@@ -20,6 +20,8 @@ import pytest
 from headrace import App, Broker, DeadLetter, Retry, RetryLater
 from headrace.errors import ConfigError, WorkerFailedError
 
+pytestmark = pytest.mark.slow  # not in `make check`
+
 QUICK = Retry(attempts=3, first=0.001)
 RECORDS = ["v0", "v1", "v2"]
 WAIT_S = 20.0
