@@ -59,7 +59,10 @@ class Trouble:
         self._kinds: dict[str, _Kind] = {}
 
     def note(self, error: HeadraceError, now_ms: int) -> None:
-        """Take note of an error after which something is tried again."""
+        """Take note of an error after which something is tried again.
+
+        Errors of brokers are logged here. That a broker cannot be reached is logged once for it, by `Reach`.
+        """
         self._last, self._last_ms = error, now_ms
         text = str(error)
         kind = self._kinds.get(text)
@@ -71,7 +74,9 @@ class Trouble:
         kind.last_ms = now_ms
         since_ms = now_ms - kind.first_ms
         again = kind.warned_ms is None or now_ms - kind.warned_ms >= WARN_AGAIN_MS
-        if self.warn is not None and again and since_ms >= WARN_AFTER_MS:
+        if self.warn is None or isinstance(error, TransportError):
+            return
+        if again and since_ms >= WARN_AFTER_MS:
             kind.warned_ms = now_ms
             self.warn(f"tried again for {since_ms / 1000:.0f} s: {advised(error)}")
 
