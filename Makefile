@@ -30,7 +30,7 @@ quick:
 # One worker more than cores: there is always a test that waits.
 	$(PYTEST) -n 3 -m "not slow" tests/unit tests/property
 
-test: check  ## everything that needs no special hardware (about twenty minutes)
+test: check  ## everything that needs no special hardware (about twenty-five minutes)
 	$(PYTEST) -n 3 -m slow tests/unit tests/property
 	$(PYTEST) -n 2 tests/fuzz
 # The longest files come first, and each is one worker's; else a few of them would be left when the other workers are done.
