@@ -18,8 +18,8 @@ from headrace.security.scram import (
     ScramMechanism,
     ScramServer,
     credential_of_salted,
-    unknown_user,
 )
+from headrace.security.unknown_users import unknown_user
 
 MECHANISMS = st.sampled_from(ScramMechanism)
 TEXT = st.characters(exclude_categories=["Cs"])

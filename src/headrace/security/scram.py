@@ -150,18 +150,6 @@ def credential_of_salted(
     return ScramCredential(salt, iterations, stored_key, server_key)
 
 
-def unknown_user(secret: bytes, name: str, mechanism: ScramMechanism) -> ScramCredential:
-    """Make up the credential of a user that does not exist: always the same one, which no password fits.
-
-    Nobody without the secret can tell it from a real one.
-    """
-    seed = mechanism.hmac(secret, name.encode("utf-8", "surrogatepass"))
-    salt = mechanism.hmac(seed, b"salt")[:16]
-    return ScramCredential(
-        salt, MIN_ITERATIONS, mechanism.hmac(seed, b"stored"), mechanism.hmac(seed, b"server")
-    )
-
-
 class ScramClient:
     """The client's side of one exchange."""
 
@@ -246,7 +234,7 @@ class ScramServer:
 
         Args:
             mechanism: The hash function.
-            find: Returns the credential of a user, or one made up by `unknown_user`.
+            find: Returns the credential of a user, or one made up by `headrace.security.unknown_users`.
             nonce: Fresh randomness, as for `ScramClient`.
         """
         self.done = False

@@ -6,7 +6,6 @@ import pytest
 
 from headrace.clients.flows.scram import (
     MECHANISMS,
-    SALT_BYTES,
     UserDescription,
     delete_user,
     describe_users,
@@ -27,6 +26,7 @@ from headrace.protocol.messages.describe_user_scram_credentials import (
 )
 from headrace.security.mechanisms import SaslError
 from headrace.security.scram import ScramMechanism, credential_of, credential_of_salted
+from headrace.security.unknown_users import SALT_BYTES
 from tests.unit.clients.scripted import ScriptedDriver
 
 PASSWORD = "correct horse"

@@ -6,6 +6,7 @@ is connected stays so, until the session has to be renewed (`connections.max.rea
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
@@ -22,7 +23,8 @@ from headrace.broker.metadata.metadata_writer import MetadataWriter
 from headrace.errors import ApiError, StorageError
 from headrace.ports import Check, Conflict, Delete, Entropy, Entry, Journal, Put
 from headrace.security.mechanisms import SaslError
-from headrace.security.scram import ScramCredential, ScramMechanism, unknown_user
+from headrace.security.scram import ScramCredential, ScramMechanism
+from headrace.security.unknown_users import FORMS_LIMIT, USUAL, Form, Forms, form_of, unknown_user
 
 USER_CHARACTERS_LIMIT: Final = 450
 """Counted as the store's key spells a name."""
@@ -61,13 +63,31 @@ def user_name_fits(user: str) -> bool:
 class ScramCredentials:
     """All credentials."""
 
-    __slots__ = ("_credentials", "_entropy", "_journal", "_metadata", "_secret")
+    __slots__ = (
+        "_common_forms",
+        "_credentials",
+        "_entropy",
+        "_forms",
+        "_journal",
+        "_metadata",
+        "_plain_mechanisms",
+        "_secret",
+    )
 
     def __init__(self, metadata: MetadataWriter, entropy: Entropy, journal: Journal) -> None:
         self._metadata = metadata
         self._entropy = entropy
         self._journal = journal
         self._credentials: dict[Credential, ScramCredential] = {}
+        self._forms: dict[ScramMechanism, Counter[Form]] = {
+            each: Counter() for each in ScramMechanism
+        }
+        self._common_forms: dict[ScramMechanism, Forms] = dict.fromkeys(
+            ScramMechanism, ((USUAL, 1),)
+        )
+        """The most frequent ones, replaced as a whole: threads that check passwords read them."""
+        self._plain_mechanisms: Counter[ScramMechanism] = Counter()
+        """How many users have their password checked by which mechanism."""
         self._secret = b""
 
     def load(self) -> None:
@@ -81,7 +101,9 @@ class ScramCredentials:
                 whose, credential = _read(entry)
             except (SaslError, ValueError) as error:
                 raise StorageError(f"{entry.key}: {error}") from error
-            self._credentials[whose] = credential
+            self._replace(whose, credential)
+        for mechanism in ScramMechanism:
+            self._find_common_forms(mechanism)
 
     def __len__(self) -> int:
         return len(self._credentials)
@@ -97,7 +119,8 @@ class ScramCredentials:
 
         It is made up in any case: both take the same time.
         """
-        made_up = unknown_user(self.secret(), user, mechanism)
+        forms = self._common_forms[mechanism]
+        made_up = unknown_user(self.secret(), user, mechanism, forms)
         return self._credentials.get(Credential(user, mechanism), made_up)
 
     def is_password(self, user: str, password: str) -> bool:
@@ -105,11 +128,24 @@ class ScramCredentials:
 
         May be called in any thread, once `secret` was called.
         """
-        mechanism = ScramMechanism.SHA_256
-        if Credential(user, ScramMechanism.SHA_512) in self._credentials:
-            # A user with both has one password for both; the first of them is as good.
-            mechanism = next(m for m in ScramMechanism if Credential(user, m) in self._credentials)
+        mechanism = self._plain_mechanism(user) or self._usual_plain_mechanism(user)
         return self.find(user, mechanism).is_password(password, mechanism)
+
+    def _plain_mechanism(self, user: str) -> ScramMechanism | None:
+        """Return the mechanism by whose credential a password is checked; None if there is no such user.
+
+        A user with both has one password for both; the first of them is as good.
+        """
+        return next((m for m in ScramMechanism if Credential(user, m) in self._credentials), None)
+
+    def _usual_plain_mechanism(self, user: str) -> ScramMechanism:
+        """Draw the mechanism for a user that does not exist, as often as stored users have it."""
+        first, second = ScramMechanism
+        drawn = int.from_bytes(
+            first.hmac(self.secret(), f"plain {user}".encode("utf-8", "surrogatepass"))[:8]
+        )
+        counts = self._plain_mechanisms
+        return second if drawn * counts.total() < counts[second] << 64 else first
 
     def secret(self) -> bytes:
         """Return the secret by which credentials are made up; it is made and stored on first use."""
@@ -141,13 +177,29 @@ class ScramCredentials:
         key = credential_key(*whose)
 
         def count() -> None:
-            if credential is None:
-                self._credentials.pop(whose, None)
-            else:
-                self._credentials[whose] = credential
+            self._replace(whose, credential)
+            self._find_common_forms(whose.mechanism)
 
         operation = Delete(key) if credential is None else Put(key, credential_value(credential))
         self._metadata.commit([], [operation], count)
+
+    def _replace(self, whose: Credential, credential: ScramCredential | None) -> None:
+        """Put a credential in the place of an earlier one, and count what both look like."""
+        forms = self._forms[whose.mechanism]
+        checked_by = self._plain_mechanism(whose.user)
+        earlier = self._credentials.pop(whose, None)
+        if earlier is not None:
+            forms -= Counter([form_of(earlier)])
+        if credential is not None:
+            self._credentials[whose] = credential
+            forms[form_of(credential)] += 1
+        for mechanism, change in ((checked_by, -1), (self._plain_mechanism(whose.user), 1)):
+            if mechanism is not None:
+                self._plain_mechanisms[mechanism] += change
+
+    def _find_common_forms(self, mechanism: ScramMechanism) -> None:
+        common = tuple(self._forms[mechanism].most_common(FORMS_LIMIT))
+        self._common_forms[mechanism] = common or ((USUAL, 1),)
 
 
 def _read(entry: Entry) -> tuple[Credential, ScramCredential]:

@@ -24,12 +24,12 @@ from headrace.protocol.messages.describe_user_scram_credentials import (
     UserName,
 )
 from headrace.security.scram import MIN_ITERATIONS, ScramMechanism, check_password
+from headrace.security.unknown_users import SALT_BYTES
 
-SALT_BYTES: Final = 24
 MECHANISMS: Final = tuple(mechanism.sasl_name for mechanism in ScramMechanism)
 """What users get credentials for unless it is said: any client finds one that it knows."""
 DEFAULT_ITERATIONS: Final = MIN_ITERATIONS
-"""As in Kafka. It is also what a broker tells of users that do not exist: another number gives away who does."""
+"""As in Kafka."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import fields
 from types import SimpleNamespace
 
@@ -181,6 +182,38 @@ def test_an_unknown_user_has_the_same_salt_for_ever():
     assert challenge() == first
     harness.restart()
     assert challenge() == first
+
+
+def test_an_unknown_user_looks_like_those_that_are_stored():
+    harness = BrokerHarness()
+
+    def shown(user: str, mechanism: ScramMechanism) -> tuple[int, bytes]:
+        connection = Connection(harness)
+        connection.handshake(mechanism.sasl_name)
+        message = bytes(connection.token(scram(user, mechanism=mechanism).first()).auth_bytes)
+        _, salt, iterations = message.split(b",")
+        return len(base64.b64decode(salt[2:])), iterations
+
+    def store(*upsertions):
+        answer = harness.call(
+            AlterUserScramCredentialsRequest(deletions=[], upsertions=[*upsertions]), 0
+        )
+        assert [each.error_code for each in answer.results] == [0] * len(upsertions)
+
+    kinds = ScramMechanism.SHA_256, ScramMechanism.SHA_512
+    store(upsertion("carol", "x", salt=b"\xff" * 64, iterations=8192))
+    store(upsertion("carol", "x", kinds[1], salt=b"\xff" * 20, iterations=16_384))
+    for restart in (False, True):
+        if restart:
+            harness.restart()
+        assert shown("carol", kinds[0]) == shown("nobody", kinds[0]) == (64, b"i=8192")
+        assert shown("carol", kinds[1]) == shown("nobody", kinds[1]) == (20, b"i=16384")
+    # The password of an unknown user is hashed as those of others are.
+    assert harness.broker.credentials._usual_plain_mechanism("nobody") is kinds[0]
+    remove = ScramCredentialDeletion(name="carol", mechanism=kinds[0])
+    harness.call(AlterUserScramCredentialsRequest(deletions=[remove], upsertions=[]), 0)
+    assert harness.broker.credentials._usual_plain_mechanism("nobody") is kinds[1]
+    assert shown("nobody", kinds[0]) == shown("carol", kinds[0]) == (24, b"i=4096")
 
 
 class TestBeforeAuthentication:

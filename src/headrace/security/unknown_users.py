@@ -1,0 +1,132 @@
+"""What a client is shown of a user that does not exist: a SCRAM credential that looks like those of stored users.
+
+A salt and a number of iterations are told to anybody who names a user. Tools differ in both: Headrace makes salts of 24
+random bytes, librdkafka of 64, Kafka's own tools make a number of 130 bits in base 36. So a made-up credential has the
+form of a stored one, drawn for each name in the proportion in which forms are stored. The draw and the salt depend on
+the name and on a secret of the cluster only, so they stay the same; a stored user that is added or removed changes
+the draw of as many names in proportion as the stored user is of all.
+"""
+
+from __future__ import annotations
+
+import math
+import string
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from headrace.security.scram import MIN_ITERATIONS, ScramCredential, ScramMechanism
+
+SALT_BYTES: Final = 24
+"""The length of the salts that Headrace's own commands and clients make."""
+FORMS_LIMIT: Final = 32
+"""Most forms that a draw looks at; those that are stored most often count."""
+_ANY: Final = bytes(range(256))
+_BASE_36: Final = (string.digits + string.ascii_lowercase).encode()
+_ALPHABETS: Final = tuple(
+    alphabet.encode()
+    for alphabet in (
+        "0123456789abcdef",
+        "0123456789ABCDEF",
+        _BASE_36.decode(),
+        string.digits + string.ascii_letters,
+        string.digits + string.ascii_letters + "+/",
+    )
+)
+_KAFKA_BITS: Final = 130
+_KAFKA_LENGTHS: Final = (24, 25, 26)
+"""Of all but one in 2,000 salts that Kafka's tools make."""
+_AS_KAFKA: Final = 0
+
+
+class Form(NamedTuple):
+    """What can be told of a credential without its salt."""
+
+    salt_bytes: int
+    """Length of the salt; 0 for a number of 130 bits in base 36, whose length varies."""
+    alphabet: bytes
+    """The values that the bytes of the salt have."""
+    iterations: int
+
+
+USUAL: Final = Form(SALT_BYTES, _ANY, MIN_ITERATIONS)
+"""The form where no credential is stored."""
+
+Forms = Sequence[tuple[Form, int]]
+"""Forms, and how many credentials have each; at least one."""
+
+
+def form_of(credential: ScramCredential) -> Form:
+    """Return the form of a credential."""
+    salt = credential.salt
+    alphabet = next((each for each in _ALPHABETS if not salt.translate(None, each)), _ANY)
+    size = len(salt)
+    if alphabet == _BASE_36 and size in _KAFKA_LENGTHS:
+        size = _AS_KAFKA
+    return Form(size, alphabet, credential.iterations)
+
+
+def unknown_user(
+    secret: bytes, name: str, mechanism: ScramMechanism, forms: Forms = ((USUAL, 1),)
+) -> ScramCredential:
+    """Make up the credential of a user that does not exist: always the same one, which no password fits.
+
+    Nobody without the secret can tell it from a real one.
+
+    Args:
+        secret: The secret of the cluster.
+        name: The name of the user.
+        mechanism: What the credential is for.
+        forms: What stored credentials for this mechanism look like.
+    """
+    seed = mechanism.hmac(secret, name.encode("utf-8", "surrogatepass"))
+    form = _drawn(seed, mechanism, forms)
+    return ScramCredential(
+        _salt(seed, mechanism, form),
+        form.iterations,
+        mechanism.hmac(seed, b"stored"),
+        mechanism.hmac(seed, b"server"),
+    )
+
+
+def _drawn(seed: bytes, mechanism: ScramMechanism, forms: Forms) -> Form:
+    """Draw a form in proportion to the counts; a count that changes little changes few draws.
+
+    Each form gets a waiting time, exponential with the count as its rate, and the shortest wins.
+    """
+
+    def waiting(entry: tuple[Form, int]) -> float:
+        form, count = entry
+        drawn = int.from_bytes(mechanism.hmac(seed, b"form" + repr(form).encode())[:8])
+        return -math.log((drawn + 1) / 2**64) / count
+
+    return min(forms, key=waiting)[0]
+
+
+def _salt(seed: bytes, mechanism: ScramMechanism, form: Form) -> bytes:
+    """Make up a salt; no part of it is the same in another form."""
+    label = b"salt" + repr(form).encode()
+    if form.salt_bytes == _AS_KAFKA:
+        number = int.from_bytes(_stream(seed, mechanism, label, 32)) >> (256 - _KAFKA_BITS)
+        return _digits(number)
+    if form.alphabet == _ANY:
+        return _stream(seed, mechanism, label, form.salt_bytes)
+    pairs = _stream(seed, mechanism, label, 4 * form.salt_bytes)
+    return bytes(
+        form.alphabet[int.from_bytes(pairs[at : at + 4]) % len(form.alphabet)]
+        for at in range(0, len(pairs), 4)
+    )
+
+
+def _digits(number: int) -> bytes:
+    digits = bytearray()
+    while number or not digits:
+        number, digit = divmod(number, 36)
+        digits.append(_BASE_36[digit])
+    return bytes(reversed(digits))
+
+
+def _stream(seed: bytes, mechanism: ScramMechanism, label: bytes, size: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < size:
+        parts += mechanism.hmac(seed, label + len(parts).to_bytes(4))
+    return bytes(parts[:size])
