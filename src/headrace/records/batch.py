@@ -32,6 +32,12 @@ CRC_START: Final = 21
 MAX_TIMESTAMP_POSITION: Final = 35
 MIN_RECORD_SIZE: Final = 7
 """Length, attributes, timestamp delta, offset delta, key length, value length, headers count: a byte each."""
+MAX_RECORDS: Final = 1 << 17
+"""Most records of a batch that a broker appends; a compressed batch of a few kilobytes could hold millions.
+
+1 MiB holds at most 117,420 records that are numbered as they should be, of 7 to 9 bytes each. So the bound refuses no
+uncompressed batch of that size, and of compressed ones only those with more records than an uncompressed one.
+"""
 
 COMPRESSION_MASK: Final = 0x07
 LOG_APPEND_TIME_FLAG: Final = 0x08

@@ -7,6 +7,7 @@
 * zstd: frames, level 3.
 
 Nothing that a frame claims about its output is believed: output stops at a bound that the caller or the ratio sets.
+The members of a gzip stream and the blocks of a snappy frame are bounded too, because each of them may be empty.
 """
 
 from __future__ import annotations
@@ -30,6 +31,12 @@ RATIO_FLOOR: Final = 4 << 20
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK: Final = 32 << 10
+MAX_GZIP_MEMBERS: Final = 16
+"""Most members of a gzip stream: clients write one, and each costs a few microseconds however little it holds."""
+_GZIP_CHUNK: Final = 1 << 20
+"""Bytes that are given to zlib at once: it copies those behind the end of a member."""
+MAX_SNAPPY_BLOCKS: Final = 1 << 14
+"""Most blocks in a xerial frame: clients write a block for every 32 KiB, and 64 MiB are 2,048 of these."""
 _SNAPPY_MAX_RATIO: Final = 64
 """A snappy element of two or three bytes yields at most 64: larger claims are lies."""
 _INT32: Final = struct.Struct(">i")
@@ -102,23 +109,27 @@ def _compress_zstd(data: Buffer, level: int | None) -> bytes:
 
 
 def _decompress_gzip(data: Buffer, bound: int) -> bytes:
+    view = memoryview(data)
     parts: list[bytes] = []
-    rest: Buffer = data
-    remaining = bound
-    while rest or not parts:  # a gzip stream may have several members, and has one
+    position, size, remaining = 0, len(view), bound
+    for _ in range(MAX_GZIP_MEMBERS):
         inflate = zlib.decompressobj(31)
-        try:
-            part = inflate.decompress(rest, remaining + 1)
-        except zlib.error as error:
-            raise CorruptRecordError(f"damaged gzip data: {error}") from None
-        remaining -= len(part)
-        if remaining < 0:
-            raise _too_large(bound)
-        if not inflate.eof:
-            raise CorruptRecordError("gzip data ends early")
-        parts.append(part)
-        rest = inflate.unused_data
-    return b"".join(parts)
+        while not inflate.eof:
+            chunk = view[position : position + _GZIP_CHUNK]
+            if not chunk:
+                raise CorruptRecordError("gzip data ends early")
+            try:
+                part = inflate.decompress(chunk, remaining + 1)
+            except zlib.error as error:
+                raise CorruptRecordError(f"damaged gzip data: {error}") from None
+            remaining -= len(part)
+            if remaining < 0:
+                raise _too_large(bound)
+            parts.append(part)
+            position += len(chunk) - len(inflate.unused_data)
+        if position == size:
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+    raise CorruptRecordError(f"gzip data of more than {MAX_GZIP_MEMBERS} members")
 
 
 def _decompress_snappy_block(block: Buffer, bound: int) -> bytes:
@@ -140,6 +151,8 @@ def _decompress_snappy(data: Buffer, bound: int) -> bytes:
     parts: list[bytes] = []
     position, end, remaining = len(_XERIAL_HEADER), len(view), bound
     while position < end:
+        if len(parts) == MAX_SNAPPY_BLOCKS:
+            raise CorruptRecordError(f"snappy data of more than {MAX_SNAPPY_BLOCKS} blocks")
         if position + 4 > end:
             raise CorruptRecordError("snappy data ends inside a block length")
         (size,) = _INT32.unpack_from(view, position)

@@ -24,8 +24,6 @@ MAX_TIME_MS: Final = 253_402_300_799_999
 """The last millisecond of the year 9999: no time or span above it is taken."""
 MAX_TAG_BYTES: Final = 255
 """Most bytes of a tag."""
-MAX_RECORDS: Final = 1 << 17
-"""Most records of a batch that is looked into, for each becomes several objects: a few kilobytes can hold millions."""
 _MAX_DIGITS: Final = len(str(MAX_TIME_MS))
 
 

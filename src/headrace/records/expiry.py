@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from headrace.errors import CorruptRecordError, InvalidRecordError
-from headrace.records.batch import BatchHeader
-from headrace.records.directives import MAX_RECORDS, TTL_MS, decode_ms
+from headrace.records.batch import MAX_RECORDS, BatchHeader
+from headrace.records.directives import TTL_MS, decode_ms
 from headrace.records.raw import records_of
 from headrace.records.reader import Record, decode_data
 from headrace.records.refusal import InvalidRecordsError, require_few

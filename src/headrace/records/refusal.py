@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.errors import ApiError, ErrorCode, InvalidRecordError
-from headrace.records.batch import BatchHeader
-from headrace.records.directives import MAX_RECORDS
+from headrace.records.batch import MAX_RECORDS, BatchHeader
 
 
 class InvalidRecordsError(InvalidRecordError):

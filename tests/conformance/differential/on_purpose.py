@@ -106,6 +106,14 @@ PRODUCE: Final = (
     ),
     Difference(
         "Produce",
+        "takes a batch with any number of records that fit into max.message.bytes",
+        "MESSAGE_TOO_LARGE for a batch of more than 131,072 records",
+        "A compressed batch of 30 kB can hold three million records, which would cost every reader seconds and a "
+        "gigabyte. Producers divide a batch upon this error; docs/limits.md says that honest ones do not reach it.",
+        (),
+    ),
+    Difference(
+        "Produce",
         "drops what follows a batch if it is not a whole batch, and reports success",
         "INVALID_RECORD, and nothing is stored",
         "Records would be lost in silence.",

@@ -9,7 +9,7 @@ from crc32c import crc32c
 from headrace.core.log.config import LogConfig
 from headrace.core.log.validation import validate_batch, with_log_append_time
 from headrace.errors import ApiError, ErrorCode
-from headrace.records.batch import TimestampType, check_batch
+from headrace.records.batch import MAX_RECORDS, TimestampType, check_batch
 from headrace.records.builder import BatchBuilder, build_batch
 from headrace.records.compression import Compression
 from headrace.records.reader import read_records
@@ -97,6 +97,32 @@ def test_the_size_limit_is_exact() -> None:
     batch = batch_of(3)
     check(batch, len(batch))
     assert refused(batch, len(batch) - 1) == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def smallest(count: int, compression: Compression) -> bytes:
+    """Return a batch of the smallest records, with as few as are needed to be encoded."""
+    records = [(None, None, (), NOW_MS)] * count
+    return bytes(build_batch(records, compression=compression))
+
+
+@pytest.mark.parametrize("compression", [each for each in Compression if each])
+def test_the_records_that_a_compressed_batch_claims_are_bounded(compression: Compression) -> None:
+    batch = smallest(2, compression)
+    most = patched(patched(batch, ">i", 57, MAX_RECORDS), ">i", 23, MAX_RECORDS - 1)
+    check(most)  # whether they are there is not looked at
+    more = patched(patched(batch, ">i", 57, MAX_RECORDS + 1), ">i", 23, MAX_RECORDS)
+    assert refused(more) == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_no_sound_batch_of_the_default_size_has_too_many_records() -> None:
+    batch = smallest(117_421, Compression.NONE)
+    assert len(batch) > LIMIT
+    assert refused(batch) == ErrorCode.MESSAGE_TOO_LARGE
+    check(smallest(117_420, Compression.NONE))
+    check(smallest(MAX_RECORDS, Compression.NONE), limit=2 * LIMIT)
+    assert refused(smallest(MAX_RECORDS + 1, Compression.NONE), 2 * LIMIT) == (
+        ErrorCode.MESSAGE_TOO_LARGE
+    )
 
 
 def test_append_time_in_a_batch_is_fine_where_the_broker_sets_it_anyway() -> None:

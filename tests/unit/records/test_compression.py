@@ -9,6 +9,8 @@ import pytest
 
 from headrace.errors import CorruptRecordError
 from headrace.records.compression import (
+    MAX_GZIP_MEMBERS,
+    MAX_SNAPPY_BLOCKS,
     RATIO_FLOOR,
     Compression,
     compress,
@@ -63,6 +65,33 @@ def test_gzip_with_several_members_is_read() -> None:
         )
         == b"ab"
     )
+
+
+def test_the_members_of_gzip_data_are_bounded() -> None:
+    member = compress(Compression.GZIP, b"a")
+    most = MAX_GZIP_MEMBERS
+    assert decompress(Compression.GZIP, member * most) == b"a" * most
+    with pytest.raises(CorruptRecordError, match="members"):
+        decompress(Compression.GZIP, member * (most + 1))
+
+
+def test_gzip_data_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    # zlib copies what it is given behind the end of a member: so it is never given all of it.
+    data = compress(Compression.GZIP, TEXT) + compress(Compression.GZIP, b"b")
+    for size in (1, 7, 100, len(data)):
+        monkeypatch.setattr("headrace.records.compression._GZIP_CHUNK", size)
+        assert decompress(Compression.GZIP, data) == TEXT + b"b"
+        with pytest.raises(CorruptRecordError, match="exceeds"):
+            decompress(Compression.GZIP, data, len(TEXT))
+
+
+def test_the_blocks_of_a_snappy_frame_are_bounded() -> None:
+    block = bytes(cramjam.snappy.compress_raw(b""))
+    framed = struct.pack(">i", len(block)) + block
+    head = compress(Compression.SNAPPY, b"")[:16]
+    assert decompress(Compression.SNAPPY, head + framed * MAX_SNAPPY_BLOCKS) == b""
+    with pytest.raises(CorruptRecordError, match="blocks"):
+        decompress(Compression.SNAPPY, head + framed * (MAX_SNAPPY_BLOCKS + 1))
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -19,8 +19,7 @@ from headrace.core.log.config import LogConfig
 from headrace.core.log.partition_log import PartitionLog
 from headrace.core.log.segment import Segment
 from headrace.errors import CorruptRecordError
-from headrace.records.batch import HEADER_SIZE, BatchHeader, iterate_headers
-from headrace.records.directives import MAX_RECORDS
+from headrace.records.batch import HEADER_SIZE, MAX_RECORDS, BatchHeader, iterate_headers
 from headrace.records.expiry import expiries, expiry_of_batch
 from headrace.records.raw import records_of
 from headrace.records.rewriting import placeholder, with_records

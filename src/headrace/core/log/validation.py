@@ -20,6 +20,7 @@ from headrace.records.batch import (
     LOG_OVERHEAD,
     MAGIC,
     MAGIC_POSITION,
+    MAX_RECORDS,
     MAX_TIMESTAMP_POSITION,
     MIN_BATCH_LENGTH,
     MIN_RECORD_SIZE,
@@ -93,7 +94,7 @@ def validate_batch(
         length + LOG_OVERHEAD == size <= max_message_bytes
         and magic == MAGIC
         and base_offset == 0
-        and delta == count - 1 >= 0
+        and 0 <= delta == count - 1 < MAX_RECORDS
         and not attributes & _REFUSED_FLAGS
         and attributes & COMPRESSION_MASK <= _LAST_CODEC
         and (
@@ -196,6 +197,10 @@ def _refuse_content(fields: HeaderFields, size: int, timestamp_type: TimestampTy
     if not codec and count * MIN_RECORD_SIZE > size - HEADER_SIZE:
         message = f"{count} records claimed in {size} bytes"
         raise ApiError.for_code(ErrorCode.INVALID_RECORD, message)
+    if count > MAX_RECORDS:
+        # Not INVALID_RECORD: upon this code producers divide a batch, and send it again.
+        message = f"the batch has {count} records, {MAX_RECORDS} are the most; send smaller batches"
+        raise ApiError.for_code(ErrorCode.MESSAGE_TOO_LARGE, message)
     if producer_id >= 0 and (sequence < 0 or epoch < 0):
         message = f"producer id {producer_id} with epoch {epoch} and sequence {sequence}"
         raise ApiError.for_code(ErrorCode.INVALID_RECORD, message)
