@@ -22,13 +22,14 @@ SCHEMAS = ROOT / "tools" / "schemas"
 MESSAGES = ROOT / "src" / "headrace" / "protocol" / "messages"
 TITLES = {"request": "Request", "response": "Response", "data": "Stored or embedded data"}
 ENCODE = "(self, out: bytearray, buffers: list[Payload], version: int) -> bytearray:"
-DECODE = "(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:"
+DECODE = "(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:"
 MODULE_NAMES = {
     "headrace.protocol.codec": [
         *(
             "NEVER_FLEXIBLE",
             "NULL_INT16",
             "NULL_INT32",
+            "REQUEST_ELEMENTS",
             "UNSET",
             "ZERO_UUID",
             "Message",
@@ -38,6 +39,7 @@ MODULE_NAMES = {
         *(
             "compact_int32_array",
             "compact_number_array",
+            "count_tags",
             "fail_count",
             "fail_null",
             "int32_array",
@@ -75,6 +77,8 @@ def class_head(lines: Lines, struct: StructSchema, base: str, doc: str) -> None:
             lines.add(f"MIN_VERSION = {struct.versions.low}")
             lines.add(f"MAX_VERSION = {struct.versions.high}")
             lines.add(f"FLEXIBLE_VERSION = {flexible}")
+            if struct.kind == "request":
+                lines.add("MAX_ELEMENTS = REQUEST_ELEMENTS")
             lines.add()
         for f in struct.fields:
             lines.add(f"{f.name}: {python_type(f)}")

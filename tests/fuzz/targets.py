@@ -31,7 +31,7 @@ from headrace.core.coordinator.group.states import GroupState
 from headrace.core.coordinator.group.subscription import subscribed_topics
 from headrace.core.log.validation import validate_batch
 from headrace.errors import ApiError, CorruptRecordError, ErrorCode, ProtocolError, StorageError
-from headrace.protocol.codec import read_tag, read_varint, skip_tags
+from headrace.protocol.codec import REQUEST_ELEMENTS, read_tag, read_varint, skip_tags
 from headrace.protocol.frame import RequestHeader, decode_request, encode_request
 from headrace.protocol.messages.describe_groups import DescribeGroupsRequest
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -304,7 +304,7 @@ def fuzz_primitives(chance: Random) -> None:
     for read in (
         lambda: read_varint(view, 0)[1],
         lambda: read_tag(view, 0)[2],
-        lambda: skip_tags(view, 1, view[0]),
+        lambda: skip_tags(view, 1, view[0], REQUEST_ELEMENTS)[0],
     ):
         with contextlib.suppress(ProtocolError, IndexError):
             read()

@@ -6,6 +6,9 @@ on three conventions:
 * A decoder may slice past the end of the buffer and let `position` run ahead; `Message.decode` compares the final
   position with the length. In between nothing large can happen: reads of numbers past the end raise, slices come out
   empty, and every element count is compared with the bytes that remain before the first element is built.
+* `room` is how many elements the message may still have: elements of all lists, nested ones too, and tagged fields.
+  A decoder takes the count of a list off it before the first element is built, so that no message, however it divides
+  its bytes, becomes more objects than its class allows.
 * A length or a count that may be one byte long is read as one byte, and completed by `varint_tail` or `length_tail`
   in the rare case that it is longer.
 * `UNSET` is the default of list and struct arguments, so that every object gets a fresh one.
@@ -25,6 +28,10 @@ ZERO_UUID: Final = bytes(16)
 UNSET: Final[Any] = object()
 NULL_INT16: Final = b"\xff\xff"
 NULL_INT32: Final = b"\xff\xff\xff\xff"
+REQUEST_ELEMENTS: Final = 50_000
+"""Elements of all lists of a request together, and its tagged fields."""
+MESSAGE_ELEMENTS: Final = 2_000_000
+"""The same of a response, and of what is stored."""
 
 _SECRETS: Final = frozenset({"auth_bytes", "salt", "salted_password"})
 """Fields whose content is in no representation."""
@@ -68,6 +75,8 @@ class Message(Structure):
     MIN_VERSION: ClassVar[int]
     MAX_VERSION: ClassVar[int]
     FLEXIBLE_VERSION: ClassVar[int]
+    MAX_ELEMENTS: ClassVar[int] = MESSAGE_ELEMENTS
+    """How many elements all lists of a message may have together, tagged fields included; more are not decoded."""
 
     def encode(self, version: int, prefix: bytes = b"") -> list[Payload]:
         """Return the message as buffers, to be sent in order.
@@ -98,22 +107,33 @@ class Message(Structure):
         return buffers
 
     @classmethod
-    def decode(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def decode(
+        cls, view: memoryview, position: int, version: int, room: int | None = None
+    ) -> tuple[Self, int]:
         """Read one message from byte `position` of `view` on.
+
+        Args:
+            view: The buffer.
+            position: Where the message begins.
+            version: Its version.
+            room: How many elements all its lists may have together; None for `MAX_ELEMENTS`.
 
         Returns:
             The message, and the position after it.
 
         Raises:
-            ProtocolError: The bytes are not a message of this version, or the version does not exist.
+            ProtocolError: The bytes are not a message of this version, the message has more elements than are
+                allowed, or the version does not exist.
         """
+        if room is None:
+            room = cls.MAX_ELEMENTS
         if not cls.MIN_VERSION <= version <= cls.MAX_VERSION:
             raise ProtocolError(f"{cls.__name__} has no version {version}")
         try:
             if version >= cls.FLEXIBLE_VERSION:
-                message, position = cls._decode_flexible(view, position, version)
+                message, position = cls._decode_flexible(view, position, version, room)
             else:
-                message, position = cls._decode_plain(view, position, version)
+                message, position = cls._decode_plain(view, position, version, room)
         except (StructError, IndexError) as error:
             raise ProtocolError(f"{cls.__name__} v{version} is cut short") from error
         except UnicodeDecodeError as error:
@@ -133,11 +153,15 @@ class Message(Structure):
         raise NotImplementedError
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(
+        cls, view: memoryview, position: int, version: int, room: int
+    ) -> tuple[Self, int]:
         raise NotImplementedError
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(
+        cls, view: memoryview, position: int, version: int, room: int
+    ) -> tuple[Self, int]:
         raise NotImplementedError
 
 
@@ -146,8 +170,12 @@ def fail_null(field: str) -> NoReturn:
     raise ProtocolError(f"{field} must not be null")
 
 
-def fail_count(count: int, field: str) -> NoReturn:
-    """Report an array that cannot fit into the bytes that remain."""
+def fail_count(count: int, field: str, room: int) -> NoReturn:
+    """Report an array that cannot fit into the bytes that remain, or has more elements than the message may have."""
+    if room < 0:
+        raise ProtocolError(
+            f"{field}: with {count} elements the message has {-room} more than are allowed"
+        )
     raise ProtocolError(f"{field}: {count} elements do not fit into the rest of the message")
 
 
@@ -198,24 +226,38 @@ def write_varint(out: bytearray, value: int) -> None:
     out.append(value)
 
 
-def skip_tags(view: memoryview, position: int, count: int) -> int:
-    """Skip a section of tagged fields that this struct knows none of.
+def count_tags(view: memoryview, position: int, count: int, room: int) -> tuple[int, int, int]:
+    """Read the count of a section of tagged fields.
 
     Args:
         view: The buffer.
         position: After the first byte of the section.
         count: That first byte, the start of a varint.
+        room: How many elements the message may still have.
 
     Returns:
-        The position after the section.
+        The count, the position after it, and how many elements the message may have besides.
     """
     if count > 0x7F:
         count, position = varint_tail(view, position, count)
+    room -= count
+    if room < 0:
+        fail_count(count, "tagged fields", room)
+    return count, position, room
+
+
+def skip_tags(view: memoryview, position: int, count: int, room: int) -> tuple[int, int]:
+    """Skip a section of tagged fields that this struct knows none of; see `count_tags`.
+
+    Returns:
+        The position after the section, and how many elements the message may have besides.
+    """
+    count, position, room = count_tags(view, position, count, room)
     for _ in range(count):
         _, position = read_varint(view, position)
         size, position = read_varint(view, position)
         position += size
-    return position
+    return position, room
 
 
 def read_tag(view: memoryview, position: int) -> tuple[int, int, int]:

@@ -27,6 +27,8 @@ _REQUEST_PREFIX = Struct(">ihhih")
 _RESPONSE_PREFIX = Struct(">ii")
 _TAGGED_RESPONSE_PREFIX = Struct(">iix")
 _API_VERSIONS = int(ApiKey.API_VERSIONS)
+_HEADER_TAGS = 1_000
+"""Tagged fields of a header; nobody defines one."""
 
 
 class RequestHeader(NamedTuple):
@@ -113,7 +115,7 @@ def decode_request(frame: memoryview) -> tuple[RequestHeader, Message]:
             tags = frame[position]
             position += 1
             if tags:
-                position = skip_tags(frame, position, tags)
+                position, _ = skip_tags(frame, position, tags, _HEADER_TAGS)
     except (StructError, IndexError) as error:
         raise ProtocolError("the request header is cut short") from error
     except UnicodeDecodeError as error:
@@ -191,7 +193,7 @@ def decode_response(frame: memoryview, cls: type[M], version: int) -> tuple[int,
     position = _LENGTH.size
     if version >= cls.FLEXIBLE_VERSION and cls.API_KEY != _API_VERSIONS:
         try:
-            position = skip_tags(frame, position + 1, frame[position])
+            position, _ = skip_tags(frame, position + 1, frame[position], _HEADER_TAGS)
         except IndexError as error:
             raise ProtocolError("the response header is cut short") from error
     message, _ = cls.decode(frame, position, version)

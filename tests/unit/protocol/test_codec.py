@@ -1,17 +1,22 @@
 from __future__ import annotations
 
 import struct
+from random import Random
 
 import pytest
 
 from headrace.errors import ProtocolError
 from headrace.protocol import codec
-from headrace.protocol.messages.api_versions import ApiVersionsResponse, SupportedFeatureKey
+from headrace.protocol.messages.api_versions import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    SupportedFeatureKey,
+)
 from headrace.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsRequestCursor,
 )
-from headrace.protocol.messages.fetch import FetchRequest
+from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from headrace.protocol.messages.heartbeat import HeartbeatRequest
 from headrace.protocol.messages.join_group import JoinGroupResponse
 from headrace.protocol.messages.metadata import (
@@ -25,7 +30,7 @@ from headrace.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from tests.fixtures.messages import joined
+from tests.fixtures.messages import every_version, joined, random_message
 
 
 def test_defaults_are_kafkas() -> None:
@@ -101,9 +106,63 @@ def test_strings_must_be_utf8() -> None:
 
 
 def test_counts_are_checked_before_anything_is_built() -> None:
-    data = memoryview(struct.pack(">i", 0x7FFFFFFF) + bytes(100))
-    with pytest.raises(ProtocolError, match="topics: 2147483647 elements do not fit"):
+    data = memoryview(struct.pack(">i", 51) + bytes(100))
+    with pytest.raises(ProtocolError, match="topics: 51 elements do not fit"):
         MetadataRequest.decode(data, 0, 1)
+    data = memoryview(struct.pack(">i", 0x7FFFFFFF) + bytes(100))
+    with pytest.raises(ProtocolError, match="topics: with 2147483647 elements .* 2147433647 more"):
+        MetadataRequest.decode(data, 0, 1)
+
+
+@pytest.mark.parametrize(("name", "version"), list(every_version()))
+def test_elements_of_all_lists_of_a_message_are_counted(name: str, version: int) -> None:
+    random = Random(f"{name} {version}")
+    message = max((random_message(name, version, random) for _ in range(5)), key=_elements)
+    data, count = memoryview(joined(message.encode(version))), _elements(message)
+    cls = type(message)
+    assert cls.decode(data, 0, version, count + _MOST_TAGS)[0] == message
+    if count:
+        with pytest.raises(ProtocolError, match="more than are allowed"):
+            cls.decode(data, 0, version, count - 1)
+
+
+_MOST_TAGS = 5_000
+"""More tagged fields than a random message has."""
+
+
+def _elements(value: object) -> int:
+    """Return how many elements all lists of a message have together."""
+    if isinstance(value, list):
+        return len(value) + sum(map(_elements, value))
+    if isinstance(value, codec.Structure):
+        return sum(_elements(getattr(value, name)) for name in value.__slots__)
+    return 0
+
+
+def test_a_request_has_a_bounded_number_of_elements() -> None:
+    assert FetchRequest.MAX_ELEMENTS == MetadataRequest.MAX_ELEMENTS == codec.REQUEST_ELEMENTS
+    most = [FetchPartition()] * (codec.REQUEST_ELEMENTS - 1)
+    for further in (0, 1):
+        request = FetchRequest(topics=[FetchTopic(partitions=most + [FetchPartition()] * further)])
+        data = memoryview(joined(request.encode(4)))
+        if further:
+            with pytest.raises(ProtocolError, match="the message has 1 more than are allowed"):
+                FetchRequest.decode(data, 0, 4)
+        else:
+            assert FetchRequest.decode(data, 0, 4)[0] == request
+
+
+def test_tagged_fields_count_as_elements() -> None:
+    count = codec.REQUEST_ELEMENTS
+    number = bytearray()
+    codec.write_varint(number, count + 1)
+    unknown = b"\x05\x00" * (count + 1)
+    name = b"\x02a"
+    with pytest.raises(ProtocolError, match="tagged fields: .* 1 more than are allowed"):
+        ApiVersionsRequest.decode(memoryview(name + name + bytes(number) + unknown), 0, 3)
+    known = memoryview(bytes(10) + bytes(number) + unknown)
+    with pytest.raises(ProtocolError, match="tagged fields: .* 1 more than are allowed"):
+        codec.count_tags(known, 11, known[10], count)
 
 
 def test_fields_of_other_versions_are_left_out_and_come_back_as_defaults() -> None:

@@ -76,6 +76,20 @@ def test_unknown_tags_in_the_header_are_skipped() -> None:
     assert request == HeartbeatRequest(group_id="g", generation_id=5, member_id="m")
 
 
+def test_tagged_fields_of_a_header_are_bounded() -> None:
+    head = struct.pack(">hhih", ApiKey.HEARTBEAT, 4, 77, -1)
+    for count, refused in ((1_000, False), (1_001, True)):
+        number = bytes([count & 0x7F | 0x80, count >> 7])
+        frame = memoryview(head + number + b"\x05\x00" * count + b"\2g\0\0\0\5\2m\0\0")
+        if refused:
+            with pytest.raises(ProtocolError, match="tagged fields: .* 1 more than are allowed"):
+                decode_request(frame)
+        else:
+            assert decode_request(frame)[1] == HeartbeatRequest(
+                group_id="g", generation_id=5, member_id="m"
+            )
+
+
 def test_bytes_after_a_request_are_ignored() -> None:
     data = joined(encode_request(RequestHeader(ApiKey.HEARTBEAT, 0, 1, None), HeartbeatRequest()))
     assert decode_request(memoryview(data[4:] + b"more"))[1] == HeartbeatRequest()

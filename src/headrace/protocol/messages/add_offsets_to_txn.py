@@ -10,6 +10,7 @@ from typing import Self
 
 from headrace.protocol.codec import (
     Message,
+    REQUEST_ELEMENTS,
     fail_null,
     length_tail,
     skip_tags,
@@ -45,6 +46,7 @@ class AddOffsetsToTxnRequest(Message):
     MIN_VERSION = 0
     MAX_VERSION = 4
     FLEXIBLE_VERSION = 3
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     transactional_id: str
     producer_id: int
@@ -93,7 +95,7 @@ class AddOffsetsToTxnRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         n = view[position]
         position += 1
@@ -112,11 +114,11 @@ class AddOffsetsToTxnRequest(Message):
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         (n,) = _unpack_h(view, position)
         position += 2
@@ -161,16 +163,16 @@ class AddOffsetsToTxnResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         message.throttle_time_ms, message.error_code, n = _unpack_ihB(view, position)
         position += 7
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         message.throttle_time_ms, message.error_code = _unpack_ih(view, position)
         position += 6

@@ -10,6 +10,7 @@ from typing import Self
 
 from headrace.protocol.codec import (
     Message,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     compact_int32_array,
@@ -108,6 +109,7 @@ class AddPartitionsToTxnRequest(Message):
     MIN_VERSION = 0
     MAX_VERSION = 5
     FLEXIBLE_VERSION = 3
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     transactions: list[AddPartitionsToTxnTransaction]
     v3_and_below_transactional_id: str
@@ -214,7 +216,7 @@ class AddPartitionsToTxnRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         if version >= 4:
@@ -223,8 +225,9 @@ class AddPartitionsToTxnRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "transactions")
             n -= 1
-            if n * 14 > end - position:
-                fail_count(n, "transactions")
+            room -= n
+            if n * 14 > end - position or room < 0:
+                fail_count(n, "transactions", room)
             transactions_items: list[AddPartitionsToTxnTransaction] = []
             for _ in range(n):
                 add_partitions_to_txn_transaction = AddPartitionsToTxnTransaction.__new__(AddPartitionsToTxnTransaction)
@@ -245,8 +248,9 @@ class AddPartitionsToTxnRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "topics")
                 n -= 1
-                if n * 3 > end - position:
-                    fail_count(n, "topics")
+                room -= n
+                if n * 3 > end - position or room < 0:
+                    fail_count(n, "topics", room)
                 topics_items: list[AddPartitionsToTxnTopic] = []
                 for _ in range(n):
                     add_partitions_to_txn_topic = AddPartitionsToTxnTopic.__new__(AddPartitionsToTxnTopic)
@@ -262,20 +266,21 @@ class AddPartitionsToTxnRequest(Message):
                     if not 0 < n < 128:
                         n, position = length_tail(view, position, n, "partitions")
                     n -= 1
-                    if n * 4 > end - position:
-                        fail_count(n, "partitions")
+                    room -= n
+                    if n * 4 > end - position or room < 0:
+                        fail_count(n, "partitions", room)
                     add_partitions_to_txn_topic.partitions = read_int32s(view, position, n)
                     position += n * 4
                     n = view[position]
                     position += 1
                     if n:
-                        position = skip_tags(view, position, n)
+                        position, room = skip_tags(view, position, n, room)
                     topics_items.append(add_partitions_to_txn_topic)
                 add_partitions_to_txn_transaction.topics = topics_items
                 n = view[position]
                 position += 1
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 transactions_items.append(add_partitions_to_txn_transaction)
             message.transactions = transactions_items
         else:
@@ -305,8 +310,9 @@ class AddPartitionsToTxnRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "v3_and_below_topics")
             n -= 1
-            if n * 3 > end - position:
-                fail_count(n, "v3_and_below_topics")
+            room -= n
+            if n * 3 > end - position or room < 0:
+                fail_count(n, "v3_and_below_topics", room)
             v3_and_below_topics_items: list[AddPartitionsToTxnTopic] = []
             for _ in range(n):
                 add_partitions_to_txn_topic_2 = AddPartitionsToTxnTopic.__new__(AddPartitionsToTxnTopic)
@@ -322,14 +328,15 @@ class AddPartitionsToTxnRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "partitions")
                 n -= 1
-                if n * 4 > end - position:
-                    fail_count(n, "partitions")
+                room -= n
+                if n * 4 > end - position or room < 0:
+                    fail_count(n, "partitions", room)
                 add_partitions_to_txn_topic_2.partitions = read_int32s(view, position, n)
                 position += n * 4
                 n = view[position]
                 position += 1
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 v3_and_below_topics_items.append(add_partitions_to_txn_topic_2)
             message.v3_and_below_topics = v3_and_below_topics_items
         else:
@@ -337,11 +344,11 @@ class AddPartitionsToTxnRequest(Message):
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.transactions = []
@@ -358,8 +365,9 @@ class AddPartitionsToTxnRequest(Message):
             n,
         ) = _unpack_qhi(view, position)
         position += 14
-        if not 0 <= n * 6 <= end - position:
-            fail_count(n, "v3_and_below_topics")
+        room -= n
+        if not 0 <= n * 6 <= end - position or room < 0:
+            fail_count(n, "v3_and_below_topics", room)
         v3_and_below_topics_items: list[AddPartitionsToTxnTopic] = []
         for _ in range(n):
             add_partitions_to_txn_topic = AddPartitionsToTxnTopic.__new__(AddPartitionsToTxnTopic)
@@ -372,8 +380,9 @@ class AddPartitionsToTxnRequest(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            if not 0 <= n * 4 <= end - position:
-                fail_count(n, "partitions")
+            room -= n
+            if not 0 <= n * 4 <= end - position or room < 0:
+                fail_count(n, "partitions", room)
             add_partitions_to_txn_topic.partitions = read_int32s(view, position, n)
             position += n * 4
             v3_and_below_topics_items.append(add_partitions_to_txn_topic)
@@ -550,7 +559,7 @@ class AddPartitionsToTxnResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         if version >= 4:
@@ -566,8 +575,9 @@ class AddPartitionsToTxnResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "results_by_transaction")
             n -= 1
-            if n * 3 > end - position:
-                fail_count(n, "results_by_transaction")
+            room -= n
+            if n * 3 > end - position or room < 0:
+                fail_count(n, "results_by_transaction", room)
             results_by_transaction_items: list[AddPartitionsToTxnResult] = []
             for _ in range(n):
                 add_partitions_to_txn_result = AddPartitionsToTxnResult.__new__(AddPartitionsToTxnResult)
@@ -583,8 +593,9 @@ class AddPartitionsToTxnResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "topic_results")
                 n -= 1
-                if n * 3 > end - position:
-                    fail_count(n, "topic_results")
+                room -= n
+                if n * 3 > end - position or room < 0:
+                    fail_count(n, "topic_results", room)
                 topic_results_items: list[AddPartitionsToTxnTopicResult] = []
                 for _ in range(n):
                     add_partitions_to_txn_topic_result = AddPartitionsToTxnTopicResult.__new__(AddPartitionsToTxnTopicResult)
@@ -600,8 +611,9 @@ class AddPartitionsToTxnResponse(Message):
                     if not 0 < n < 128:
                         n, position = length_tail(view, position, n, "results_by_partition")
                     n -= 1
-                    if n * 7 > end - position:
-                        fail_count(n, "results_by_partition")
+                    room -= n
+                    if n * 7 > end - position or room < 0:
+                        fail_count(n, "results_by_partition", room)
                     results_by_partition_items: list[AddPartitionsToTxnPartitionResult] = []
                     for _ in range(n):
                         add_partitions_to_txn_partition_result = AddPartitionsToTxnPartitionResult.__new__(AddPartitionsToTxnPartitionResult)
@@ -612,19 +624,19 @@ class AddPartitionsToTxnResponse(Message):
                         ) = _unpack_ihB(view, position)
                         position += 7
                         if n:
-                            position = skip_tags(view, position, n)
+                            position, room = skip_tags(view, position, n, room)
                         results_by_partition_items.append(add_partitions_to_txn_partition_result)
                     add_partitions_to_txn_topic_result.results_by_partition = results_by_partition_items
                     n = view[position]
                     position += 1
                     if n:
-                        position = skip_tags(view, position, n)
+                        position, room = skip_tags(view, position, n, room)
                     topic_results_items.append(add_partitions_to_txn_topic_result)
                 add_partitions_to_txn_result.topic_results = topic_results_items
                 n = view[position]
                 position += 1
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 results_by_transaction_items.append(add_partitions_to_txn_result)
             message.results_by_transaction = results_by_transaction_items
         else:
@@ -635,8 +647,9 @@ class AddPartitionsToTxnResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "results_by_topic_v3_and_below")
             n -= 1
-            if n * 3 > end - position:
-                fail_count(n, "results_by_topic_v3_and_below")
+            room -= n
+            if n * 3 > end - position or room < 0:
+                fail_count(n, "results_by_topic_v3_and_below", room)
             results_by_topic_v3_and_below_items: list[AddPartitionsToTxnTopicResult] = []
             for _ in range(n):
                 add_partitions_to_txn_topic_result_2 = AddPartitionsToTxnTopicResult.__new__(AddPartitionsToTxnTopicResult)
@@ -652,8 +665,9 @@ class AddPartitionsToTxnResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "results_by_partition")
                 n -= 1
-                if n * 7 > end - position:
-                    fail_count(n, "results_by_partition")
+                room -= n
+                if n * 7 > end - position or room < 0:
+                    fail_count(n, "results_by_partition", room)
                 results_by_partition_items_2: list[AddPartitionsToTxnPartitionResult] = []
                 for _ in range(n):
                     add_partitions_to_txn_partition_result_2 = AddPartitionsToTxnPartitionResult.__new__(AddPartitionsToTxnPartitionResult)
@@ -664,13 +678,13 @@ class AddPartitionsToTxnResponse(Message):
                     ) = _unpack_ihB(view, position)
                     position += 7
                     if n:
-                        position = skip_tags(view, position, n)
+                        position, room = skip_tags(view, position, n, room)
                     results_by_partition_items_2.append(add_partitions_to_txn_partition_result_2)
                 add_partitions_to_txn_topic_result_2.results_by_partition = results_by_partition_items_2
                 n = view[position]
                 position += 1
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 results_by_topic_v3_and_below_items.append(add_partitions_to_txn_topic_result_2)
             message.results_by_topic_v3_and_below = results_by_topic_v3_and_below_items
         else:
@@ -678,19 +692,20 @@ class AddPartitionsToTxnResponse(Message):
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.error_code = 0
         message.results_by_transaction = []
         message.throttle_time_ms, n = _unpack_ii(view, position)
         position += 8
-        if not 0 <= n * 6 <= end - position:
-            fail_count(n, "results_by_topic_v3_and_below")
+        room -= n
+        if not 0 <= n * 6 <= end - position or room < 0:
+            fail_count(n, "results_by_topic_v3_and_below", room)
         results_by_topic_v3_and_below_items: list[AddPartitionsToTxnTopicResult] = []
         for _ in range(n):
             add_partitions_to_txn_topic_result = AddPartitionsToTxnTopicResult.__new__(AddPartitionsToTxnTopicResult)
@@ -703,8 +718,9 @@ class AddPartitionsToTxnResponse(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            if not 0 <= n * 6 <= end - position:
-                fail_count(n, "results_by_partition")
+            room -= n
+            if not 0 <= n * 6 <= end - position or room < 0:
+                fail_count(n, "results_by_partition", room)
             results_by_partition_items: list[AddPartitionsToTxnPartitionResult] = []
             for _ in range(n):
                 add_partitions_to_txn_partition_result = AddPartitionsToTxnPartitionResult.__new__(AddPartitionsToTxnPartitionResult)

@@ -11,6 +11,7 @@ from typing import Self
 from headrace.protocol.codec import (
     Message,
     NULL_INT16,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     fail_count,
@@ -108,6 +109,7 @@ class AlterClientQuotasRequest(Message):
     MIN_VERSION = 0
     MAX_VERSION = 1
     FLEXIBLE_VERSION = 1
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     entries: list[AlterClientQuotasRequestEntryData]
     validate_only: bool
@@ -196,7 +198,7 @@ class AlterClientQuotasRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -204,8 +206,9 @@ class AlterClientQuotasRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "entries")
         n -= 1
-        if n * 3 > end - position:
-            fail_count(n, "entries")
+        room -= n
+        if n * 3 > end - position or room < 0:
+            fail_count(n, "entries", room)
         entries_items: list[AlterClientQuotasRequestEntryData] = []
         for _ in range(n):
             alter_client_quotas_request_entry_data = AlterClientQuotasRequestEntryData.__new__(AlterClientQuotasRequestEntryData)
@@ -214,8 +217,9 @@ class AlterClientQuotasRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "entity")
             n -= 1
-            if n * 3 > end - position:
-                fail_count(n, "entity")
+            room -= n
+            if n * 3 > end - position or room < 0:
+                fail_count(n, "entity", room)
             entity_items: list[AlterClientQuotasRequestEntityData] = []
             for _ in range(n):
                 alter_client_quotas_request_entity_data = AlterClientQuotasRequestEntityData.__new__(AlterClientQuotasRequestEntityData)
@@ -239,7 +243,7 @@ class AlterClientQuotasRequest(Message):
                 n = view[position]
                 position += 1
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 entity_items.append(alter_client_quotas_request_entity_data)
             alter_client_quotas_request_entry_data.entity = entity_items
             n = view[position]
@@ -247,8 +251,9 @@ class AlterClientQuotasRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "ops")
             n -= 1
-            if n * 11 > end - position:
-                fail_count(n, "ops")
+            room -= n
+            if n * 11 > end - position or room < 0:
+                fail_count(n, "ops", room)
             ops_items: list[OpData] = []
             for _ in range(n):
                 op_data = OpData.__new__(OpData)
@@ -262,36 +267,38 @@ class AlterClientQuotasRequest(Message):
                 op_data.value, op_data.remove, n = _unpack_doB(view, position)
                 position += 10
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 ops_items.append(op_data)
             alter_client_quotas_request_entry_data.ops = ops_items
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             entries_items.append(alter_client_quotas_request_entry_data)
         message.entries = entries_items
         message.validate_only, n = _unpack_oB(view, position)
         position += 2
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_i(view, position)
         position += 4
-        if not 0 <= n * 8 <= end - position:
-            fail_count(n, "entries")
+        room -= n
+        if not 0 <= n * 8 <= end - position or room < 0:
+            fail_count(n, "entries", room)
         entries_items: list[AlterClientQuotasRequestEntryData] = []
         for _ in range(n):
             alter_client_quotas_request_entry_data = AlterClientQuotasRequestEntryData.__new__(AlterClientQuotasRequestEntryData)
             (n,) = _unpack_i(view, position)
             position += 4
-            if not 0 <= n * 4 <= end - position:
-                fail_count(n, "entity")
+            room -= n
+            if not 0 <= n * 4 <= end - position or room < 0:
+                fail_count(n, "entity", room)
             entity_items: list[AlterClientQuotasRequestEntityData] = []
             for _ in range(n):
                 alter_client_quotas_request_entity_data = AlterClientQuotasRequestEntityData.__new__(AlterClientQuotasRequestEntityData)
@@ -316,8 +323,9 @@ class AlterClientQuotasRequest(Message):
             alter_client_quotas_request_entry_data.entity = entity_items
             (n,) = _unpack_i(view, position)
             position += 4
-            if not 0 <= n * 11 <= end - position:
-                fail_count(n, "ops")
+            room -= n
+            if not 0 <= n * 11 <= end - position or room < 0:
+                fail_count(n, "ops", room)
             ops_items: list[OpData] = []
             for _ in range(n):
                 op_data = OpData.__new__(OpData)
@@ -470,7 +478,7 @@ class AlterClientQuotasResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -478,8 +486,9 @@ class AlterClientQuotasResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "entries")
         n -= 1
-        if n * 5 > end - position:
-            fail_count(n, "entries")
+        room -= n
+        if n * 5 > end - position or room < 0:
+            fail_count(n, "entries", room)
         entries_items: list[AlterClientQuotasResponseEntryData] = []
         for _ in range(n):
             alter_client_quotas_response_entry_data = AlterClientQuotasResponseEntryData.__new__(AlterClientQuotasResponseEntryData)
@@ -498,8 +507,9 @@ class AlterClientQuotasResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "entity")
             n -= 1
-            if n * 3 > end - position:
-                fail_count(n, "entity")
+            room -= n
+            if n * 3 > end - position or room < 0:
+                fail_count(n, "entity", room)
             entity_items: list[AlterClientQuotasResponseEntityData] = []
             for _ in range(n):
                 alter_client_quotas_response_entity_data = AlterClientQuotasResponseEntityData.__new__(AlterClientQuotasResponseEntityData)
@@ -523,29 +533,30 @@ class AlterClientQuotasResponse(Message):
                 n = view[position]
                 position += 1
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 entity_items.append(alter_client_quotas_response_entity_data)
             alter_client_quotas_response_entry_data.entity = entity_items
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             entries_items.append(alter_client_quotas_response_entry_data)
         message.entries = entries_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_ii(view, position)
         position += 8
-        if not 0 <= n * 8 <= end - position:
-            fail_count(n, "entries")
+        room -= n
+        if not 0 <= n * 8 <= end - position or room < 0:
+            fail_count(n, "entries", room)
         entries_items: list[AlterClientQuotasResponseEntryData] = []
         for _ in range(n):
             alter_client_quotas_response_entry_data = AlterClientQuotasResponseEntryData.__new__(AlterClientQuotasResponseEntryData)
@@ -561,8 +572,9 @@ class AlterClientQuotasResponse(Message):
                 fail_null("error_message")
             (n,) = _unpack_i(view, position)
             position += 4
-            if not 0 <= n * 4 <= end - position:
-                fail_count(n, "entity")
+            room -= n
+            if not 0 <= n * 4 <= end - position or room < 0:
+                fail_count(n, "entity", room)
             entity_items: list[AlterClientQuotasResponseEntityData] = []
             for _ in range(n):
                 alter_client_quotas_response_entity_data = AlterClientQuotasResponseEntityData.__new__(AlterClientQuotasResponseEntityData)

@@ -10,6 +10,7 @@ from typing import Self
 
 from headrace.protocol.codec import (
     Message,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     fail_count,
@@ -90,6 +91,7 @@ class AlterUserScramCredentialsRequest(Message):
     MIN_VERSION = 0
     MAX_VERSION = 0
     FLEXIBLE_VERSION = 0
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     deletions: list[ScramCredentialDeletion]
     upsertions: list[ScramCredentialUpsertion]
@@ -152,7 +154,7 @@ class AlterUserScramCredentialsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -160,8 +162,9 @@ class AlterUserScramCredentialsRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "deletions")
         n -= 1
-        if n * 3 > end - position:
-            fail_count(n, "deletions")
+        room -= n
+        if n * 3 > end - position or room < 0:
+            fail_count(n, "deletions", room)
         deletions_items: list[ScramCredentialDeletion] = []
         for _ in range(n):
             scram_credential_deletion = ScramCredentialDeletion.__new__(ScramCredentialDeletion)
@@ -175,7 +178,7 @@ class AlterUserScramCredentialsRequest(Message):
             scram_credential_deletion.mechanism, n = _unpack_bB(view, position)
             position += 2
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             deletions_items.append(scram_credential_deletion)
         message.deletions = deletions_items
         n = view[position]
@@ -183,8 +186,9 @@ class AlterUserScramCredentialsRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "upsertions")
         n -= 1
-        if n * 9 > end - position:
-            fail_count(n, "upsertions")
+        room -= n
+        if n * 9 > end - position or room < 0:
+            fail_count(n, "upsertions", room)
         upsertions_items: list[ScramCredentialUpsertion] = []
         for _ in range(n):
             scram_credential_upsertion = ScramCredentialUpsertion.__new__(ScramCredentialUpsertion)
@@ -216,13 +220,13 @@ class AlterUserScramCredentialsRequest(Message):
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             upsertions_items.append(scram_credential_upsertion)
         message.upsertions = upsertions_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
 
@@ -301,7 +305,7 @@ class AlterUserScramCredentialsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -309,8 +313,9 @@ class AlterUserScramCredentialsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "results")
         n -= 1
-        if n * 5 > end - position:
-            fail_count(n, "results")
+        room -= n
+        if n * 5 > end - position or room < 0:
+            fail_count(n, "results", room)
         results_items: list[AlterUserScramCredentialsResult] = []
         for _ in range(n):
             alter_user_scram_credentials_result = AlterUserScramCredentialsResult.__new__(AlterUserScramCredentialsResult)
@@ -334,11 +339,11 @@ class AlterUserScramCredentialsResponse(Message):
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             results_items.append(alter_user_scram_credentials_result)
         message.results = results_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position

@@ -10,14 +10,15 @@ from typing import Self
 
 from headrace.protocol.codec import (
     Message,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     check_tag,
+    count_tags,
     fail_count,
     length_tail,
     read_tag,
     skip_tags,
-    varint_tail,
     write_tag,
     write_varint,
 )
@@ -61,6 +62,7 @@ class ApiVersionsRequest(Message):
     MIN_VERSION = 0
     MAX_VERSION = 4
     FLEXIBLE_VERSION = 3
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     client_software_name: str
     client_software_version: str
@@ -96,7 +98,7 @@ class ApiVersionsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         n = view[position]
         position += 1
@@ -115,11 +117,11 @@ class ApiVersionsRequest(Message):
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         message.client_software_name = ""
         message.client_software_version = ""
@@ -324,7 +326,7 @@ class ApiVersionsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.error_code, n = _unpack_hB(view, position)
@@ -332,8 +334,9 @@ class ApiVersionsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "api_keys")
         n -= 1
-        if n * 7 > end - position:
-            fail_count(n, "api_keys")
+        room -= n
+        if n * 7 > end - position or room < 0:
+            fail_count(n, "api_keys", room)
         api_keys_items: list[ApiVersion] = []
         for _ in range(n):
             api_version = ApiVersion.__new__(ApiVersion)
@@ -345,7 +348,7 @@ class ApiVersionsResponse(Message):
             ) = _unpack_hhhB(view, position)
             position += 7
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             api_keys_items.append(api_version)
         message.api_keys = api_keys_items
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -356,8 +359,7 @@ class ApiVersionsResponse(Message):
         message.zk_migration_ready = False
         message.headrace_extensions = []
         if n:
-            if n > 127:
-                n, position = varint_tail(view, position, n)
+            n, position, room = count_tags(view, position, n, room)
             for _ in range(n):
                 tag, position, tag_end = read_tag(view, position)
                 if tag == 0:
@@ -366,8 +368,9 @@ class ApiVersionsResponse(Message):
                     if not 0 < n < 128:
                         n, position = length_tail(view, position, n, "supported_features")
                     n -= 1
-                    if n * 6 > end - position:
-                        fail_count(n, "supported_features")
+                    room -= n
+                    if n * 6 > end - position or room < 0:
+                        fail_count(n, "supported_features", room)
                     supported_features_items: list[SupportedFeatureKey] = []
                     for _ in range(n):
                         supported_feature_key = SupportedFeatureKey.__new__(SupportedFeatureKey)
@@ -385,7 +388,7 @@ class ApiVersionsResponse(Message):
                         ) = _unpack_hhB(view, position)
                         position += 5
                         if n:
-                            position = skip_tags(view, position, n)
+                            position, room = skip_tags(view, position, n, room)
                         supported_features_items.append(supported_feature_key)
                     message.supported_features = supported_features_items
                 elif tag == 1:
@@ -397,8 +400,9 @@ class ApiVersionsResponse(Message):
                     if not 0 < n < 128:
                         n, position = length_tail(view, position, n, "finalized_features")
                     n -= 1
-                    if n * 6 > end - position:
-                        fail_count(n, "finalized_features")
+                    room -= n
+                    if n * 6 > end - position or room < 0:
+                        fail_count(n, "finalized_features", room)
                     finalized_features_items: list[FinalizedFeatureKey] = []
                     for _ in range(n):
                         finalized_feature_key = FinalizedFeatureKey.__new__(FinalizedFeatureKey)
@@ -416,7 +420,7 @@ class ApiVersionsResponse(Message):
                         ) = _unpack_hhB(view, position)
                         position += 5
                         if n:
-                            position = skip_tags(view, position, n)
+                            position, room = skip_tags(view, position, n, room)
                         finalized_features_items.append(finalized_feature_key)
                     message.finalized_features = finalized_features_items
                 elif tag == 3:
@@ -428,8 +432,9 @@ class ApiVersionsResponse(Message):
                     if not 0 < n < 128:
                         n, position = length_tail(view, position, n, "headrace_extensions")
                     n -= 1
-                    if n > end - position:
-                        fail_count(n, "headrace_extensions")
+                    room -= n
+                    if n > end - position or room < 0:
+                        fail_count(n, "headrace_extensions", room)
                     headrace_extensions_items: list[str] = []
                     for _ in range(n):
                         n = view[position]
@@ -446,7 +451,7 @@ class ApiVersionsResponse(Message):
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.supported_features = []
@@ -456,8 +461,9 @@ class ApiVersionsResponse(Message):
         message.headrace_extensions = []
         message.error_code, n = _unpack_hi(view, position)
         position += 6
-        if not 0 <= n * 6 <= end - position:
-            fail_count(n, "api_keys")
+        room -= n
+        if not 0 <= n * 6 <= end - position or room < 0:
+            fail_count(n, "api_keys", room)
         api_keys_items: list[ApiVersion] = []
         for _ in range(n):
             api_version = ApiVersion.__new__(ApiVersion)

@@ -16,6 +16,7 @@ from headrace.protocol.codec import (
     ZERO_UUID,
     check_tag,
     compact_int32_array,
+    count_tags,
     fail_count,
     fail_null,
     length_tail,
@@ -71,7 +72,7 @@ class ConsumerGroupCurrentMemberAssignmentKey(Message):
         return out
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         (n,) = _unpack_h(view, position)
         position += 2
@@ -188,7 +189,7 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (
@@ -201,8 +202,9 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "assigned_partitions")
         n -= 1
-        if n * 18 > end - position:
-            fail_count(n, "assigned_partitions")
+        room -= n
+        if n * 18 > end - position or room < 0:
+            fail_count(n, "assigned_partitions", room)
         assigned_partitions_items: list[TopicPartitions] = []
         for _ in range(n):
             topic_partitions = TopicPartitions.__new__(TopicPartitions)
@@ -211,16 +213,16 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            if n * 4 > end - position:
-                fail_count(n, "partitions")
+            room -= n
+            if n * 4 > end - position or room < 0:
+                fail_count(n, "partitions", room)
             topic_partitions.partitions = read_int32s(view, position, n)
             position += n * 4
             n = view[position]
             position += 1
             topic_partitions.assignment_epochs = []
             if n:
-                if n > 127:
-                    n, position = varint_tail(view, position, n)
+                n, position, room = count_tags(view, position, n, room)
                 for _ in range(n):
                     tag, position, tag_end = read_tag(view, position)
                     if tag == 0:
@@ -230,8 +232,9 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message):
                             n, position = varint_tail(view, position, n)
                         if n:
                             n -= 1
-                            if n * 4 > end - position:
-                                fail_count(n, "assignment_epochs")
+                            room -= n
+                            if n * 4 > end - position or room < 0:
+                                fail_count(n, "assignment_epochs", room)
                             topic_partitions.assignment_epochs = read_int32s(view, position, n)
                             position += n * 4
                         else:
@@ -246,8 +249,9 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "partitions_pending_revocation")
         n -= 1
-        if n * 18 > end - position:
-            fail_count(n, "partitions_pending_revocation")
+        room -= n
+        if n * 18 > end - position or room < 0:
+            fail_count(n, "partitions_pending_revocation", room)
         partitions_pending_revocation_items: list[TopicPartitions] = []
         for _ in range(n):
             topic_partitions_2 = TopicPartitions.__new__(TopicPartitions)
@@ -256,16 +260,16 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            if n * 4 > end - position:
-                fail_count(n, "partitions")
+            room -= n
+            if n * 4 > end - position or room < 0:
+                fail_count(n, "partitions", room)
             topic_partitions_2.partitions = read_int32s(view, position, n)
             position += n * 4
             n = view[position]
             position += 1
             topic_partitions_2.assignment_epochs = []
             if n:
-                if n > 127:
-                    n, position = varint_tail(view, position, n)
+                n, position, room = count_tags(view, position, n, room)
                 for _ in range(n):
                     tag_2, position, tag_end_2 = read_tag(view, position)
                     if tag_2 == 0:
@@ -275,8 +279,9 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message):
                             n, position = varint_tail(view, position, n)
                         if n:
                             n -= 1
-                            if n * 4 > end - position:
-                                fail_count(n, "assignment_epochs")
+                            room -= n
+                            if n * 4 > end - position or room < 0:
+                                fail_count(n, "assignment_epochs", room)
                             topic_partitions_2.assignment_epochs = read_int32s(view, position, n)
                             position += n * 4
                         else:
@@ -289,5 +294,5 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message):
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position

@@ -10,6 +10,7 @@ from typing import Self
 
 from headrace.protocol.codec import (
     Message,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     ZERO_UUID,
@@ -58,6 +59,7 @@ class ConsumerGroupDescribeRequest(Message):
     MIN_VERSION = 0
     MAX_VERSION = 1
     FLEXIBLE_VERSION = 0
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     group_ids: list[str]
     include_authorized_operations: bool
@@ -89,7 +91,7 @@ class ConsumerGroupDescribeRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -97,8 +99,9 @@ class ConsumerGroupDescribeRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "group_ids")
         n -= 1
-        if n > end - position:
-            fail_count(n, "group_ids")
+        room -= n
+        if n > end - position or room < 0:
+            fail_count(n, "group_ids", room)
         group_ids_items: list[str] = []
         for _ in range(n):
             n = view[position]
@@ -112,7 +115,7 @@ class ConsumerGroupDescribeRequest(Message):
         message.include_authorized_operations, n = _unpack_oB(view, position)
         position += 2
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
 
@@ -432,7 +435,7 @@ class ConsumerGroupDescribeResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -440,8 +443,9 @@ class ConsumerGroupDescribeResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "groups")
         n -= 1
-        if n * 20 > end - position:
-            fail_count(n, "groups")
+        room -= n
+        if n * 20 > end - position or room < 0:
+            fail_count(n, "groups", room)
         groups_items: list[DescribedGroup] = []
         for _ in range(n):
             described_group = DescribedGroup.__new__(DescribedGroup)
@@ -485,8 +489,9 @@ class ConsumerGroupDescribeResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "members")
             n -= 1
-            if n * 16 > end - position:
-                fail_count(n, "members")
+            room -= n
+            if n * 16 > end - position or room < 0:
+                fail_count(n, "members", room)
             members_items: list[Member] = []
             for _ in range(n):
                 member = Member.__new__(Member)
@@ -536,8 +541,9 @@ class ConsumerGroupDescribeResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "subscribed_topic_names")
                 n -= 1
-                if n > end - position:
-                    fail_count(n, "subscribed_topic_names")
+                room -= n
+                if n > end - position or room < 0:
+                    fail_count(n, "subscribed_topic_names", room)
                 subscribed_topic_names_items: list[str] = []
                 for _ in range(n):
                     n = view[position]
@@ -564,8 +570,9 @@ class ConsumerGroupDescribeResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "topic_partitions")
                 n -= 1
-                if n * 19 > end - position:
-                    fail_count(n, "topic_partitions")
+                room -= n
+                if n * 19 > end - position or room < 0:
+                    fail_count(n, "topic_partitions", room)
                 topic_partitions_items: list[TopicPartitions] = []
                 for _ in range(n):
                     topic_partitions = TopicPartitions.__new__(TopicPartitions)
@@ -581,20 +588,21 @@ class ConsumerGroupDescribeResponse(Message):
                     if not 0 < n < 128:
                         n, position = length_tail(view, position, n, "partitions")
                     n -= 1
-                    if n * 4 > end - position:
-                        fail_count(n, "partitions")
+                    room -= n
+                    if n * 4 > end - position or room < 0:
+                        fail_count(n, "partitions", room)
                     topic_partitions.partitions = read_int32s(view, position, n)
                     position += n * 4
                     n = view[position]
                     position += 1
                     if n:
-                        position = skip_tags(view, position, n)
+                        position, room = skip_tags(view, position, n, room)
                     topic_partitions_items.append(topic_partitions)
                 assignment.topic_partitions = topic_partitions_items
                 n = view[position]
                 position += 1
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 member.assignment = assignment
                 assignment_2 = Assignment.__new__(Assignment)
                 n = view[position]
@@ -602,8 +610,9 @@ class ConsumerGroupDescribeResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "topic_partitions")
                 n -= 1
-                if n * 19 > end - position:
-                    fail_count(n, "topic_partitions")
+                room -= n
+                if n * 19 > end - position or room < 0:
+                    fail_count(n, "topic_partitions", room)
                 topic_partitions_items_2: list[TopicPartitions] = []
                 for _ in range(n):
                     topic_partitions_2 = TopicPartitions.__new__(TopicPartitions)
@@ -619,20 +628,21 @@ class ConsumerGroupDescribeResponse(Message):
                     if not 0 < n < 128:
                         n, position = length_tail(view, position, n, "partitions")
                     n -= 1
-                    if n * 4 > end - position:
-                        fail_count(n, "partitions")
+                    room -= n
+                    if n * 4 > end - position or room < 0:
+                        fail_count(n, "partitions", room)
                     topic_partitions_2.partitions = read_int32s(view, position, n)
                     position += n * 4
                     n = view[position]
                     position += 1
                     if n:
-                        position = skip_tags(view, position, n)
+                        position, room = skip_tags(view, position, n, room)
                     topic_partitions_items_2.append(topic_partitions_2)
                 assignment_2.topic_partitions = topic_partitions_items_2
                 n = view[position]
                 position += 1
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 member.target_assignment = assignment_2
                 if version >= 1:
                     member.member_type, n = _unpack_bB(view, position)
@@ -642,17 +652,17 @@ class ConsumerGroupDescribeResponse(Message):
                     n = view[position]
                     position += 1
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 members_items.append(member)
             described_group.members = members_items
             described_group.authorized_operations, n = _unpack_iB(view, position)
             position += 5
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             groups_items.append(described_group)
         message.groups = groups_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position

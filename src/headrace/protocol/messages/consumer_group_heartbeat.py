@@ -10,6 +10,7 @@ from typing import Self
 
 from headrace.protocol.codec import (
     Message,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     ZERO_UUID,
@@ -76,6 +77,7 @@ class ConsumerGroupHeartbeatRequest(Message):
     MIN_VERSION = 0
     MAX_VERSION = 1
     FLEXIBLE_VERSION = 0
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     group_id: str
     member_id: str
@@ -209,7 +211,7 @@ class ConsumerGroupHeartbeatRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -252,8 +254,9 @@ class ConsumerGroupHeartbeatRequest(Message):
             n, position = varint_tail(view, position, n)
         if n:
             n -= 1
-            if n > end - position:
-                fail_count(n, "subscribed_topic_names")
+            room -= n
+            if n > end - position or room < 0:
+                fail_count(n, "subscribed_topic_names", room)
             subscribed_topic_names_items: list[str] = []
             for _ in range(n):
                 n = view[position]
@@ -295,8 +298,9 @@ class ConsumerGroupHeartbeatRequest(Message):
             n, position = varint_tail(view, position, n)
         if n:
             n -= 1
-            if n * 18 > end - position:
-                fail_count(n, "topic_partitions")
+            room -= n
+            if n * 18 > end - position or room < 0:
+                fail_count(n, "topic_partitions", room)
             topic_partitions_items: list[ConsumerGroupHeartbeatRequestTopicPartitions] = []
             for _ in range(n):
                 consumer_group_heartbeat_request_topic_partitions = ConsumerGroupHeartbeatRequestTopicPartitions.__new__(ConsumerGroupHeartbeatRequestTopicPartitions)
@@ -308,14 +312,15 @@ class ConsumerGroupHeartbeatRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "partitions")
                 n -= 1
-                if n * 4 > end - position:
-                    fail_count(n, "partitions")
+                room -= n
+                if n * 4 > end - position or room < 0:
+                    fail_count(n, "partitions", room)
                 consumer_group_heartbeat_request_topic_partitions.partitions = read_int32s(view, position, n)
                 position += n * 4
                 n = view[position]
                 position += 1
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 topic_partitions_items.append(consumer_group_heartbeat_request_topic_partitions)
             message.topic_partitions = topic_partitions_items
         else:
@@ -323,7 +328,7 @@ class ConsumerGroupHeartbeatRequest(Message):
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
 
@@ -444,7 +449,7 @@ class ConsumerGroupHeartbeatResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, message.error_code, n = _unpack_ihB(view, position)
@@ -478,8 +483,9 @@ class ConsumerGroupHeartbeatResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "topic_partitions")
             n -= 1
-            if n * 18 > end - position:
-                fail_count(n, "topic_partitions")
+            room -= n
+            if n * 18 > end - position or room < 0:
+                fail_count(n, "topic_partitions", room)
             topic_partitions_items: list[ConsumerGroupHeartbeatResponseTopicPartitions] = []
             for _ in range(n):
                 consumer_group_heartbeat_response_topic_partitions = ConsumerGroupHeartbeatResponseTopicPartitions.__new__(ConsumerGroupHeartbeatResponseTopicPartitions)
@@ -491,23 +497,24 @@ class ConsumerGroupHeartbeatResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "partitions")
                 n -= 1
-                if n * 4 > end - position:
-                    fail_count(n, "partitions")
+                room -= n
+                if n * 4 > end - position or room < 0:
+                    fail_count(n, "partitions", room)
                 consumer_group_heartbeat_response_topic_partitions.partitions = read_int32s(view, position, n)
                 position += n * 4
                 n = view[position]
                 position += 1
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 topic_partitions_items.append(consumer_group_heartbeat_response_topic_partitions)
             assignment.topic_partitions = topic_partitions_items
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             message.assignment = assignment
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position

@@ -14,6 +14,7 @@ from headrace.protocol.codec import (
     Structure,
     UNSET,
     check_tag,
+    count_tags,
     fail_count,
     fail_null,
     length_tail,
@@ -69,7 +70,7 @@ class ConsumerGroupMemberMetadataKey(Message):
         return out
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         (n,) = _unpack_h(view, position)
         position += 2
@@ -283,7 +284,7 @@ class ConsumerGroupMemberMetadataValue(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -325,8 +326,9 @@ class ConsumerGroupMemberMetadataValue(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "subscribed_topic_names")
         n -= 1
-        if n > end - position:
-            fail_count(n, "subscribed_topic_names")
+        room -= n
+        if n > end - position or room < 0:
+            fail_count(n, "subscribed_topic_names", room)
         subscribed_topic_names_items: list[str] = []
         for _ in range(n):
             n = view[position]
@@ -361,8 +363,7 @@ class ConsumerGroupMemberMetadataValue(Message):
         position += 1
         message.classic_member_metadata = None
         if n:
-            if n > 127:
-                n, position = varint_tail(view, position, n)
+            n, position, room = count_tags(view, position, n, room)
             for _ in range(n):
                 tag, position, tag_end = read_tag(view, position)
                 if tag == 0:
@@ -377,8 +378,9 @@ class ConsumerGroupMemberMetadataValue(Message):
                         if not 0 < n < 128:
                             n, position = length_tail(view, position, n, "supported_protocols")
                         n -= 1
-                        if n * 3 > end - position:
-                            fail_count(n, "supported_protocols")
+                        room -= n
+                        if n * 3 > end - position or room < 0:
+                            fail_count(n, "supported_protocols", room)
                         supported_protocols_items: list[ClassicProtocol] = []
                         for _ in range(n):
                             classic_protocol = ClassicProtocol.__new__(ClassicProtocol)
@@ -399,13 +401,13 @@ class ConsumerGroupMemberMetadataValue(Message):
                             n = view[position]
                             position += 1
                             if n:
-                                position = skip_tags(view, position, n)
+                                position, room = skip_tags(view, position, n, room)
                             supported_protocols_items.append(classic_protocol)
                         classic_member_metadata.supported_protocols = supported_protocols_items
                         n = view[position]
                         position += 1
                         if n:
-                            position = skip_tags(view, position, n)
+                            position, room = skip_tags(view, position, n, room)
                         message.classic_member_metadata = classic_member_metadata
                 else:
                     position = tag_end

@@ -65,7 +65,7 @@ class ConsumerGroupTargetAssignmentMemberKey(Message):
         return out
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         (n,) = _unpack_h(view, position)
         position += 2
@@ -126,7 +126,7 @@ class ConsumerGroupTargetAssignmentMemberValue(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -134,8 +134,9 @@ class ConsumerGroupTargetAssignmentMemberValue(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topic_partitions")
         n -= 1
-        if n * 18 > end - position:
-            fail_count(n, "topic_partitions")
+        room -= n
+        if n * 18 > end - position or room < 0:
+            fail_count(n, "topic_partitions", room)
         topic_partitions_items: list[TopicPartition] = []
         for _ in range(n):
             topic_partition = TopicPartition.__new__(TopicPartition)
@@ -144,18 +145,19 @@ class ConsumerGroupTargetAssignmentMemberValue(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            if n * 4 > end - position:
-                fail_count(n, "partitions")
+            room -= n
+            if n * 4 > end - position or room < 0:
+                fail_count(n, "partitions", room)
             topic_partition.partitions = read_int32s(view, position, n)
             position += n * 4
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             topic_partitions_items.append(topic_partition)
         message.topic_partitions = topic_partitions_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position

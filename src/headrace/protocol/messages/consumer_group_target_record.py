@@ -12,9 +12,9 @@ from headrace.protocol.codec import (
     Message,
     NEVER_FLEXIBLE,
     check_tag,
+    count_tags,
     fail_null,
     read_tag,
-    varint_tail,
     write_tag,
 )
 from headrace.types import (
@@ -56,7 +56,7 @@ class ConsumerGroupTargetAssignmentMetadataKey(Message):
         return out
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         (n,) = _unpack_h(view, position)
         position += 2
@@ -99,14 +99,13 @@ class ConsumerGroupTargetAssignmentMetadataValue(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         message.assignment_epoch, n = _unpack_iB(view, position)
         position += 5
         message.assignment_timestamp = 0
         if n:
-            if n > 127:
-                n, position = varint_tail(view, position, n)
+            n, position, room = count_tags(view, position, n, room)
             for _ in range(n):
                 tag, position, tag_end = read_tag(view, position)
                 if tag == 0:

@@ -114,13 +114,14 @@ class ConsumerProtocolSubscription(Message):
         return out
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_i(view, position)
         position += 4
-        if not 0 <= n * 2 <= end - position:
-            fail_count(n, "topics")
+        room -= n
+        if not 0 <= n * 2 <= end - position or room < 0:
+            fail_count(n, "topics", room)
         topics_items: list[str] = []
         for _ in range(n):
             (n,) = _unpack_h(view, position)
@@ -144,8 +145,9 @@ class ConsumerProtocolSubscription(Message):
         if version >= 1:
             (n,) = _unpack_i(view, position)
             position += 4
-            if not 0 <= n * 6 <= end - position:
-                fail_count(n, "owned_partitions")
+            room -= n
+            if not 0 <= n * 6 <= end - position or room < 0:
+                fail_count(n, "owned_partitions", room)
             owned_partitions_items: list[ConsumerProtocolSubscriptionTopicPartition] = []
             for _ in range(n):
                 consumer_protocol_subscription_topic_partition = ConsumerProtocolSubscriptionTopicPartition.__new__(ConsumerProtocolSubscriptionTopicPartition)
@@ -158,8 +160,9 @@ class ConsumerProtocolSubscription(Message):
                 position = stop
                 (n,) = _unpack_i(view, position)
                 position += 4
-                if not 0 <= n * 4 <= end - position:
-                    fail_count(n, "partitions")
+                room -= n
+                if not 0 <= n * 4 <= end - position or room < 0:
+                    fail_count(n, "partitions", room)
                 consumer_protocol_subscription_topic_partition.partitions = read_int32s(view, position, n)
                 position += n * 4
                 owned_partitions_items.append(consumer_protocol_subscription_topic_partition)
@@ -238,13 +241,14 @@ class ConsumerProtocolAssignment(Message):
         return out
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_i(view, position)
         position += 4
-        if not 0 <= n * 6 <= end - position:
-            fail_count(n, "assigned_partitions")
+        room -= n
+        if not 0 <= n * 6 <= end - position or room < 0:
+            fail_count(n, "assigned_partitions", room)
         assigned_partitions_items: list[ConsumerProtocolAssignmentTopicPartition] = []
         for _ in range(n):
             consumer_protocol_assignment_topic_partition = ConsumerProtocolAssignmentTopicPartition.__new__(ConsumerProtocolAssignmentTopicPartition)
@@ -257,8 +261,9 @@ class ConsumerProtocolAssignment(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            if not 0 <= n * 4 <= end - position:
-                fail_count(n, "partitions")
+            room -= n
+            if not 0 <= n * 4 <= end - position or room < 0:
+                fail_count(n, "partitions", room)
             consumer_protocol_assignment_topic_partition.partitions = read_int32s(view, position, n)
             position += n * 4
             assigned_partitions_items.append(consumer_protocol_assignment_topic_partition)

@@ -11,6 +11,7 @@ from typing import Self
 from headrace.protocol.codec import (
     Message,
     NULL_INT16,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     fail_count,
@@ -100,6 +101,7 @@ class CreateAclsRequest(Message):
     MIN_VERSION = 1
     MAX_VERSION = 3
     FLEXIBLE_VERSION = 2
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     creations: list[AclCreation]
 
@@ -156,7 +158,7 @@ class CreateAclsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -164,8 +166,9 @@ class CreateAclsRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "creations")
         n -= 1
-        if n * 8 > end - position:
-            fail_count(n, "creations")
+        room -= n
+        if n * 8 > end - position or room < 0:
+            fail_count(n, "creations", room)
         creations_items: list[AclCreation] = []
         for _ in range(n):
             acl_creation = AclCreation.__new__(AclCreation)
@@ -193,23 +196,24 @@ class CreateAclsRequest(Message):
             acl_creation.operation, acl_creation.permission_type, n = _unpack_bbB(view, position)
             position += 3
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             creations_items.append(acl_creation)
         message.creations = creations_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_i(view, position)
         position += 4
-        if not 0 <= n * 10 <= end - position:
-            fail_count(n, "creations")
+        room -= n
+        if not 0 <= n * 10 <= end - position or room < 0:
+            fail_count(n, "creations", room)
         creations_items: list[AclCreation] = []
         for _ in range(n):
             acl_creation = AclCreation.__new__(AclCreation)
@@ -314,7 +318,7 @@ class CreateAclsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -322,8 +326,9 @@ class CreateAclsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "results")
         n -= 1
-        if n * 4 > end - position:
-            fail_count(n, "results")
+        room -= n
+        if n * 4 > end - position or room < 0:
+            fail_count(n, "results", room)
         results_items: list[AclCreationResult] = []
         for _ in range(n):
             acl_creation_result = AclCreationResult.__new__(AclCreationResult)
@@ -340,23 +345,24 @@ class CreateAclsResponse(Message):
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             results_items.append(acl_creation_result)
         message.results = results_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_ii(view, position)
         position += 8
-        if not 0 <= n * 4 <= end - position:
-            fail_count(n, "results")
+        room -= n
+        if not 0 <= n * 4 <= end - position or room < 0:
+            fail_count(n, "results", room)
         results_items: list[AclCreationResult] = []
         for _ in range(n):
             acl_creation_result = AclCreationResult.__new__(AclCreationResult)

@@ -12,6 +12,7 @@ from headrace.protocol.codec import (
     Message,
     NULL_INT16,
     NULL_INT32,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     compact_int32_array,
@@ -92,6 +93,7 @@ class CreatePartitionsRequest(Message):
     MIN_VERSION = 0
     MAX_VERSION = 3
     FLEXIBLE_VERSION = 2
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     topics: list[CreatePartitionsTopic]
     timeout_ms: int
@@ -157,7 +159,7 @@ class CreatePartitionsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -165,8 +167,9 @@ class CreatePartitionsRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        if n * 7 > end - position:
-            fail_count(n, "topics")
+        room -= n
+        if n * 7 > end - position or room < 0:
+            fail_count(n, "topics", room)
         topics_items: list[CreatePartitionsTopic] = []
         for _ in range(n):
             create_partitions_topic = CreatePartitionsTopic.__new__(CreatePartitionsTopic)
@@ -183,8 +186,9 @@ class CreatePartitionsRequest(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 n -= 1
-                if n * 2 > end - position:
-                    fail_count(n, "assignments")
+                room -= n
+                if n * 2 > end - position or room < 0:
+                    fail_count(n, "assignments", room)
                 assignments_items: list[CreatePartitionsAssignment] = []
                 for _ in range(n):
                     create_partitions_assignment = CreatePartitionsAssignment.__new__(CreatePartitionsAssignment)
@@ -193,14 +197,15 @@ class CreatePartitionsRequest(Message):
                     if not 0 < n < 128:
                         n, position = length_tail(view, position, n, "broker_ids")
                     n -= 1
-                    if n * 4 > end - position:
-                        fail_count(n, "broker_ids")
+                    room -= n
+                    if n * 4 > end - position or room < 0:
+                        fail_count(n, "broker_ids", room)
                     create_partitions_assignment.broker_ids = read_int32s(view, position, n)
                     position += n * 4
                     n = view[position]
                     position += 1
                     if n:
-                        position = skip_tags(view, position, n)
+                        position, room = skip_tags(view, position, n, room)
                     assignments_items.append(create_partitions_assignment)
                 create_partitions_topic.assignments = assignments_items
             else:
@@ -208,23 +213,24 @@ class CreatePartitionsRequest(Message):
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             topics_items.append(create_partitions_topic)
         message.topics = topics_items
         message.timeout_ms, message.validate_only, n = _unpack_ioB(view, position)
         position += 6
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_i(view, position)
         position += 4
-        if not 0 <= n * 10 <= end - position:
-            fail_count(n, "topics")
+        room -= n
+        if not 0 <= n * 10 <= end - position or room < 0:
+            fail_count(n, "topics", room)
         topics_items: list[CreatePartitionsTopic] = []
         for _ in range(n):
             create_partitions_topic = CreatePartitionsTopic.__new__(CreatePartitionsTopic)
@@ -238,15 +244,17 @@ class CreatePartitionsRequest(Message):
             create_partitions_topic.count, n = _unpack_ii(view, position)
             position += 8
             if n >= 0:
-                if not 0 <= n * 4 <= end - position:
-                    fail_count(n, "assignments")
+                room -= n
+                if not 0 <= n * 4 <= end - position or room < 0:
+                    fail_count(n, "assignments", room)
                 assignments_items: list[CreatePartitionsAssignment] = []
                 for _ in range(n):
                     create_partitions_assignment = CreatePartitionsAssignment.__new__(CreatePartitionsAssignment)
                     (n,) = _unpack_i(view, position)
                     position += 4
-                    if not 0 <= n * 4 <= end - position:
-                        fail_count(n, "broker_ids")
+                    room -= n
+                    if not 0 <= n * 4 <= end - position or room < 0:
+                        fail_count(n, "broker_ids", room)
                     create_partitions_assignment.broker_ids = read_int32s(view, position, n)
                     position += n * 4
                     assignments_items.append(create_partitions_assignment)
@@ -353,7 +361,7 @@ class CreatePartitionsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -361,8 +369,9 @@ class CreatePartitionsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "results")
         n -= 1
-        if n * 5 > end - position:
-            fail_count(n, "results")
+        room -= n
+        if n * 5 > end - position or room < 0:
+            fail_count(n, "results", room)
         results_items: list[CreatePartitionsTopicResult] = []
         for _ in range(n):
             create_partitions_topic_result = CreatePartitionsTopicResult.__new__(CreatePartitionsTopicResult)
@@ -386,23 +395,24 @@ class CreatePartitionsResponse(Message):
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             results_items.append(create_partitions_topic_result)
         message.results = results_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_ii(view, position)
         position += 8
-        if not 0 <= n * 6 <= end - position:
-            fail_count(n, "results")
+        room -= n
+        if not 0 <= n * 6 <= end - position or room < 0:
+            fail_count(n, "results", room)
         results_items: list[CreatePartitionsTopicResult] = []
         for _ in range(n):
             create_partitions_topic_result = CreatePartitionsTopicResult.__new__(CreatePartitionsTopicResult)

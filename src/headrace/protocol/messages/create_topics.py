@@ -11,11 +11,13 @@ from typing import Self
 from headrace.protocol.codec import (
     Message,
     NULL_INT16,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     ZERO_UUID,
     check_tag,
     compact_int32_array,
+    count_tags,
     fail_count,
     fail_null,
     int32_array,
@@ -126,6 +128,7 @@ class CreateTopicsRequest(Message):
     MIN_VERSION = 2
     MAX_VERSION = 7
     FLEXIBLE_VERSION = 5
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     topics: list[CreatableTopic]
     timeout_ms: int
@@ -225,7 +228,7 @@ class CreateTopicsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -233,8 +236,9 @@ class CreateTopicsRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        if n * 10 > end - position:
-            fail_count(n, "topics")
+        room -= n
+        if n * 10 > end - position or room < 0:
+            fail_count(n, "topics", room)
         topics_items: list[CreatableTopic] = []
         for _ in range(n):
             creatable_topic = CreatableTopic.__new__(CreatableTopic)
@@ -254,8 +258,9 @@ class CreateTopicsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "assignments")
             n -= 1
-            if n * 6 > end - position:
-                fail_count(n, "assignments")
+            room -= n
+            if n * 6 > end - position or room < 0:
+                fail_count(n, "assignments", room)
             assignments_items: list[CreatableReplicaAssignment] = []
             for _ in range(n):
                 creatable_replica_assignment = CreatableReplicaAssignment.__new__(CreatableReplicaAssignment)
@@ -264,14 +269,15 @@ class CreateTopicsRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "broker_ids")
                 n -= 1
-                if n * 4 > end - position:
-                    fail_count(n, "broker_ids")
+                room -= n
+                if n * 4 > end - position or room < 0:
+                    fail_count(n, "broker_ids", room)
                 creatable_replica_assignment.broker_ids = read_int32s(view, position, n)
                 position += n * 4
                 n = view[position]
                 position += 1
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 assignments_items.append(creatable_replica_assignment)
             creatable_topic.assignments = assignments_items
             n = view[position]
@@ -279,8 +285,9 @@ class CreateTopicsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "configs")
             n -= 1
-            if n * 3 > end - position:
-                fail_count(n, "configs")
+            room -= n
+            if n * 3 > end - position or room < 0:
+                fail_count(n, "configs", room)
             configs_items: list[CreatableTopicConfig] = []
             for _ in range(n):
                 creatable_topic_config = CreatableTopicConfig.__new__(CreatableTopicConfig)
@@ -304,29 +311,30 @@ class CreateTopicsRequest(Message):
                 n = view[position]
                 position += 1
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 configs_items.append(creatable_topic_config)
             creatable_topic.configs = configs_items
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             topics_items.append(creatable_topic)
         message.topics = topics_items
         message.timeout_ms, message.validate_only, n = _unpack_ioB(view, position)
         position += 6
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_i(view, position)
         position += 4
-        if not 0 <= n * 16 <= end - position:
-            fail_count(n, "topics")
+        room -= n
+        if not 0 <= n * 16 <= end - position or room < 0:
+            fail_count(n, "topics", room)
         topics_items: list[CreatableTopic] = []
         for _ in range(n):
             creatable_topic = CreatableTopic.__new__(CreatableTopic)
@@ -343,23 +351,26 @@ class CreateTopicsRequest(Message):
                 n,
             ) = _unpack_ihi(view, position)
             position += 10
-            if not 0 <= n * 8 <= end - position:
-                fail_count(n, "assignments")
+            room -= n
+            if not 0 <= n * 8 <= end - position or room < 0:
+                fail_count(n, "assignments", room)
             assignments_items: list[CreatableReplicaAssignment] = []
             for _ in range(n):
                 creatable_replica_assignment = CreatableReplicaAssignment.__new__(CreatableReplicaAssignment)
                 creatable_replica_assignment.partition_index, n = _unpack_ii(view, position)
                 position += 8
-                if not 0 <= n * 4 <= end - position:
-                    fail_count(n, "broker_ids")
+                room -= n
+                if not 0 <= n * 4 <= end - position or room < 0:
+                    fail_count(n, "broker_ids", room)
                 creatable_replica_assignment.broker_ids = read_int32s(view, position, n)
                 position += n * 4
                 assignments_items.append(creatable_replica_assignment)
             creatable_topic.assignments = assignments_items
             (n,) = _unpack_i(view, position)
             position += 4
-            if not 0 <= n * 4 <= end - position:
-                fail_count(n, "configs")
+            room -= n
+            if not 0 <= n * 4 <= end - position or room < 0:
+                fail_count(n, "configs", room)
             configs_items: list[CreatableTopicConfig] = []
             for _ in range(n):
                 creatable_topic_config = CreatableTopicConfig.__new__(CreatableTopicConfig)
@@ -582,7 +593,7 @@ class CreateTopicsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -590,8 +601,9 @@ class CreateTopicsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        if n * 12 > end - position:
-            fail_count(n, "topics")
+        room -= n
+        if n * 12 > end - position or room < 0:
+            fail_count(n, "topics", room)
         topics_items: list[CreatableTopicResult] = []
         for _ in range(n):
             creatable_topic_result = CreatableTopicResult.__new__(CreatableTopicResult)
@@ -631,8 +643,9 @@ class CreateTopicsResponse(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 n -= 1
-                if n * 6 > end - position:
-                    fail_count(n, "configs")
+                room -= n
+                if n * 6 > end - position or room < 0:
+                    fail_count(n, "configs", room)
                 configs_items: list[CreatableTopicConfigs] = []
                 for _ in range(n):
                     creatable_topic_configs = CreatableTopicConfigs.__new__(CreatableTopicConfigs)
@@ -661,7 +674,7 @@ class CreateTopicsResponse(Message):
                     ) = _unpack_oboB(view, position)
                     position += 4
                     if n:
-                        position = skip_tags(view, position, n)
+                        position, room = skip_tags(view, position, n, room)
                     configs_items.append(creatable_topic_configs)
                 creatable_topic_result.configs = configs_items
             else:
@@ -670,8 +683,7 @@ class CreateTopicsResponse(Message):
             position += 1
             creatable_topic_result.topic_config_error_code = 0
             if n:
-                if n > 127:
-                    n, position = varint_tail(view, position, n)
+                n, position, room = count_tags(view, position, n, room)
                 for _ in range(n):
                     tag, position, tag_end = read_tag(view, position)
                     if tag == 0:
@@ -685,17 +697,18 @@ class CreateTopicsResponse(Message):
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_ii(view, position)
         position += 8
-        if not 0 <= n * 6 <= end - position:
-            fail_count(n, "topics")
+        room -= n
+        if not 0 <= n * 6 <= end - position or room < 0:
+            fail_count(n, "topics", room)
         topics_items: list[CreatableTopicResult] = []
         for _ in range(n):
             creatable_topic_result = CreatableTopicResult.__new__(CreatableTopicResult)

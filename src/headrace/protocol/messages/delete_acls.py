@@ -11,6 +11,7 @@ from typing import Self
 from headrace.protocol.codec import (
     Message,
     NULL_INT16,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     fail_count,
@@ -101,6 +102,7 @@ class DeleteAclsRequest(Message):
     MIN_VERSION = 1
     MAX_VERSION = 3
     FLEXIBLE_VERSION = 2
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     filters: list[DeleteAclsFilter]
 
@@ -183,7 +185,7 @@ class DeleteAclsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -191,8 +193,9 @@ class DeleteAclsRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "filters")
         n -= 1
-        if n * 8 > end - position:
-            fail_count(n, "filters")
+        room -= n
+        if n * 8 > end - position or room < 0:
+            fail_count(n, "filters", room)
         filters_items: list[DeleteAclsFilter] = []
         for _ in range(n):
             delete_acls_filter = DeleteAclsFilter.__new__(DeleteAclsFilter)
@@ -233,23 +236,24 @@ class DeleteAclsRequest(Message):
             ) = _unpack_bbB(view, position)
             position += 3
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             filters_items.append(delete_acls_filter)
         message.filters = filters_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_i(view, position)
         position += 4
-        if not 0 <= n * 10 <= end - position:
-            fail_count(n, "filters")
+        room -= n
+        if not 0 <= n * 10 <= end - position or room < 0:
+            fail_count(n, "filters", room)
         filters_items: list[DeleteAclsFilter] = []
         for _ in range(n):
             delete_acls_filter = DeleteAclsFilter.__new__(DeleteAclsFilter)
@@ -491,7 +495,7 @@ class DeleteAclsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -499,8 +503,9 @@ class DeleteAclsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "filter_results")
         n -= 1
-        if n * 5 > end - position:
-            fail_count(n, "filter_results")
+        room -= n
+        if n * 5 > end - position or room < 0:
+            fail_count(n, "filter_results", room)
         filter_results_items: list[DeleteAclsFilterResult] = []
         for _ in range(n):
             delete_acls_filter_result = DeleteAclsFilterResult.__new__(DeleteAclsFilterResult)
@@ -519,8 +524,9 @@ class DeleteAclsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "matching_acls")
             n -= 1
-            if n * 11 > end - position:
-                fail_count(n, "matching_acls")
+            room -= n
+            if n * 11 > end - position or room < 0:
+                fail_count(n, "matching_acls", room)
             matching_acls_items: list[DeleteAclsMatchingAcl] = []
             for _ in range(n):
                 delete_acls_matching_acl = DeleteAclsMatchingAcl.__new__(DeleteAclsMatchingAcl)
@@ -562,29 +568,30 @@ class DeleteAclsResponse(Message):
                 ) = _unpack_bbB(view, position)
                 position += 3
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 matching_acls_items.append(delete_acls_matching_acl)
             delete_acls_filter_result.matching_acls = matching_acls_items
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             filter_results_items.append(delete_acls_filter_result)
         message.filter_results = filter_results_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_ii(view, position)
         position += 8
-        if not 0 <= n * 8 <= end - position:
-            fail_count(n, "filter_results")
+        room -= n
+        if not 0 <= n * 8 <= end - position or room < 0:
+            fail_count(n, "filter_results", room)
         filter_results_items: list[DeleteAclsFilterResult] = []
         for _ in range(n):
             delete_acls_filter_result = DeleteAclsFilterResult.__new__(DeleteAclsFilterResult)
@@ -600,8 +607,9 @@ class DeleteAclsResponse(Message):
                 fail_null("error_message")
             (n,) = _unpack_i(view, position)
             position += 4
-            if not 0 <= n * 14 <= end - position:
-                fail_count(n, "matching_acls")
+            room -= n
+            if not 0 <= n * 14 <= end - position or room < 0:
+                fail_count(n, "matching_acls", room)
             matching_acls_items: list[DeleteAclsMatchingAcl] = []
             for _ in range(n):
                 delete_acls_matching_acl = DeleteAclsMatchingAcl.__new__(DeleteAclsMatchingAcl)

@@ -10,6 +10,7 @@ from typing import Self
 
 from headrace.protocol.codec import (
     Message,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     fail_count,
@@ -48,6 +49,7 @@ class DeleteGroupsRequest(Message):
     MIN_VERSION = 0
     MAX_VERSION = 2
     FLEXIBLE_VERSION = 2
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     groups_names: list[str]
 
@@ -80,7 +82,7 @@ class DeleteGroupsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -88,8 +90,9 @@ class DeleteGroupsRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "groups_names")
         n -= 1
-        if n > end - position:
-            fail_count(n, "groups_names")
+        room -= n
+        if n > end - position or room < 0:
+            fail_count(n, "groups_names", room)
         groups_names_items: list[str] = []
         for _ in range(n):
             n = view[position]
@@ -103,17 +106,18 @@ class DeleteGroupsRequest(Message):
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_i(view, position)
         position += 4
-        if not 0 <= n * 2 <= end - position:
-            fail_count(n, "groups_names")
+        room -= n
+        if not 0 <= n * 2 <= end - position or room < 0:
+            fail_count(n, "groups_names", room)
         groups_names_items: list[str] = []
         for _ in range(n):
             (n,) = _unpack_h(view, position)
@@ -191,7 +195,7 @@ class DeleteGroupsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -199,8 +203,9 @@ class DeleteGroupsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "results")
         n -= 1
-        if n * 4 > end - position:
-            fail_count(n, "results")
+        room -= n
+        if n * 4 > end - position or room < 0:
+            fail_count(n, "results", room)
         results_items: list[DeletableGroupResult] = []
         for _ in range(n):
             deletable_group_result = DeletableGroupResult.__new__(DeletableGroupResult)
@@ -214,23 +219,24 @@ class DeleteGroupsResponse(Message):
             deletable_group_result.error_code, n = _unpack_hB(view, position)
             position += 3
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             results_items.append(deletable_group_result)
         message.results = results_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_ii(view, position)
         position += 8
-        if not 0 <= n * 4 <= end - position:
-            fail_count(n, "results")
+        room -= n
+        if not 0 <= n * 4 <= end - position or room < 0:
+            fail_count(n, "results", room)
         results_items: list[DeletableGroupResult] = []
         for _ in range(n):
             deletable_group_result = DeletableGroupResult.__new__(DeletableGroupResult)

@@ -10,6 +10,7 @@ from typing import Self
 
 from headrace.protocol.codec import (
     Message,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     fail_count,
@@ -84,6 +85,7 @@ class DeleteRecordsRequest(Message):
     MIN_VERSION = 0
     MAX_VERSION = 2
     FLEXIBLE_VERSION = 2
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     topics: list[DeleteRecordsTopic]
     timeout_ms: int
@@ -136,7 +138,7 @@ class DeleteRecordsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -144,8 +146,9 @@ class DeleteRecordsRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        if n * 3 > end - position:
-            fail_count(n, "topics")
+        room -= n
+        if n * 3 > end - position or room < 0:
+            fail_count(n, "topics", room)
         topics_items: list[DeleteRecordsTopic] = []
         for _ in range(n):
             delete_records_topic = DeleteRecordsTopic.__new__(DeleteRecordsTopic)
@@ -161,8 +164,9 @@ class DeleteRecordsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            if n * 13 > end - position:
-                fail_count(n, "partitions")
+            room -= n
+            if n * 13 > end - position or room < 0:
+                fail_count(n, "partitions", room)
             partitions_items: list[DeleteRecordsPartition] = []
             for _ in range(n):
                 delete_records_partition = DeleteRecordsPartition.__new__(DeleteRecordsPartition)
@@ -173,29 +177,30 @@ class DeleteRecordsRequest(Message):
                 ) = _unpack_iqB(view, position)
                 position += 13
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 partitions_items.append(delete_records_partition)
             delete_records_topic.partitions = partitions_items
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             topics_items.append(delete_records_topic)
         message.topics = topics_items
         message.timeout_ms, n = _unpack_iB(view, position)
         position += 5
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_i(view, position)
         position += 4
-        if not 0 <= n * 6 <= end - position:
-            fail_count(n, "topics")
+        room -= n
+        if not 0 <= n * 6 <= end - position or room < 0:
+            fail_count(n, "topics", room)
         topics_items: list[DeleteRecordsTopic] = []
         for _ in range(n):
             delete_records_topic = DeleteRecordsTopic.__new__(DeleteRecordsTopic)
@@ -208,8 +213,9 @@ class DeleteRecordsRequest(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            if not 0 <= n * 12 <= end - position:
-                fail_count(n, "partitions")
+            room -= n
+            if not 0 <= n * 12 <= end - position or room < 0:
+                fail_count(n, "partitions", room)
             partitions_items: list[DeleteRecordsPartition] = []
             for _ in range(n):
                 delete_records_partition = DeleteRecordsPartition.__new__(DeleteRecordsPartition)
@@ -334,7 +340,7 @@ class DeleteRecordsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -342,8 +348,9 @@ class DeleteRecordsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        if n * 3 > end - position:
-            fail_count(n, "topics")
+        room -= n
+        if n * 3 > end - position or room < 0:
+            fail_count(n, "topics", room)
         topics_items: list[DeleteRecordsTopicResult] = []
         for _ in range(n):
             delete_records_topic_result = DeleteRecordsTopicResult.__new__(DeleteRecordsTopicResult)
@@ -359,8 +366,9 @@ class DeleteRecordsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            if n * 15 > end - position:
-                fail_count(n, "partitions")
+            room -= n
+            if n * 15 > end - position or room < 0:
+                fail_count(n, "partitions", room)
             partitions_items: list[DeleteRecordsPartitionResult] = []
             for _ in range(n):
                 delete_records_partition_result = DeleteRecordsPartitionResult.__new__(DeleteRecordsPartitionResult)
@@ -372,29 +380,30 @@ class DeleteRecordsResponse(Message):
                 ) = _unpack_iqhB(view, position)
                 position += 15
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 partitions_items.append(delete_records_partition_result)
             delete_records_topic_result.partitions = partitions_items
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             topics_items.append(delete_records_topic_result)
         message.topics = topics_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_ii(view, position)
         position += 8
-        if not 0 <= n * 6 <= end - position:
-            fail_count(n, "topics")
+        room -= n
+        if not 0 <= n * 6 <= end - position or room < 0:
+            fail_count(n, "topics", room)
         topics_items: list[DeleteRecordsTopicResult] = []
         for _ in range(n):
             delete_records_topic_result = DeleteRecordsTopicResult.__new__(DeleteRecordsTopicResult)
@@ -407,8 +416,9 @@ class DeleteRecordsResponse(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            if not 0 <= n * 14 <= end - position:
-                fail_count(n, "partitions")
+            room -= n
+            if not 0 <= n * 14 <= end - position or room < 0:
+                fail_count(n, "partitions", room)
             partitions_items: list[DeleteRecordsPartitionResult] = []
             for _ in range(n):
                 delete_records_partition_result = DeleteRecordsPartitionResult.__new__(DeleteRecordsPartitionResult)

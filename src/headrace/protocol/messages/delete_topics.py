@@ -10,6 +10,7 @@ from typing import Self
 
 from headrace.protocol.codec import (
     Message,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     ZERO_UUID,
@@ -67,6 +68,7 @@ class DeleteTopicsRequest(Message):
     MIN_VERSION = 1
     MAX_VERSION = 6
     FLEXIBLE_VERSION = 4
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     topics: list[DeleteTopicState]
     topic_names: list[str]
@@ -130,7 +132,7 @@ class DeleteTopicsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         if version == 6:
@@ -139,8 +141,9 @@ class DeleteTopicsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "topics")
             n -= 1
-            if n * 18 > end - position:
-                fail_count(n, "topics")
+            room -= n
+            if n * 18 > end - position or room < 0:
+                fail_count(n, "topics", room)
             topics_items: list[DeleteTopicState] = []
             for _ in range(n):
                 delete_topic_state = DeleteTopicState.__new__(DeleteTopicState)
@@ -157,7 +160,7 @@ class DeleteTopicsRequest(Message):
                 delete_topic_state.topic_id, n = _unpack_16sB(view, position)
                 position += 17
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 topics_items.append(delete_topic_state)
             message.topics = topics_items
         else:
@@ -168,8 +171,9 @@ class DeleteTopicsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "topic_names")
             n -= 1
-            if n > end - position:
-                fail_count(n, "topic_names")
+            room -= n
+            if n > end - position or room < 0:
+                fail_count(n, "topic_names", room)
             topic_names_items: list[str] = []
             for _ in range(n):
                 n = view[position]
@@ -185,18 +189,19 @@ class DeleteTopicsRequest(Message):
         message.timeout_ms, n = _unpack_iB(view, position)
         position += 5
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.topics = []
         (n,) = _unpack_i(view, position)
         position += 4
-        if not 0 <= n * 2 <= end - position:
-            fail_count(n, "topic_names")
+        room -= n
+        if not 0 <= n * 2 <= end - position or room < 0:
+            fail_count(n, "topic_names", room)
         topic_names_items: list[str] = []
         for _ in range(n):
             (n,) = _unpack_h(view, position)
@@ -316,7 +321,7 @@ class DeleteTopicsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -324,8 +329,9 @@ class DeleteTopicsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "responses")
         n -= 1
-        if n * 4 > end - position:
-            fail_count(n, "responses")
+        room -= n
+        if n * 4 > end - position or room < 0:
+            fail_count(n, "responses", room)
         responses_items: list[DeletableTopicResult] = []
         for _ in range(n):
             deletable_topic_result = DeletableTopicResult.__new__(DeletableTopicResult)
@@ -367,23 +373,24 @@ class DeleteTopicsResponse(Message):
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             responses_items.append(deletable_topic_result)
         message.responses = responses_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_ii(view, position)
         position += 8
-        if not 0 <= n * 4 <= end - position:
-            fail_count(n, "responses")
+        room -= n
+        if not 0 <= n * 4 <= end - position or room < 0:
+            fail_count(n, "responses", room)
         responses_items: list[DeletableTopicResult] = []
         for _ in range(n):
             deletable_topic_result = DeletableTopicResult.__new__(DeletableTopicResult)

@@ -11,6 +11,7 @@ from typing import Self
 from headrace.protocol.codec import (
     Message,
     NULL_INT16,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     fail_count,
@@ -67,6 +68,7 @@ class DescribeAclsRequest(Message):
     MIN_VERSION = 1
     MAX_VERSION = 3
     FLEXIBLE_VERSION = 2
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     resource_type_filter: int
     resource_name_filter: str | None
@@ -162,7 +164,7 @@ class DescribeAclsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         message.resource_type_filter, n = _unpack_bB(view, position)
         position += 2
@@ -197,11 +199,11 @@ class DescribeAclsRequest(Message):
         message.operation, message.permission_type, n = _unpack_bbB(view, position)
         position += 3
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         message.resource_type_filter, n = _unpack_bh(view, position)
         position += 3
@@ -393,7 +395,7 @@ class DescribeAclsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, message.error_code, n = _unpack_ihB(view, position)
@@ -411,8 +413,9 @@ class DescribeAclsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "resources")
         n -= 1
-        if n * 5 > end - position:
-            fail_count(n, "resources")
+        room -= n
+        if n * 5 > end - position or room < 0:
+            fail_count(n, "resources", room)
         resources_items: list[DescribeAclsResource] = []
         for _ in range(n):
             describe_acls_resource = DescribeAclsResource.__new__(DescribeAclsResource)
@@ -428,8 +431,9 @@ class DescribeAclsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "acls")
             n -= 1
-            if n * 5 > end - position:
-                fail_count(n, "acls")
+            room -= n
+            if n * 5 > end - position or room < 0:
+                fail_count(n, "acls", room)
             acls_items: list[AclDescription] = []
             for _ in range(n):
                 acl_description = AclDescription.__new__(AclDescription)
@@ -454,23 +458,23 @@ class DescribeAclsResponse(Message):
                 ) = _unpack_bbB(view, position)
                 position += 3
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 acls_items.append(acl_description)
             describe_acls_resource.acls = acls_items
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             resources_items.append(describe_acls_resource)
         message.resources = resources_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, message.error_code, n = _unpack_ihh(view, position)
@@ -485,8 +489,9 @@ class DescribeAclsResponse(Message):
             fail_null("error_message")
         (n,) = _unpack_i(view, position)
         position += 4
-        if not 0 <= n * 8 <= end - position:
-            fail_count(n, "resources")
+        room -= n
+        if not 0 <= n * 8 <= end - position or room < 0:
+            fail_count(n, "resources", room)
         resources_items: list[DescribeAclsResource] = []
         for _ in range(n):
             describe_acls_resource = DescribeAclsResource.__new__(DescribeAclsResource)
@@ -499,8 +504,9 @@ class DescribeAclsResponse(Message):
             position = stop
             describe_acls_resource.pattern_type, n = _unpack_bi(view, position)
             position += 5
-            if not 0 <= n * 6 <= end - position:
-                fail_count(n, "acls")
+            room -= n
+            if not 0 <= n * 6 <= end - position or room < 0:
+                fail_count(n, "acls", room)
             acls_items: list[AclDescription] = []
             for _ in range(n):
                 acl_description = AclDescription.__new__(AclDescription)

@@ -10,6 +10,7 @@ from typing import Self
 
 from headrace.protocol.codec import (
     Message,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     fail_count,
@@ -52,6 +53,7 @@ class DescribeClusterRequest(Message):
     MIN_VERSION = 0
     MAX_VERSION = 2
     FLEXIBLE_VERSION = 0
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     include_cluster_authorized_operations: bool
     endpoint_type: int
@@ -82,7 +84,7 @@ class DescribeClusterRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         if version >= 2:
             (
@@ -106,7 +108,7 @@ class DescribeClusterRequest(Message):
             message.include_cluster_authorized_operations, n = _unpack_oB(view, position)
             position += 2
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
 
@@ -243,7 +245,7 @@ class DescribeClusterResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, message.error_code, n = _unpack_ihB(view, position)
@@ -273,8 +275,9 @@ class DescribeClusterResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "brokers")
         n -= 1
-        if n * 11 > end - position:
-            fail_count(n, "brokers")
+        room -= n
+        if n * 11 > end - position or room < 0:
+            fail_count(n, "brokers", room)
         brokers_items: list[DescribeClusterBroker] = []
         for _ in range(n):
             describe_cluster_broker = DescribeClusterBroker.__new__(DescribeClusterBroker)
@@ -303,11 +306,11 @@ class DescribeClusterResponse(Message):
                 n = view[position]
                 position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             brokers_items.append(describe_cluster_broker)
         message.brokers = brokers_items
         message.cluster_authorized_operations, n = _unpack_iB(view, position)
         position += 5
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position

@@ -12,6 +12,7 @@ from headrace.protocol.codec import (
     Message,
     NULL_INT16,
     NULL_INT32,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     fail_count,
@@ -91,6 +92,7 @@ class DescribeConfigsRequest(Message):
     MIN_VERSION = 1
     MAX_VERSION = 4
     FLEXIBLE_VERSION = 4
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     resources: list[DescribeConfigsResource]
     include_synonyms: bool
@@ -165,7 +167,7 @@ class DescribeConfigsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -173,8 +175,9 @@ class DescribeConfigsRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "resources")
         n -= 1
-        if n * 4 > end - position:
-            fail_count(n, "resources")
+        room -= n
+        if n * 4 > end - position or room < 0:
+            fail_count(n, "resources", room)
         resources_items: list[DescribeConfigsResource] = []
         for _ in range(n):
             describe_configs_resource = DescribeConfigsResource.__new__(DescribeConfigsResource)
@@ -191,8 +194,9 @@ class DescribeConfigsRequest(Message):
                 n, position = varint_tail(view, position, n)
             if n:
                 n -= 1
-                if n > end - position:
-                    fail_count(n, "configuration_keys")
+                room -= n
+                if n > end - position or room < 0:
+                    fail_count(n, "configuration_keys", room)
                 configuration_keys_items: list[str] = []
                 for _ in range(n):
                     n = view[position]
@@ -208,23 +212,24 @@ class DescribeConfigsRequest(Message):
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             resources_items.append(describe_configs_resource)
         message.resources = resources_items
         message.include_synonyms, message.include_documentation, n = _unpack_ooB(view, position)
         position += 3
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_i(view, position)
         position += 4
-        if not 0 <= n * 7 <= end - position:
-            fail_count(n, "resources")
+        room -= n
+        if not 0 <= n * 7 <= end - position or room < 0:
+            fail_count(n, "resources", room)
         resources_items: list[DescribeConfigsResource] = []
         for _ in range(n):
             describe_configs_resource = DescribeConfigsResource.__new__(DescribeConfigsResource)
@@ -238,8 +243,9 @@ class DescribeConfigsRequest(Message):
             (n,) = _unpack_i(view, position)
             position += 4
             if n >= 0:
-                if not 0 <= n * 2 <= end - position:
-                    fail_count(n, "configuration_keys")
+                room -= n
+                if not 0 <= n * 2 <= end - position or room < 0:
+                    fail_count(n, "configuration_keys", room)
                 configuration_keys_items: list[str] = []
                 for _ in range(n):
                     (n,) = _unpack_h(view, position)
@@ -531,7 +537,7 @@ class DescribeConfigsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -539,8 +545,9 @@ class DescribeConfigsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "results")
         n -= 1
-        if n * 7 > end - position:
-            fail_count(n, "results")
+        room -= n
+        if n * 7 > end - position or room < 0:
+            fail_count(n, "results", room)
         results_items: list[DescribeConfigsResult] = []
         for _ in range(n):
             describe_configs_result = DescribeConfigsResult.__new__(DescribeConfigsResult)
@@ -566,8 +573,9 @@ class DescribeConfigsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "configs")
             n -= 1
-            if n * 9 > end - position:
-                fail_count(n, "configs")
+            room -= n
+            if n * 9 > end - position or room < 0:
+                fail_count(n, "configs", room)
             configs_items: list[DescribeConfigsResourceResult] = []
             for _ in range(n):
                 describe_configs_resource_result = DescribeConfigsResourceResult.__new__(DescribeConfigsResourceResult)
@@ -598,8 +606,9 @@ class DescribeConfigsResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "synonyms")
                 n -= 1
-                if n * 4 > end - position:
-                    fail_count(n, "synonyms")
+                room -= n
+                if n * 4 > end - position or room < 0:
+                    fail_count(n, "synonyms", room)
                 synonyms_items: list[DescribeConfigsSynonym] = []
                 for _ in range(n):
                     describe_configs_synonym = DescribeConfigsSynonym.__new__(DescribeConfigsSynonym)
@@ -623,7 +632,7 @@ class DescribeConfigsResponse(Message):
                     describe_configs_synonym.source, n = _unpack_bB(view, position)
                     position += 2
                     if n:
-                        position = skip_tags(view, position, n)
+                        position, room = skip_tags(view, position, n, room)
                     synonyms_items.append(describe_configs_synonym)
                 describe_configs_resource_result.synonyms = synonyms_items
                 describe_configs_resource_result.config_type, n = _unpack_bB(view, position)
@@ -639,29 +648,30 @@ class DescribeConfigsResponse(Message):
                 n = view[position]
                 position += 1
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 configs_items.append(describe_configs_resource_result)
             describe_configs_result.configs = configs_items
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             results_items.append(describe_configs_result)
         message.results = results_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_ii(view, position)
         position += 8
-        if not 0 <= n * 11 <= end - position:
-            fail_count(n, "results")
+        room -= n
+        if not 0 <= n * 11 <= end - position or room < 0:
+            fail_count(n, "results", room)
         results_items: list[DescribeConfigsResult] = []
         for _ in range(n):
             describe_configs_result = DescribeConfigsResult.__new__(DescribeConfigsResult)
@@ -684,8 +694,9 @@ class DescribeConfigsResponse(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            if not 0 <= n * 11 <= end - position:
-                fail_count(n, "configs")
+            room -= n
+            if not 0 <= n * 11 <= end - position or room < 0:
+                fail_count(n, "configs", room)
             configs_items: list[DescribeConfigsResourceResult] = []
             for _ in range(n):
                 describe_configs_resource_result = DescribeConfigsResourceResult.__new__(DescribeConfigsResourceResult)
@@ -713,8 +724,9 @@ class DescribeConfigsResponse(Message):
                     n,
                 ) = _unpack_oboi(view, position)
                 position += 7
-                if not 0 <= n * 5 <= end - position:
-                    fail_count(n, "synonyms")
+                room -= n
+                if not 0 <= n * 5 <= end - position or room < 0:
+                    fail_count(n, "synonyms", room)
                 synonyms_items: list[DescribeConfigsSynonym] = []
                 for _ in range(n):
                     describe_configs_synonym = DescribeConfigsSynonym.__new__(DescribeConfigsSynonym)

@@ -11,6 +11,7 @@ from typing import Self
 from headrace.protocol.codec import (
     Message,
     NULL_INT16,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     fail_count,
@@ -57,6 +58,7 @@ class DescribeGroupsRequest(Message):
     MIN_VERSION = 0
     MAX_VERSION = 6
     FLEXIBLE_VERSION = 5
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     groups: list[str]
     include_authorized_operations: bool
@@ -98,7 +100,7 @@ class DescribeGroupsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -106,8 +108,9 @@ class DescribeGroupsRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "groups")
         n -= 1
-        if n > end - position:
-            fail_count(n, "groups")
+        room -= n
+        if n > end - position or room < 0:
+            fail_count(n, "groups", room)
         groups_items: list[str] = []
         for _ in range(n):
             n = view[position]
@@ -121,17 +124,18 @@ class DescribeGroupsRequest(Message):
         message.include_authorized_operations, n = _unpack_oB(view, position)
         position += 2
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_i(view, position)
         position += 4
-        if not 0 <= n * 2 <= end - position:
-            fail_count(n, "groups")
+        room -= n
+        if not 0 <= n * 2 <= end - position or room < 0:
+            fail_count(n, "groups", room)
         groups_items: list[str] = []
         for _ in range(n):
             (n,) = _unpack_h(view, position)
@@ -399,7 +403,7 @@ class DescribeGroupsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -407,8 +411,9 @@ class DescribeGroupsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "groups")
         n -= 1
-        if n * 12 > end - position:
-            fail_count(n, "groups")
+        room -= n
+        if n * 12 > end - position or room < 0:
+            fail_count(n, "groups", room)
         groups_items: list[DescribedGroup] = []
         for _ in range(n):
             described_group = DescribedGroup.__new__(DescribedGroup)
@@ -460,8 +465,9 @@ class DescribeGroupsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "members")
             n -= 1
-            if n * 7 > end - position:
-                fail_count(n, "members")
+            room -= n
+            if n * 7 > end - position or room < 0:
+                fail_count(n, "members", room)
             members_items: list[DescribedGroupMember] = []
             for _ in range(n):
                 described_group_member = DescribedGroupMember.__new__(DescribedGroupMember)
@@ -513,23 +519,23 @@ class DescribeGroupsResponse(Message):
                 n = view[position]
                 position += 1
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 members_items.append(described_group_member)
             described_group.members = members_items
             described_group.authorized_operations, n = _unpack_iB(view, position)
             position += 5
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             groups_items.append(described_group)
         message.groups = groups_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         if version >= 1:
@@ -539,8 +545,9 @@ class DescribeGroupsResponse(Message):
             message.throttle_time_ms = 0
             (n,) = _unpack_i(view, position)
             position += 4
-        if not 0 <= n * 14 <= end - position:
-            fail_count(n, "groups")
+        room -= n
+        if not 0 <= n * 14 <= end - position or room < 0:
+            fail_count(n, "groups", room)
         groups_items: list[DescribedGroup] = []
         for _ in range(n):
             described_group = DescribedGroup.__new__(DescribedGroup)
@@ -575,8 +582,9 @@ class DescribeGroupsResponse(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            if not 0 <= n * 14 <= end - position:
-                fail_count(n, "members")
+            room -= n
+            if not 0 <= n * 14 <= end - position or room < 0:
+                fail_count(n, "members", room)
             members_items: list[DescribedGroupMember] = []
             for _ in range(n):
                 described_group_member = DescribedGroupMember.__new__(DescribedGroupMember)

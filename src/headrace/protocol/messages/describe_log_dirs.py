@@ -11,6 +11,7 @@ from typing import Self
 from headrace.protocol.codec import (
     Message,
     NULL_INT32,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     compact_int32_array,
@@ -80,6 +81,7 @@ class DescribeLogDirsRequest(Message):
     MIN_VERSION = 1
     MAX_VERSION = 5
     FLEXIBLE_VERSION = 2
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     topics: list[DescribableLogDirTopic] | None
 
@@ -123,7 +125,7 @@ class DescribeLogDirsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -132,8 +134,9 @@ class DescribeLogDirsRequest(Message):
             n, position = varint_tail(view, position, n)
         if n:
             n -= 1
-            if n * 3 > end - position:
-                fail_count(n, "topics")
+            room -= n
+            if n * 3 > end - position or room < 0:
+                fail_count(n, "topics", room)
             topics_items: list[DescribableLogDirTopic] = []
             for _ in range(n):
                 describable_log_dir_topic = DescribableLogDirTopic.__new__(DescribableLogDirTopic)
@@ -149,14 +152,15 @@ class DescribeLogDirsRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "partitions")
                 n -= 1
-                if n * 4 > end - position:
-                    fail_count(n, "partitions")
+                room -= n
+                if n * 4 > end - position or room < 0:
+                    fail_count(n, "partitions", room)
                 describable_log_dir_topic.partitions = read_int32s(view, position, n)
                 position += n * 4
                 n = view[position]
                 position += 1
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 topics_items.append(describable_log_dir_topic)
             message.topics = topics_items
         else:
@@ -164,18 +168,19 @@ class DescribeLogDirsRequest(Message):
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_i(view, position)
         position += 4
         if n >= 0:
-            if not 0 <= n * 6 <= end - position:
-                fail_count(n, "topics")
+            room -= n
+            if not 0 <= n * 6 <= end - position or room < 0:
+                fail_count(n, "topics", room)
             topics_items: list[DescribableLogDirTopic] = []
             for _ in range(n):
                 describable_log_dir_topic = DescribableLogDirTopic.__new__(DescribableLogDirTopic)
@@ -188,8 +193,9 @@ class DescribeLogDirsRequest(Message):
                 position = stop
                 (n,) = _unpack_i(view, position)
                 position += 4
-                if not 0 <= n * 4 <= end - position:
-                    fail_count(n, "partitions")
+                room -= n
+                if not 0 <= n * 4 <= end - position or room < 0:
+                    fail_count(n, "partitions", room)
                 describable_log_dir_topic.partitions = read_int32s(view, position, n)
                 position += n * 4
                 topics_items.append(describable_log_dir_topic)
@@ -381,7 +387,7 @@ class DescribeLogDirsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         if version >= 3:
@@ -394,8 +400,9 @@ class DescribeLogDirsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "results")
         n -= 1
-        if n * 5 > end - position:
-            fail_count(n, "results")
+        room -= n
+        if n * 5 > end - position or room < 0:
+            fail_count(n, "results", room)
         results_items: list[DescribeLogDirsResult] = []
         for _ in range(n):
             describe_log_dirs_result = DescribeLogDirsResult.__new__(DescribeLogDirsResult)
@@ -411,8 +418,9 @@ class DescribeLogDirsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "topics")
             n -= 1
-            if n * 3 > end - position:
-                fail_count(n, "topics")
+            room -= n
+            if n * 3 > end - position or room < 0:
+                fail_count(n, "topics", room)
             topics_items: list[DescribeLogDirsTopic] = []
             for _ in range(n):
                 describe_log_dirs_topic = DescribeLogDirsTopic.__new__(DescribeLogDirsTopic)
@@ -428,8 +436,9 @@ class DescribeLogDirsResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "partitions")
                 n -= 1
-                if n * 22 > end - position:
-                    fail_count(n, "partitions")
+                room -= n
+                if n * 22 > end - position or room < 0:
+                    fail_count(n, "partitions", room)
                 partitions_items: list[DescribeLogDirsPartition] = []
                 for _ in range(n):
                     describe_log_dirs_partition = DescribeLogDirsPartition.__new__(DescribeLogDirsPartition)
@@ -442,13 +451,13 @@ class DescribeLogDirsResponse(Message):
                     ) = _unpack_iqqoB(view, position)
                     position += 22
                     if n:
-                        position = skip_tags(view, position, n)
+                        position, room = skip_tags(view, position, n, room)
                     partitions_items.append(describe_log_dirs_partition)
                 describe_log_dirs_topic.partitions = partitions_items
                 n = view[position]
                 position += 1
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 topics_items.append(describe_log_dirs_topic)
             describe_log_dirs_result.topics = topics_items
             if version >= 5:
@@ -474,24 +483,25 @@ class DescribeLogDirsResponse(Message):
                 n = view[position]
                 position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             results_items.append(describe_log_dirs_result)
         message.results = results_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.error_code = 0
         message.throttle_time_ms, n = _unpack_ii(view, position)
         position += 8
-        if not 0 <= n * 8 <= end - position:
-            fail_count(n, "results")
+        room -= n
+        if not 0 <= n * 8 <= end - position or room < 0:
+            fail_count(n, "results", room)
         results_items: list[DescribeLogDirsResult] = []
         for _ in range(n):
             describe_log_dirs_result = DescribeLogDirsResult.__new__(DescribeLogDirsResult)
@@ -507,8 +517,9 @@ class DescribeLogDirsResponse(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            if not 0 <= n * 6 <= end - position:
-                fail_count(n, "topics")
+            room -= n
+            if not 0 <= n * 6 <= end - position or room < 0:
+                fail_count(n, "topics", room)
             topics_items: list[DescribeLogDirsTopic] = []
             for _ in range(n):
                 describe_log_dirs_topic = DescribeLogDirsTopic.__new__(DescribeLogDirsTopic)
@@ -521,8 +532,9 @@ class DescribeLogDirsResponse(Message):
                 position = stop
                 (n,) = _unpack_i(view, position)
                 position += 4
-                if not 0 <= n * 21 <= end - position:
-                    fail_count(n, "partitions")
+                room -= n
+                if not 0 <= n * 21 <= end - position or room < 0:
+                    fail_count(n, "partitions", room)
                 partitions_items: list[DescribeLogDirsPartition] = []
                 for _ in range(n):
                     describe_log_dirs_partition = DescribeLogDirsPartition.__new__(DescribeLogDirsPartition)

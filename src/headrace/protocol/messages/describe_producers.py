@@ -10,6 +10,7 @@ from typing import Self
 
 from headrace.protocol.codec import (
     Message,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     compact_int32_array,
@@ -63,6 +64,7 @@ class DescribeProducersRequest(Message):
     MIN_VERSION = 0
     MAX_VERSION = 0
     FLEXIBLE_VERSION = 0
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     topics: list[TopicRequest]
 
@@ -89,7 +91,7 @@ class DescribeProducersRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -97,8 +99,9 @@ class DescribeProducersRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        if n * 3 > end - position:
-            fail_count(n, "topics")
+        room -= n
+        if n * 3 > end - position or room < 0:
+            fail_count(n, "topics", room)
         topics_items: list[TopicRequest] = []
         for _ in range(n):
             topic_request = TopicRequest.__new__(TopicRequest)
@@ -114,20 +117,21 @@ class DescribeProducersRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partition_indexes")
             n -= 1
-            if n * 4 > end - position:
-                fail_count(n, "partition_indexes")
+            room -= n
+            if n * 4 > end - position or room < 0:
+                fail_count(n, "partition_indexes", room)
             topic_request.partition_indexes = read_int32s(view, position, n)
             position += n * 4
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             topics_items.append(topic_request)
         message.topics = topics_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
 
@@ -275,7 +279,7 @@ class DescribeProducersResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -283,8 +287,9 @@ class DescribeProducersResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        if n * 3 > end - position:
-            fail_count(n, "topics")
+        room -= n
+        if n * 3 > end - position or room < 0:
+            fail_count(n, "topics", room)
         topics_items: list[TopicResponse] = []
         for _ in range(n):
             topic_response = TopicResponse.__new__(TopicResponse)
@@ -300,8 +305,9 @@ class DescribeProducersResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            if n * 9 > end - position:
-                fail_count(n, "partitions")
+            room -= n
+            if n * 9 > end - position or room < 0:
+                fail_count(n, "partitions", room)
             partitions_items: list[PartitionResponse] = []
             for _ in range(n):
                 partition_response = PartitionResponse.__new__(PartitionResponse)
@@ -324,8 +330,9 @@ class DescribeProducersResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "active_producers")
                 n -= 1
-                if n * 37 > end - position:
-                    fail_count(n, "active_producers")
+                room -= n
+                if n * 37 > end - position or room < 0:
+                    fail_count(n, "active_producers", room)
                 active_producers_items: list[ProducerState] = []
                 for _ in range(n):
                     producer_state = ProducerState.__new__(ProducerState)
@@ -340,23 +347,23 @@ class DescribeProducersResponse(Message):
                     ) = _unpack_qiiqiqB(view, position)
                     position += 37
                     if n:
-                        position = skip_tags(view, position, n)
+                        position, room = skip_tags(view, position, n, room)
                     active_producers_items.append(producer_state)
                 partition_response.active_producers = active_producers_items
                 n = view[position]
                 position += 1
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 partitions_items.append(partition_response)
             topic_response.partitions = partitions_items
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             topics_items.append(topic_response)
         message.topics = topics_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position

@@ -10,6 +10,7 @@ from typing import Self
 
 from headrace.protocol.codec import (
     Message,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     ZERO_UUID,
@@ -81,6 +82,7 @@ class DescribeTopicPartitionsRequest(Message):
     MIN_VERSION = 0
     MAX_VERSION = 0
     FLEXIBLE_VERSION = 0
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     topics: list[TopicRequest]
     response_partition_limit: int
@@ -130,7 +132,7 @@ class DescribeTopicPartitionsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -138,8 +140,9 @@ class DescribeTopicPartitionsRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        if n * 2 > end - position:
-            fail_count(n, "topics")
+        room -= n
+        if n * 2 > end - position or room < 0:
+            fail_count(n, "topics", room)
         topics_items: list[TopicRequest] = []
         for _ in range(n):
             topic_request = TopicRequest.__new__(TopicRequest)
@@ -153,7 +156,7 @@ class DescribeTopicPartitionsRequest(Message):
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             topics_items.append(topic_request)
         message.topics = topics_items
         message.response_partition_limit, n = _unpack_ib(view, position)
@@ -172,12 +175,12 @@ class DescribeTopicPartitionsRequest(Message):
             describe_topic_partitions_request_cursor.partition_index, n = _unpack_iB(view, position)
             position += 5
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             message.cursor = describe_topic_partitions_request_cursor
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
 
@@ -373,7 +376,7 @@ class DescribeTopicPartitionsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -381,8 +384,9 @@ class DescribeTopicPartitionsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        if n * 26 > end - position:
-            fail_count(n, "topics")
+        room -= n
+        if n * 26 > end - position or room < 0:
+            fail_count(n, "topics", room)
         topics_items: list[DescribeTopicPartitionsResponseTopic] = []
         for _ in range(n):
             describe_topic_partitions_response_topic = DescribeTopicPartitionsResponseTopic.__new__(DescribeTopicPartitionsResponseTopic)
@@ -405,8 +409,9 @@ class DescribeTopicPartitionsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            if n * 20 > end - position:
-                fail_count(n, "partitions")
+            room -= n
+            if n * 20 > end - position or room < 0:
+                fail_count(n, "partitions", room)
             partitions_items: list[DescribeTopicPartitionsResponsePartition] = []
             for _ in range(n):
                 describe_topic_partitions_response_partition = DescribeTopicPartitionsResponsePartition.__new__(DescribeTopicPartitionsResponsePartition)
@@ -421,8 +426,9 @@ class DescribeTopicPartitionsResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "replica_nodes")
                 n -= 1
-                if n * 4 > end - position:
-                    fail_count(n, "replica_nodes")
+                room -= n
+                if n * 4 > end - position or room < 0:
+                    fail_count(n, "replica_nodes", room)
                 describe_topic_partitions_response_partition.replica_nodes = read_int32s(view, position, n)
                 position += n * 4
                 n = view[position]
@@ -430,8 +436,9 @@ class DescribeTopicPartitionsResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "isr_nodes")
                 n -= 1
-                if n * 4 > end - position:
-                    fail_count(n, "isr_nodes")
+                room -= n
+                if n * 4 > end - position or room < 0:
+                    fail_count(n, "isr_nodes", room)
                 describe_topic_partitions_response_partition.isr_nodes = read_int32s(view, position, n)
                 position += n * 4
                 n = view[position]
@@ -440,8 +447,9 @@ class DescribeTopicPartitionsResponse(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     n -= 1
-                    if n * 4 > end - position:
-                        fail_count(n, "eligible_leader_replicas")
+                    room -= n
+                    if n * 4 > end - position or room < 0:
+                        fail_count(n, "eligible_leader_replicas", room)
                     describe_topic_partitions_response_partition.eligible_leader_replicas = read_int32s(view, position, n)
                     position += n * 4
                 else:
@@ -452,8 +460,9 @@ class DescribeTopicPartitionsResponse(Message):
                     n, position = varint_tail(view, position, n)
                 if n:
                     n -= 1
-                    if n * 4 > end - position:
-                        fail_count(n, "last_known_elr")
+                    room -= n
+                    if n * 4 > end - position or room < 0:
+                        fail_count(n, "last_known_elr", room)
                     describe_topic_partitions_response_partition.last_known_elr = read_int32s(view, position, n)
                     position += n * 4
                 else:
@@ -463,14 +472,15 @@ class DescribeTopicPartitionsResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "offline_replicas")
                 n -= 1
-                if n * 4 > end - position:
-                    fail_count(n, "offline_replicas")
+                room -= n
+                if n * 4 > end - position or room < 0:
+                    fail_count(n, "offline_replicas", room)
                 describe_topic_partitions_response_partition.offline_replicas = read_int32s(view, position, n)
                 position += n * 4
                 n = view[position]
                 position += 1
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 partitions_items.append(describe_topic_partitions_response_partition)
             describe_topic_partitions_response_topic.partitions = partitions_items
             (
@@ -479,7 +489,7 @@ class DescribeTopicPartitionsResponse(Message):
             ) = _unpack_iB(view, position)
             position += 5
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             topics_items.append(describe_topic_partitions_response_topic)
         message.topics = topics_items
         (n,) = _unpack_b(view, position)
@@ -501,10 +511,10 @@ class DescribeTopicPartitionsResponse(Message):
             ) = _unpack_iB(view, position)
             position += 5
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             message.next_cursor = describe_topic_partitions_response_cursor
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position

@@ -10,6 +10,7 @@ from typing import Self
 
 from headrace.protocol.codec import (
     Message,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     compact_int32_array,
@@ -47,6 +48,7 @@ class DescribeTransactionsRequest(Message):
     MIN_VERSION = 0
     MAX_VERSION = 0
     FLEXIBLE_VERSION = 0
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     transactional_ids: list[str]
 
@@ -71,7 +73,7 @@ class DescribeTransactionsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -79,8 +81,9 @@ class DescribeTransactionsRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "transactional_ids")
         n -= 1
-        if n > end - position:
-            fail_count(n, "transactional_ids")
+        room -= n
+        if n > end - position or room < 0:
+            fail_count(n, "transactional_ids", room)
         transactional_ids_items: list[str] = []
         for _ in range(n):
             n = view[position]
@@ -94,7 +97,7 @@ class DescribeTransactionsRequest(Message):
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
 
@@ -227,7 +230,7 @@ class DescribeTransactionsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -235,8 +238,9 @@ class DescribeTransactionsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "transaction_states")
         n -= 1
-        if n * 28 > end - position:
-            fail_count(n, "transaction_states")
+        room -= n
+        if n * 28 > end - position or room < 0:
+            fail_count(n, "transaction_states", room)
         transaction_states_items: list[TransactionState] = []
         for _ in range(n):
             transaction_state = TransactionState.__new__(TransactionState)
@@ -265,8 +269,9 @@ class DescribeTransactionsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "topics")
             n -= 1
-            if n * 3 > end - position:
-                fail_count(n, "topics")
+            room -= n
+            if n * 3 > end - position or room < 0:
+                fail_count(n, "topics", room)
             topics_items: list[TopicData] = []
             for _ in range(n):
                 topic_data = TopicData.__new__(TopicData)
@@ -282,24 +287,25 @@ class DescribeTransactionsResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "partitions")
                 n -= 1
-                if n * 4 > end - position:
-                    fail_count(n, "partitions")
+                room -= n
+                if n * 4 > end - position or room < 0:
+                    fail_count(n, "partitions", room)
                 topic_data.partitions = read_int32s(view, position, n)
                 position += n * 4
                 n = view[position]
                 position += 1
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 topics_items.append(topic_data)
             transaction_state.topics = topics_items
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             transaction_states_items.append(transaction_state)
         message.transaction_states = transaction_states_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position

@@ -10,6 +10,7 @@ from typing import Self
 
 from headrace.protocol.codec import (
     Message,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     fail_count,
@@ -58,6 +59,7 @@ class DescribeUserScramCredentialsRequest(Message):
     MIN_VERSION = 0
     MAX_VERSION = 0
     FLEXIBLE_VERSION = 0
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     users: list[UserName] | None
 
@@ -87,7 +89,7 @@ class DescribeUserScramCredentialsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -96,8 +98,9 @@ class DescribeUserScramCredentialsRequest(Message):
             n, position = varint_tail(view, position, n)
         if n:
             n -= 1
-            if n * 2 > end - position:
-                fail_count(n, "users")
+            room -= n
+            if n * 2 > end - position or room < 0:
+                fail_count(n, "users", room)
             users_items: list[UserName] = []
             for _ in range(n):
                 user_name = UserName.__new__(UserName)
@@ -111,7 +114,7 @@ class DescribeUserScramCredentialsRequest(Message):
                 n = view[position]
                 position += 1
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 users_items.append(user_name)
             message.users = users_items
         else:
@@ -119,7 +122,7 @@ class DescribeUserScramCredentialsRequest(Message):
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
 
@@ -238,7 +241,7 @@ class DescribeUserScramCredentialsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, message.error_code, n = _unpack_ihB(view, position)
@@ -256,8 +259,9 @@ class DescribeUserScramCredentialsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "results")
         n -= 1
-        if n * 6 > end - position:
-            fail_count(n, "results")
+        room -= n
+        if n * 6 > end - position or room < 0:
+            fail_count(n, "results", room)
         results_items: list[DescribeUserScramCredentialsResult] = []
         for _ in range(n):
             describe_user_scram_credentials_result = DescribeUserScramCredentialsResult.__new__(DescribeUserScramCredentialsResult)
@@ -283,8 +287,9 @@ class DescribeUserScramCredentialsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "credential_infos")
             n -= 1
-            if n * 6 > end - position:
-                fail_count(n, "credential_infos")
+            room -= n
+            if n * 6 > end - position or room < 0:
+                fail_count(n, "credential_infos", room)
             credential_infos_items: list[CredentialInfo] = []
             for _ in range(n):
                 credential_info = CredentialInfo.__new__(CredentialInfo)
@@ -295,17 +300,17 @@ class DescribeUserScramCredentialsResponse(Message):
                 ) = _unpack_biB(view, position)
                 position += 6
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 credential_infos_items.append(credential_info)
             describe_user_scram_credentials_result.credential_infos = credential_infos_items
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             results_items.append(describe_user_scram_credentials_result)
         message.results = results_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position

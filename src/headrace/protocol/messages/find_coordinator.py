@@ -11,6 +11,7 @@ from typing import Self
 from headrace.protocol.codec import (
     Message,
     NULL_INT16,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     fail_count,
@@ -51,6 +52,7 @@ class FindCoordinatorRequest(Message):
     MIN_VERSION = 0
     MAX_VERSION = 6
     FLEXIBLE_VERSION = 3
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     key: str
     key_type: int
@@ -103,7 +105,7 @@ class FindCoordinatorRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         if version == 3:
@@ -124,8 +126,9 @@ class FindCoordinatorRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "coordinator_keys")
             n -= 1
-            if n > end - position:
-                fail_count(n, "coordinator_keys")
+            room -= n
+            if n > end - position or room < 0:
+                fail_count(n, "coordinator_keys", room)
             coordinator_keys_items: list[str] = []
             for _ in range(n):
                 n = view[position]
@@ -141,11 +144,11 @@ class FindCoordinatorRequest(Message):
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         message.coordinator_keys = []
         (n,) = _unpack_h(view, position)
@@ -329,7 +332,7 @@ class FindCoordinatorResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         if version >= 4:
@@ -378,8 +381,9 @@ class FindCoordinatorResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "coordinators")
             n -= 1
-            if n * 14 > end - position:
-                fail_count(n, "coordinators")
+            room -= n
+            if n * 14 > end - position or room < 0:
+                fail_count(n, "coordinators", room)
             coordinators_items: list[Coordinator] = []
             for _ in range(n):
                 coordinator = Coordinator.__new__(Coordinator)
@@ -410,7 +414,7 @@ class FindCoordinatorResponse(Message):
                 n = view[position]
                 position += 1
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 coordinators_items.append(coordinator)
             message.coordinators = coordinators_items
         else:
@@ -418,11 +422,11 @@ class FindCoordinatorResponse(Message):
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         message.coordinators = []
         if version >= 1:

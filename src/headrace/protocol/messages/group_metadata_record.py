@@ -71,7 +71,7 @@ class GroupMetadataKey(Message):
         return out
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         (n,) = _unpack_h(view, position)
         position += 2
@@ -311,7 +311,7 @@ class GroupMetadataValue(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -346,8 +346,9 @@ class GroupMetadataValue(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "members")
         n -= 1
-        if n * 15 > end - position:
-            fail_count(n, "members")
+        room -= n
+        if n * 15 > end - position or room < 0:
+            fail_count(n, "members", room)
         members_items: list[MemberMetadata] = []
         for _ in range(n):
             member_metadata = MemberMetadata.__new__(MemberMetadata)
@@ -403,17 +404,17 @@ class GroupMetadataValue(Message):
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             members_items.append(member_metadata)
         message.members = members_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_h(view, position)
@@ -450,8 +451,9 @@ class GroupMetadataValue(Message):
             message.current_state_timestamp = -1
             (n,) = _unpack_i(view, position)
             position += 4
-        if not 0 <= n * 18 <= end - position:
-            fail_count(n, "members")
+        room -= n
+        if not 0 <= n * 18 <= end - position or room < 0:
+            fail_count(n, "members", room)
         members_items: list[MemberMetadata] = []
         for _ in range(n):
             member_metadata = MemberMetadata.__new__(MemberMetadata)

@@ -11,6 +11,7 @@ from typing import Self
 from headrace.protocol.codec import (
     Message,
     NULL_INT16,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     fail_count,
@@ -102,6 +103,7 @@ class IncrementalAlterConfigsRequest(Message):
     MIN_VERSION = 0
     MAX_VERSION = 1
     FLEXIBLE_VERSION = 1
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     resources: list[AlterConfigsResource]
     validate_only: bool
@@ -183,7 +185,7 @@ class IncrementalAlterConfigsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -191,8 +193,9 @@ class IncrementalAlterConfigsRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "resources")
         n -= 1
-        if n * 4 > end - position:
-            fail_count(n, "resources")
+        room -= n
+        if n * 4 > end - position or room < 0:
+            fail_count(n, "resources", room)
         resources_items: list[AlterConfigsResource] = []
         for _ in range(n):
             alter_configs_resource = AlterConfigsResource.__new__(AlterConfigsResource)
@@ -208,8 +211,9 @@ class IncrementalAlterConfigsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "configs")
             n -= 1
-            if n * 4 > end - position:
-                fail_count(n, "configs")
+            room -= n
+            if n * 4 > end - position or room < 0:
+                fail_count(n, "configs", room)
             configs_items: list[AlterableConfig] = []
             for _ in range(n):
                 alterable_config = AlterableConfig.__new__(AlterableConfig)
@@ -233,29 +237,30 @@ class IncrementalAlterConfigsRequest(Message):
                 n = view[position]
                 position += 1
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 configs_items.append(alterable_config)
             alter_configs_resource.configs = configs_items
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             resources_items.append(alter_configs_resource)
         message.resources = resources_items
         message.validate_only, n = _unpack_oB(view, position)
         position += 2
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_i(view, position)
         position += 4
-        if not 0 <= n * 7 <= end - position:
-            fail_count(n, "resources")
+        room -= n
+        if not 0 <= n * 7 <= end - position or room < 0:
+            fail_count(n, "resources", room)
         resources_items: list[AlterConfigsResource] = []
         for _ in range(n):
             alter_configs_resource = AlterConfigsResource.__new__(AlterConfigsResource)
@@ -268,8 +273,9 @@ class IncrementalAlterConfigsRequest(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            if not 0 <= n * 5 <= end - position:
-                fail_count(n, "configs")
+            room -= n
+            if not 0 <= n * 5 <= end - position or room < 0:
+                fail_count(n, "configs", room)
             configs_items: list[AlterableConfig] = []
             for _ in range(n):
                 alterable_config = AlterableConfig.__new__(AlterableConfig)
@@ -394,7 +400,7 @@ class IncrementalAlterConfigsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -402,8 +408,9 @@ class IncrementalAlterConfigsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "responses")
         n -= 1
-        if n * 6 > end - position:
-            fail_count(n, "responses")
+        room -= n
+        if n * 6 > end - position or room < 0:
+            fail_count(n, "responses", room)
         responses_items: list[AlterConfigsResourceResponse] = []
         for _ in range(n):
             alter_configs_resource_response = AlterConfigsResourceResponse.__new__(AlterConfigsResourceResponse)
@@ -427,23 +434,24 @@ class IncrementalAlterConfigsResponse(Message):
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             responses_items.append(alter_configs_resource_response)
         message.responses = responses_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_ii(view, position)
         position += 8
-        if not 0 <= n * 7 <= end - position:
-            fail_count(n, "responses")
+        room -= n
+        if not 0 <= n * 7 <= end - position or room < 0:
+            fail_count(n, "responses", room)
         responses_items: list[AlterConfigsResourceResponse] = []
         for _ in range(n):
             alter_configs_resource_response = AlterConfigsResourceResponse.__new__(AlterConfigsResourceResponse)

@@ -11,6 +11,7 @@ from typing import Self
 from headrace.protocol.codec import (
     Message,
     NULL_INT16,
+    REQUEST_ELEMENTS,
     fail_null,
     skip_tags,
     varint_tail,
@@ -59,6 +60,7 @@ class InitProducerIdRequest(Message):
     MIN_VERSION = 0
     MAX_VERSION = 6
     FLEXIBLE_VERSION = 2
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     transactional_id: str | None
     transaction_timeout_ms: int
@@ -122,7 +124,7 @@ class InitProducerIdRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         n = view[position]
         position += 1
@@ -162,11 +164,11 @@ class InitProducerIdRequest(Message):
             message.transaction_timeout_ms, n = _unpack_iB(view, position)
             position += 5
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         message.producer_id = -1
         message.producer_epoch = -1
@@ -257,7 +259,7 @@ class InitProducerIdResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         if version >= 6:
             (
@@ -282,11 +284,11 @@ class InitProducerIdResponse(Message):
             ) = _unpack_ihqhB(view, position)
             position += 17
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         message.ongoing_txn_producer_id = -1
         message.ongoing_txn_producer_epoch = -1

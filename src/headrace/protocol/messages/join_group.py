@@ -11,6 +11,7 @@ from typing import Self
 from headrace.protocol.codec import (
     Message,
     NULL_INT16,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     fail_count,
@@ -82,6 +83,7 @@ class JoinGroupRequest(Message):
     MIN_VERSION = 0
     MAX_VERSION = 9
     FLEXIBLE_VERSION = 6
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     group_id: str
     session_timeout_ms: int
@@ -217,7 +219,7 @@ class JoinGroupRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -256,8 +258,9 @@ class JoinGroupRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "protocols")
         n -= 1
-        if n * 3 > end - position:
-            fail_count(n, "protocols")
+        room -= n
+        if n * 3 > end - position or room < 0:
+            fail_count(n, "protocols", room)
         protocols_items: list[JoinGroupRequestProtocol] = []
         for _ in range(n):
             join_group_request_protocol = JoinGroupRequestProtocol.__new__(JoinGroupRequestProtocol)
@@ -278,7 +281,7 @@ class JoinGroupRequest(Message):
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             protocols_items.append(join_group_request_protocol)
         message.protocols = protocols_items
         if version >= 8:
@@ -297,11 +300,11 @@ class JoinGroupRequest(Message):
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.reason = None
@@ -350,8 +353,9 @@ class JoinGroupRequest(Message):
         position = stop
         (n,) = _unpack_i(view, position)
         position += 4
-        if not 0 <= n * 6 <= end - position:
-            fail_count(n, "protocols")
+        room -= n
+        if not 0 <= n * 6 <= end - position or room < 0:
+            fail_count(n, "protocols", room)
         protocols_items: list[JoinGroupRequestProtocol] = []
         for _ in range(n):
             join_group_request_protocol = JoinGroupRequestProtocol.__new__(JoinGroupRequestProtocol)
@@ -561,7 +565,7 @@ class JoinGroupResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (
@@ -619,8 +623,9 @@ class JoinGroupResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "members")
         n -= 1
-        if n * 4 > end - position:
-            fail_count(n, "members")
+        room -= n
+        if n * 4 > end - position or room < 0:
+            fail_count(n, "members", room)
         members_items: list[JoinGroupResponseMember] = []
         for _ in range(n):
             join_group_response_member = JoinGroupResponseMember.__new__(JoinGroupResponseMember)
@@ -651,17 +656,17 @@ class JoinGroupResponse(Message):
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             members_items.append(join_group_response_member)
         message.members = members_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.protocol_type = None
@@ -699,8 +704,9 @@ class JoinGroupResponse(Message):
         position = stop
         (n,) = _unpack_i(view, position)
         position += 4
-        if not 0 <= n * 6 <= end - position:
-            fail_count(n, "members")
+        room -= n
+        if not 0 <= n * 6 <= end - position or room < 0:
+            fail_count(n, "members", room)
         members_items: list[JoinGroupResponseMember] = []
         for _ in range(n):
             join_group_response_member = JoinGroupResponseMember.__new__(JoinGroupResponseMember)

@@ -11,6 +11,7 @@ from typing import Self
 from headrace.protocol.codec import (
     Message,
     NULL_INT16,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     fail_count,
@@ -72,6 +73,7 @@ class LeaveGroupRequest(Message):
     MIN_VERSION = 0
     MAX_VERSION = 5
     FLEXIBLE_VERSION = 4
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     group_id: str
     member_id: str
@@ -160,7 +162,7 @@ class LeaveGroupRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.member_id = ""
@@ -176,8 +178,9 @@ class LeaveGroupRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "members")
         n -= 1
-        if n * 3 > end - position:
-            fail_count(n, "members")
+        room -= n
+        if n * 3 > end - position or room < 0:
+            fail_count(n, "members", room)
         members_items: list[MemberIdentity] = []
         for _ in range(n):
             member_identity = MemberIdentity.__new__(MemberIdentity)
@@ -214,17 +217,17 @@ class LeaveGroupRequest(Message):
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             members_items.append(member_identity)
         message.members = members_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_h(view, position)
@@ -247,8 +250,9 @@ class LeaveGroupRequest(Message):
         if version == 3:
             (n,) = _unpack_i(view, position)
             position += 4
-            if not 0 <= n * 4 <= end - position:
-                fail_count(n, "members")
+            room -= n
+            if not 0 <= n * 4 <= end - position or room < 0:
+                fail_count(n, "members", room)
             members_items: list[MemberIdentity] = []
             for _ in range(n):
                 member_identity = MemberIdentity.__new__(MemberIdentity)
@@ -375,7 +379,7 @@ class LeaveGroupResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, message.error_code, n = _unpack_ihB(view, position)
@@ -383,8 +387,9 @@ class LeaveGroupResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "members")
         n -= 1
-        if n * 5 > end - position:
-            fail_count(n, "members")
+        room -= n
+        if n * 5 > end - position or room < 0:
+            fail_count(n, "members", room)
         members_items: list[MemberResponse] = []
         for _ in range(n):
             member_response = MemberResponse.__new__(MemberResponse)
@@ -408,17 +413,17 @@ class LeaveGroupResponse(Message):
             member_response.error_code, n = _unpack_hB(view, position)
             position += 3
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             members_items.append(member_response)
         message.members = members_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         if version >= 1:
@@ -431,8 +436,9 @@ class LeaveGroupResponse(Message):
         if version == 3:
             (n,) = _unpack_i(view, position)
             position += 4
-            if not 0 <= n * 6 <= end - position:
-                fail_count(n, "members")
+            room -= n
+            if not 0 <= n * 6 <= end - position or room < 0:
+                fail_count(n, "members", room)
             members_items: list[MemberResponse] = []
             for _ in range(n):
                 member_response = MemberResponse.__new__(MemberResponse)

@@ -10,6 +10,7 @@ from typing import Self
 
 from headrace.protocol.codec import (
     Message,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     compact_number_array,
@@ -44,6 +45,7 @@ class ListConfigResourcesRequest(Message):
     MIN_VERSION = 0
     MAX_VERSION = 1
     FLEXIBLE_VERSION = 0
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     resource_types: list[int]
 
@@ -57,7 +59,7 @@ class ListConfigResourcesRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         if version == 1:
@@ -66,8 +68,9 @@ class ListConfigResourcesRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "resource_types")
             n -= 1
-            if n > end - position:
-                fail_count(n, "resource_types")
+            room -= n
+            if n > end - position or room < 0:
+                fail_count(n, "resource_types", room)
             message.resource_types = read_numbers(view, position, n, "b")
             position += n
         else:
@@ -75,7 +78,7 @@ class ListConfigResourcesRequest(Message):
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
 
@@ -140,7 +143,7 @@ class ListConfigResourcesResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, message.error_code, n = _unpack_ihB(view, position)
@@ -148,8 +151,9 @@ class ListConfigResourcesResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "config_resources")
         n -= 1
-        if n * 2 > end - position:
-            fail_count(n, "config_resources")
+        room -= n
+        if n * 2 > end - position or room < 0:
+            fail_count(n, "config_resources", room)
         config_resources_items: list[ConfigResource] = []
         for _ in range(n):
             config_resource = ConfigResource.__new__(ConfigResource)
@@ -168,11 +172,11 @@ class ListConfigResourcesResponse(Message):
                 n = view[position]
                 position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             config_resources_items.append(config_resource)
         message.config_resources = config_resources_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position

@@ -10,6 +10,7 @@ from typing import Self
 
 from headrace.protocol.codec import (
     Message,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     fail_count,
@@ -47,6 +48,7 @@ class ListGroupsRequest(Message):
     MIN_VERSION = 0
     MAX_VERSION = 5
     FLEXIBLE_VERSION = 3
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     states_filter: list[str]
     types_filter: list[str]
@@ -96,7 +98,7 @@ class ListGroupsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         if version >= 4:
@@ -105,8 +107,9 @@ class ListGroupsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "states_filter")
             n -= 1
-            if n > end - position:
-                fail_count(n, "states_filter")
+            room -= n
+            if n > end - position or room < 0:
+                fail_count(n, "states_filter", room)
             states_filter_items: list[str] = []
             for _ in range(n):
                 n = view[position]
@@ -125,8 +128,9 @@ class ListGroupsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "types_filter")
             n -= 1
-            if n > end - position:
-                fail_count(n, "types_filter")
+            room -= n
+            if n > end - position or room < 0:
+                fail_count(n, "types_filter", room)
             types_filter_items: list[str] = []
             for _ in range(n):
                 n = view[position]
@@ -142,11 +146,11 @@ class ListGroupsRequest(Message):
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         message.states_filter = []
         message.types_filter = []
@@ -259,7 +263,7 @@ class ListGroupsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, message.error_code, n = _unpack_ihB(view, position)
@@ -267,8 +271,9 @@ class ListGroupsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "groups")
         n -= 1
-        if n * 3 > end - position:
-            fail_count(n, "groups")
+        room -= n
+        if n * 3 > end - position or room < 0:
+            fail_count(n, "groups", room)
         groups_items: list[ListedGroup] = []
         for _ in range(n):
             listed_group = ListedGroup.__new__(ListedGroup)
@@ -309,17 +314,17 @@ class ListGroupsResponse(Message):
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             groups_items.append(listed_group)
         message.groups = groups_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         if version >= 1:
@@ -329,8 +334,9 @@ class ListGroupsResponse(Message):
             message.throttle_time_ms = 0
             message.error_code, n = _unpack_hi(view, position)
             position += 6
-        if not 0 <= n * 4 <= end - position:
-            fail_count(n, "groups")
+        room -= n
+        if not 0 <= n * 4 <= end - position or room < 0:
+            fail_count(n, "groups", room)
         groups_items: list[ListedGroup] = []
         for _ in range(n):
             listed_group = ListedGroup.__new__(ListedGroup)

@@ -10,15 +10,16 @@ from typing import Self
 
 from headrace.protocol.codec import (
     Message,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     check_tag,
+    count_tags,
     fail_count,
     fail_null,
     length_tail,
     read_tag,
     skip_tags,
-    varint_tail,
     write_tag,
     write_varint,
 )
@@ -107,6 +108,7 @@ class ListOffsetsRequest(Message):
     MIN_VERSION = 1
     MAX_VERSION = 11
     FLEXIBLE_VERSION = 6
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     replica_id: int
     isolation_level: int
@@ -194,7 +196,7 @@ class ListOffsetsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.replica_id, message.isolation_level, n = _unpack_ibB(view, position)
@@ -202,8 +204,9 @@ class ListOffsetsRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        if n * 3 > end - position:
-            fail_count(n, "topics")
+        room -= n
+        if n * 3 > end - position or room < 0:
+            fail_count(n, "topics", room)
         topics_items: list[ListOffsetsTopic] = []
         for _ in range(n):
             list_offsets_topic = ListOffsetsTopic.__new__(ListOffsetsTopic)
@@ -219,8 +222,9 @@ class ListOffsetsRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            if n * 17 > end - position:
-                fail_count(n, "partitions")
+            room -= n
+            if n * 17 > end - position or room < 0:
+                fail_count(n, "partitions", room)
             partitions_items: list[ListOffsetsPartition] = []
             for _ in range(n):
                 list_offsets_partition = ListOffsetsPartition.__new__(ListOffsetsPartition)
@@ -232,13 +236,13 @@ class ListOffsetsRequest(Message):
                 ) = _unpack_iiqB(view, position)
                 position += 17
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 partitions_items.append(list_offsets_partition)
             list_offsets_topic.partitions = partitions_items
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             topics_items.append(list_offsets_topic)
         message.topics = topics_items
         if version >= 10:
@@ -250,8 +254,7 @@ class ListOffsetsRequest(Message):
             position += 1
         message.headrace_delayed = False
         if n:
-            if n > 127:
-                n, position = varint_tail(view, position, n)
+            n, position, room = count_tags(view, position, n, room)
             for _ in range(n):
                 tag, position, tag_end = read_tag(view, position)
                 if tag == 26738:
@@ -263,7 +266,7 @@ class ListOffsetsRequest(Message):
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.timeout_ms = 0
@@ -275,8 +278,9 @@ class ListOffsetsRequest(Message):
             message.isolation_level = 0
             message.replica_id, n = _unpack_ii(view, position)
             position += 8
-        if not 0 <= n * 6 <= end - position:
-            fail_count(n, "topics")
+        room -= n
+        if not 0 <= n * 6 <= end - position or room < 0:
+            fail_count(n, "topics", room)
         topics_items: list[ListOffsetsTopic] = []
         for _ in range(n):
             list_offsets_topic = ListOffsetsTopic.__new__(ListOffsetsTopic)
@@ -289,8 +293,9 @@ class ListOffsetsRequest(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            if not 0 <= n * 12 <= end - position:
-                fail_count(n, "partitions")
+            room -= n
+            if not 0 <= n * 12 <= end - position or room < 0:
+                fail_count(n, "partitions", room)
             partitions_items: list[ListOffsetsPartition] = []
             for _ in range(n):
                 list_offsets_partition = ListOffsetsPartition.__new__(ListOffsetsPartition)
@@ -479,7 +484,7 @@ class ListOffsetsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -487,8 +492,9 @@ class ListOffsetsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        if n * 3 > end - position:
-            fail_count(n, "topics")
+        room -= n
+        if n * 3 > end - position or room < 0:
+            fail_count(n, "topics", room)
         topics_items: list[ListOffsetsTopicResponse] = []
         for _ in range(n):
             list_offsets_topic_response = ListOffsetsTopicResponse.__new__(ListOffsetsTopicResponse)
@@ -504,8 +510,9 @@ class ListOffsetsResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            if n * 27 > end - position:
-                fail_count(n, "partitions")
+            room -= n
+            if n * 27 > end - position or room < 0:
+                fail_count(n, "partitions", room)
             partitions_items: list[ListOffsetsPartitionResponse] = []
             for _ in range(n):
                 list_offsets_partition_response = ListOffsetsPartitionResponse.__new__(ListOffsetsPartitionResponse)
@@ -520,8 +527,7 @@ class ListOffsetsResponse(Message):
                 position += 27
                 list_offsets_partition_response.headrace_delayed = None
                 if n:
-                    if n > 127:
-                        n, position = varint_tail(view, position, n)
+                    n, position, room = count_tags(view, position, n, room)
                     for _ in range(n):
                         tag, position, tag_end = read_tag(view, position)
                         if tag == 26738:
@@ -533,7 +539,7 @@ class ListOffsetsResponse(Message):
                             ) = _unpack_qqB(view, position)
                             position += 17
                             if n:
-                                position = skip_tags(view, position, n)
+                                position, room = skip_tags(view, position, n, room)
                             list_offsets_partition_response.headrace_delayed = headrace_delayed
                         else:
                             position = tag_end
@@ -543,17 +549,17 @@ class ListOffsetsResponse(Message):
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             topics_items.append(list_offsets_topic_response)
         message.topics = topics_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         if version >= 2:
@@ -563,8 +569,9 @@ class ListOffsetsResponse(Message):
             message.throttle_time_ms = 0
             (n,) = _unpack_i(view, position)
             position += 4
-        if not 0 <= n * 6 <= end - position:
-            fail_count(n, "topics")
+        room -= n
+        if not 0 <= n * 6 <= end - position or room < 0:
+            fail_count(n, "topics", room)
         topics_items: list[ListOffsetsTopicResponse] = []
         for _ in range(n):
             list_offsets_topic_response = ListOffsetsTopicResponse.__new__(ListOffsetsTopicResponse)
@@ -577,8 +584,9 @@ class ListOffsetsResponse(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            if not 0 <= n * 22 <= end - position:
-                fail_count(n, "partitions")
+            room -= n
+            if not 0 <= n * 22 <= end - position or room < 0:
+                fail_count(n, "partitions", room)
             partitions_items: list[ListOffsetsPartitionResponse] = []
             for _ in range(n):
                 list_offsets_partition_response = ListOffsetsPartitionResponse.__new__(ListOffsetsPartitionResponse)

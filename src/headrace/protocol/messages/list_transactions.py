@@ -10,6 +10,7 @@ from typing import Self
 
 from headrace.protocol.codec import (
     Message,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     compact_number_array,
@@ -51,6 +52,7 @@ class ListTransactionsRequest(Message):
     MIN_VERSION = 0
     MAX_VERSION = 2
     FLEXIBLE_VERSION = 0
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     state_filters: list[str]
     producer_id_filters: list[int]
@@ -103,7 +105,7 @@ class ListTransactionsRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -111,8 +113,9 @@ class ListTransactionsRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "state_filters")
         n -= 1
-        if n > end - position:
-            fail_count(n, "state_filters")
+        room -= n
+        if n > end - position or room < 0:
+            fail_count(n, "state_filters", room)
         state_filters_items: list[str] = []
         for _ in range(n):
             n = view[position]
@@ -128,8 +131,9 @@ class ListTransactionsRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "producer_id_filters")
         n -= 1
-        if n * 8 > end - position:
-            fail_count(n, "producer_id_filters")
+        room -= n
+        if n * 8 > end - position or room < 0:
+            fail_count(n, "producer_id_filters", room)
         message.producer_id_filters = read_numbers(view, position, n, "q")
         position += n * 8
         if version >= 1:
@@ -153,7 +157,7 @@ class ListTransactionsRequest(Message):
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
 
@@ -247,7 +251,7 @@ class ListTransactionsResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, message.error_code, n = _unpack_ihB(view, position)
@@ -255,8 +259,9 @@ class ListTransactionsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "unknown_state_filters")
         n -= 1
-        if n > end - position:
-            fail_count(n, "unknown_state_filters")
+        room -= n
+        if n > end - position or room < 0:
+            fail_count(n, "unknown_state_filters", room)
         unknown_state_filters_items: list[str] = []
         for _ in range(n):
             n = view[position]
@@ -272,8 +277,9 @@ class ListTransactionsResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "transaction_states")
         n -= 1
-        if n * 11 > end - position:
-            fail_count(n, "transaction_states")
+        room -= n
+        if n * 11 > end - position or room < 0:
+            fail_count(n, "transaction_states", room)
         transaction_states_items: list[TransactionState] = []
         for _ in range(n):
             transaction_state = TransactionState.__new__(TransactionState)
@@ -294,11 +300,11 @@ class ListTransactionsResponse(Message):
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             transaction_states_items.append(transaction_state)
         message.transaction_states = transaction_states_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position

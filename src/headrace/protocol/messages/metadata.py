@@ -12,6 +12,7 @@ from headrace.protocol.codec import (
     Message,
     NULL_INT16,
     NULL_INT32,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     ZERO_UUID,
@@ -100,6 +101,7 @@ class MetadataRequest(Message):
     MIN_VERSION = 0
     MAX_VERSION = 13
     FLEXIBLE_VERSION = 9
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     topics: list[MetadataRequestTopic] | None
     allow_auto_topic_creation: bool
@@ -186,7 +188,7 @@ class MetadataRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -195,8 +197,9 @@ class MetadataRequest(Message):
             n, position = varint_tail(view, position, n)
         if n:
             n -= 1
-            if n * 2 > end - position:
-                fail_count(n, "topics")
+            room -= n
+            if n * 2 > end - position or room < 0:
+                fail_count(n, "topics", room)
             topics_items: list[MetadataRequestTopic] = []
             for _ in range(n):
                 metadata_request_topic = MetadataRequestTopic.__new__(MetadataRequestTopic)
@@ -220,7 +223,7 @@ class MetadataRequest(Message):
                 n = view[position]
                 position += 1
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 topics_items.append(metadata_request_topic)
             message.topics = topics_items
         else:
@@ -242,18 +245,19 @@ class MetadataRequest(Message):
             ) = _unpack_oooB(view, position)
             position += 4
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_i(view, position)
         position += 4
         if n >= 0:
-            if not 0 <= n * 2 <= end - position:
-                fail_count(n, "topics")
+            room -= n
+            if not 0 <= n * 2 <= end - position or room < 0:
+                fail_count(n, "topics", room)
             topics_items: list[MetadataRequestTopic] = []
             for _ in range(n):
                 metadata_request_topic = MetadataRequestTopic.__new__(MetadataRequestTopic)
@@ -601,7 +605,7 @@ class MetadataResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -609,8 +613,9 @@ class MetadataResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "brokers")
         n -= 1
-        if n * 11 > end - position:
-            fail_count(n, "brokers")
+        room -= n
+        if n * 11 > end - position or room < 0:
+            fail_count(n, "brokers", room)
         brokers_items: list[MetadataResponseBroker] = []
         for _ in range(n):
             metadata_response_broker = MetadataResponseBroker.__new__(MetadataResponseBroker)
@@ -634,7 +639,7 @@ class MetadataResponse(Message):
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             brokers_items.append(metadata_response_broker)
         message.brokers = brokers_items
         n = view[position]
@@ -652,8 +657,9 @@ class MetadataResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        if n * 10 > end - position:
-            fail_count(n, "topics")
+        room -= n
+        if n * 10 > end - position or room < 0:
+            fail_count(n, "topics", room)
         topics_items: list[MetadataResponseTopic] = []
         for _ in range(n):
             metadata_response_topic = MetadataResponseTopic.__new__(MetadataResponseTopic)
@@ -683,8 +689,9 @@ class MetadataResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            if n * 18 > end - position:
-                fail_count(n, "partitions")
+            room -= n
+            if n * 18 > end - position or room < 0:
+                fail_count(n, "partitions", room)
             partitions_items: list[MetadataResponsePartition] = []
             for _ in range(n):
                 metadata_response_partition = MetadataResponsePartition.__new__(MetadataResponsePartition)
@@ -699,8 +706,9 @@ class MetadataResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "replica_nodes")
                 n -= 1
-                if n * 4 > end - position:
-                    fail_count(n, "replica_nodes")
+                room -= n
+                if n * 4 > end - position or room < 0:
+                    fail_count(n, "replica_nodes", room)
                 metadata_response_partition.replica_nodes = read_int32s(view, position, n)
                 position += n * 4
                 n = view[position]
@@ -708,8 +716,9 @@ class MetadataResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "isr_nodes")
                 n -= 1
-                if n * 4 > end - position:
-                    fail_count(n, "isr_nodes")
+                room -= n
+                if n * 4 > end - position or room < 0:
+                    fail_count(n, "isr_nodes", room)
                 metadata_response_partition.isr_nodes = read_int32s(view, position, n)
                 position += n * 4
                 n = view[position]
@@ -717,20 +726,21 @@ class MetadataResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "offline_replicas")
                 n -= 1
-                if n * 4 > end - position:
-                    fail_count(n, "offline_replicas")
+                room -= n
+                if n * 4 > end - position or room < 0:
+                    fail_count(n, "offline_replicas", room)
                 metadata_response_partition.offline_replicas = read_int32s(view, position, n)
                 position += n * 4
                 n = view[position]
                 position += 1
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 partitions_items.append(metadata_response_partition)
             metadata_response_topic.partitions = partitions_items
             metadata_response_topic.topic_authorized_operations, n = _unpack_iB(view, position)
             position += 5
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             topics_items.append(metadata_response_topic)
         message.topics = topics_items
         if version >= 13:
@@ -747,11 +757,11 @@ class MetadataResponse(Message):
             message.cluster_authorized_operations, n = _unpack_iB(view, position)
             position += 5
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.error_code = 0
@@ -762,8 +772,9 @@ class MetadataResponse(Message):
             message.throttle_time_ms = 0
             (n,) = _unpack_i(view, position)
             position += 4
-        if not 0 <= n * 10 <= end - position:
-            fail_count(n, "brokers")
+        room -= n
+        if not 0 <= n * 10 <= end - position or room < 0:
+            fail_count(n, "brokers", room)
         brokers_items: list[MetadataResponseBroker] = []
         for _ in range(n):
             metadata_response_broker = MetadataResponseBroker.__new__(MetadataResponseBroker)
@@ -811,8 +822,9 @@ class MetadataResponse(Message):
             message.controller_id = -1
             (n,) = _unpack_i(view, position)
             position += 4
-        if not 0 <= n * 8 <= end - position:
-            fail_count(n, "topics")
+        room -= n
+        if not 0 <= n * 8 <= end - position or room < 0:
+            fail_count(n, "topics", room)
         topics_items: list[MetadataResponseTopic] = []
         for _ in range(n):
             metadata_response_topic = MetadataResponseTopic.__new__(MetadataResponseTopic)
@@ -831,8 +843,9 @@ class MetadataResponse(Message):
                 metadata_response_topic.is_internal = False
                 (n,) = _unpack_i(view, position)
                 position += 4
-            if not 0 <= n * 18 <= end - position:
-                fail_count(n, "partitions")
+            room -= n
+            if not 0 <= n * 18 <= end - position or room < 0:
+                fail_count(n, "partitions", room)
             partitions_items: list[MetadataResponsePartition] = []
             for _ in range(n):
                 metadata_response_partition = MetadataResponsePartition.__new__(MetadataResponsePartition)
@@ -854,21 +867,24 @@ class MetadataResponse(Message):
                         n,
                     ) = _unpack_hiii(view, position)
                     position += 14
-                if not 0 <= n * 4 <= end - position:
-                    fail_count(n, "replica_nodes")
+                room -= n
+                if not 0 <= n * 4 <= end - position or room < 0:
+                    fail_count(n, "replica_nodes", room)
                 metadata_response_partition.replica_nodes = read_int32s(view, position, n)
                 position += n * 4
                 (n,) = _unpack_i(view, position)
                 position += 4
-                if not 0 <= n * 4 <= end - position:
-                    fail_count(n, "isr_nodes")
+                room -= n
+                if not 0 <= n * 4 <= end - position or room < 0:
+                    fail_count(n, "isr_nodes", room)
                 metadata_response_partition.isr_nodes = read_int32s(view, position, n)
                 position += n * 4
                 if version >= 5:
                     (n,) = _unpack_i(view, position)
                     position += 4
-                    if not 0 <= n * 4 <= end - position:
-                        fail_count(n, "offline_replicas")
+                    room -= n
+                    if not 0 <= n * 4 <= end - position or room < 0:
+                        fail_count(n, "offline_replicas", room)
                     metadata_response_partition.offline_replicas = read_int32s(view, position, n)
                     position += n * 4
                 else:

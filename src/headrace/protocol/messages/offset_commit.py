@@ -11,6 +11,7 @@ from typing import Self
 from headrace.protocol.codec import (
     Message,
     NULL_INT16,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     ZERO_UUID,
@@ -122,6 +123,7 @@ class OffsetCommitRequest(Message):
     MIN_VERSION = 2
     MAX_VERSION = 10
     FLEXIBLE_VERSION = 8
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     group_id: str
     generation_id_or_member_epoch: int
@@ -263,7 +265,7 @@ class OffsetCommitRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.retention_time_ms = -1
@@ -296,8 +298,9 @@ class OffsetCommitRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        if n * 3 > end - position:
-            fail_count(n, "topics")
+        room -= n
+        if n * 3 > end - position or room < 0:
+            fail_count(n, "topics", room)
         topics_items: list[OffsetCommitRequestTopic] = []
         for _ in range(n):
             offset_commit_request_topic = OffsetCommitRequestTopic.__new__(OffsetCommitRequestTopic)
@@ -321,8 +324,9 @@ class OffsetCommitRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            if n * 18 > end - position:
-                fail_count(n, "partitions")
+            room -= n
+            if n * 18 > end - position or room < 0:
+                fail_count(n, "partitions", room)
             partitions_items: list[OffsetCommitRequestPartition] = []
             for _ in range(n):
                 offset_commit_request_partition = OffsetCommitRequestPartition.__new__(OffsetCommitRequestPartition)
@@ -344,23 +348,23 @@ class OffsetCommitRequest(Message):
                 n = view[position]
                 position += 1
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 partitions_items.append(offset_commit_request_partition)
             offset_commit_request_topic.partitions = partitions_items
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             topics_items.append(offset_commit_request_topic)
         message.topics = topics_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_h(view, position)
@@ -397,8 +401,9 @@ class OffsetCommitRequest(Message):
         else:
             message.retention_time_ms, n = _unpack_qi(view, position)
             position += 12
-        if not 0 <= n * 6 <= end - position:
-            fail_count(n, "topics")
+        room -= n
+        if not 0 <= n * 6 <= end - position or room < 0:
+            fail_count(n, "topics", room)
         topics_items: list[OffsetCommitRequestTopic] = []
         for _ in range(n):
             offset_commit_request_topic = OffsetCommitRequestTopic.__new__(OffsetCommitRequestTopic)
@@ -412,8 +417,9 @@ class OffsetCommitRequest(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            if not 0 <= n * 14 <= end - position:
-                fail_count(n, "partitions")
+            room -= n
+            if not 0 <= n * 14 <= end - position or room < 0:
+                fail_count(n, "partitions", room)
             partitions_items: list[OffsetCommitRequestPartition] = []
             for _ in range(n):
                 offset_commit_request_partition = OffsetCommitRequestPartition.__new__(OffsetCommitRequestPartition)
@@ -554,7 +560,7 @@ class OffsetCommitResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -562,8 +568,9 @@ class OffsetCommitResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        if n * 3 > end - position:
-            fail_count(n, "topics")
+        room -= n
+        if n * 3 > end - position or room < 0:
+            fail_count(n, "topics", room)
         topics_items: list[OffsetCommitResponseTopic] = []
         for _ in range(n):
             offset_commit_response_topic = OffsetCommitResponseTopic.__new__(OffsetCommitResponseTopic)
@@ -587,8 +594,9 @@ class OffsetCommitResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            if n * 7 > end - position:
-                fail_count(n, "partitions")
+            room -= n
+            if n * 7 > end - position or room < 0:
+                fail_count(n, "partitions", room)
             partitions_items: list[OffsetCommitResponsePartition] = []
             for _ in range(n):
                 offset_commit_response_partition = OffsetCommitResponsePartition.__new__(OffsetCommitResponsePartition)
@@ -599,23 +607,23 @@ class OffsetCommitResponse(Message):
                 ) = _unpack_ihB(view, position)
                 position += 7
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 partitions_items.append(offset_commit_response_partition)
             offset_commit_response_topic.partitions = partitions_items
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             topics_items.append(offset_commit_response_topic)
         message.topics = topics_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         if version >= 3:
@@ -625,8 +633,9 @@ class OffsetCommitResponse(Message):
             message.throttle_time_ms = 0
             (n,) = _unpack_i(view, position)
             position += 4
-        if not 0 <= n * 6 <= end - position:
-            fail_count(n, "topics")
+        room -= n
+        if not 0 <= n * 6 <= end - position or room < 0:
+            fail_count(n, "topics", room)
         topics_items: list[OffsetCommitResponseTopic] = []
         for _ in range(n):
             offset_commit_response_topic = OffsetCommitResponseTopic.__new__(OffsetCommitResponseTopic)
@@ -640,8 +649,9 @@ class OffsetCommitResponse(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            if not 0 <= n * 6 <= end - position:
-                fail_count(n, "partitions")
+            room -= n
+            if not 0 <= n * 6 <= end - position or room < 0:
+                fail_count(n, "partitions", room)
             partitions_items: list[OffsetCommitResponsePartition] = []
             for _ in range(n):
                 offset_commit_response_partition = OffsetCommitResponsePartition.__new__(OffsetCommitResponsePartition)

@@ -13,10 +13,10 @@ from headrace.protocol.codec import (
     NEVER_FLEXIBLE,
     ZERO_UUID,
     check_tag,
+    count_tags,
     fail_null,
     length_tail,
     read_tag,
-    varint_tail,
     write_tag,
     write_varint,
 )
@@ -78,7 +78,7 @@ class OffsetCommitKey(Message):
         return out
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         (n,) = _unpack_h(view, position)
         position += 2
@@ -177,7 +177,7 @@ class OffsetCommitValue(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         message.expire_timestamp = -1
         message.offset, message.leader_epoch, n = _unpack_qiB(view, position)
@@ -191,8 +191,7 @@ class OffsetCommitValue(Message):
         position += 9
         message.topic_id = ZERO_UUID
         if n:
-            if n > 127:
-                n, position = varint_tail(view, position, n)
+            n, position, room = count_tags(view, position, n, room)
             for _ in range(n):
                 tag, position, tag_end = read_tag(view, position)
                 if tag == 0:
@@ -204,7 +203,7 @@ class OffsetCommitValue(Message):
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         message.topic_id = ZERO_UUID
         if version >= 3:

@@ -11,6 +11,7 @@ from typing import Self
 from headrace.protocol.codec import (
     Message,
     NEVER_FLEXIBLE,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     fail_count,
@@ -77,6 +78,7 @@ class OffsetDeleteRequest(Message):
     MIN_VERSION = 0
     MAX_VERSION = 0
     FLEXIBLE_VERSION = NEVER_FLEXIBLE
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     group_id: str
     topics: list[OffsetDeleteRequestTopic]
@@ -105,7 +107,7 @@ class OffsetDeleteRequest(Message):
         return out
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_h(view, position)
@@ -117,8 +119,9 @@ class OffsetDeleteRequest(Message):
         position = stop
         (n,) = _unpack_i(view, position)
         position += 4
-        if not 0 <= n * 6 <= end - position:
-            fail_count(n, "topics")
+        room -= n
+        if not 0 <= n * 6 <= end - position or room < 0:
+            fail_count(n, "topics", room)
         topics_items: list[OffsetDeleteRequestTopic] = []
         for _ in range(n):
             offset_delete_request_topic = OffsetDeleteRequestTopic.__new__(OffsetDeleteRequestTopic)
@@ -131,8 +134,9 @@ class OffsetDeleteRequest(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            if not 0 <= n * 4 <= end - position:
-                fail_count(n, "partitions")
+            room -= n
+            if not 0 <= n * 4 <= end - position or room < 0:
+                fail_count(n, "partitions", room)
             partitions_items: list[OffsetDeleteRequestPartition] = []
             for _ in range(n):
                 offset_delete_request_partition = OffsetDeleteRequestPartition.__new__(OffsetDeleteRequestPartition)
@@ -216,13 +220,14 @@ class OffsetDeleteResponse(Message):
         return out
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.error_code, message.throttle_time_ms, n = _unpack_hii(view, position)
         position += 10
-        if not 0 <= n * 6 <= end - position:
-            fail_count(n, "topics")
+        room -= n
+        if not 0 <= n * 6 <= end - position or room < 0:
+            fail_count(n, "topics", room)
         topics_items: list[OffsetDeleteResponseTopic] = []
         for _ in range(n):
             offset_delete_response_topic = OffsetDeleteResponseTopic.__new__(OffsetDeleteResponseTopic)
@@ -235,8 +240,9 @@ class OffsetDeleteResponse(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            if not 0 <= n * 6 <= end - position:
-                fail_count(n, "partitions")
+            room -= n
+            if not 0 <= n * 6 <= end - position or room < 0:
+                fail_count(n, "partitions", room)
             partitions_items: list[OffsetDeleteResponsePartition] = []
             for _ in range(n):
                 offset_delete_response_partition = OffsetDeleteResponsePartition.__new__(OffsetDeleteResponsePartition)

@@ -10,6 +10,7 @@ from typing import Self
 
 from headrace.protocol.codec import (
     Message,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     fail_count,
@@ -96,6 +97,7 @@ class OffsetForLeaderEpochRequest(Message):
     MIN_VERSION = 2
     MAX_VERSION = 4
     FLEXIBLE_VERSION = 4
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     replica_id: int
     topics: list[OffsetForLeaderTopic]
@@ -153,7 +155,7 @@ class OffsetForLeaderEpochRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.replica_id, n = _unpack_iB(view, position)
@@ -161,8 +163,9 @@ class OffsetForLeaderEpochRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        if n * 3 > end - position:
-            fail_count(n, "topics")
+        room -= n
+        if n * 3 > end - position or room < 0:
+            fail_count(n, "topics", room)
         topics_items: list[OffsetForLeaderTopic] = []
         for _ in range(n):
             offset_for_leader_topic = OffsetForLeaderTopic.__new__(OffsetForLeaderTopic)
@@ -178,8 +181,9 @@ class OffsetForLeaderEpochRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            if n * 13 > end - position:
-                fail_count(n, "partitions")
+            room -= n
+            if n * 13 > end - position or room < 0:
+                fail_count(n, "partitions", room)
             partitions_items: list[OffsetForLeaderPartition] = []
             for _ in range(n):
                 offset_for_leader_partition = OffsetForLeaderPartition.__new__(OffsetForLeaderPartition)
@@ -191,23 +195,23 @@ class OffsetForLeaderEpochRequest(Message):
                 ) = _unpack_iiiB(view, position)
                 position += 13
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 partitions_items.append(offset_for_leader_partition)
             offset_for_leader_topic.partitions = partitions_items
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             topics_items.append(offset_for_leader_topic)
         message.topics = topics_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         if version >= 3:
@@ -217,8 +221,9 @@ class OffsetForLeaderEpochRequest(Message):
             message.replica_id = -2
             (n,) = _unpack_i(view, position)
             position += 4
-        if not 0 <= n * 6 <= end - position:
-            fail_count(n, "topics")
+        room -= n
+        if not 0 <= n * 6 <= end - position or room < 0:
+            fail_count(n, "topics", room)
         topics_items: list[OffsetForLeaderTopic] = []
         for _ in range(n):
             offset_for_leader_topic = OffsetForLeaderTopic.__new__(OffsetForLeaderTopic)
@@ -231,8 +236,9 @@ class OffsetForLeaderEpochRequest(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            if not 0 <= n * 12 <= end - position:
-                fail_count(n, "partitions")
+            room -= n
+            if not 0 <= n * 12 <= end - position or room < 0:
+                fail_count(n, "partitions", room)
             partitions_items: list[OffsetForLeaderPartition] = []
             for _ in range(n):
                 offset_for_leader_partition = OffsetForLeaderPartition.__new__(OffsetForLeaderPartition)
@@ -356,7 +362,7 @@ class OffsetForLeaderEpochResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -364,8 +370,9 @@ class OffsetForLeaderEpochResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        if n * 3 > end - position:
-            fail_count(n, "topics")
+        room -= n
+        if n * 3 > end - position or room < 0:
+            fail_count(n, "topics", room)
         topics_items: list[OffsetForLeaderTopicResult] = []
         for _ in range(n):
             offset_for_leader_topic_result = OffsetForLeaderTopicResult.__new__(OffsetForLeaderTopicResult)
@@ -381,8 +388,9 @@ class OffsetForLeaderEpochResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            if n * 19 > end - position:
-                fail_count(n, "partitions")
+            room -= n
+            if n * 19 > end - position or room < 0:
+                fail_count(n, "partitions", room)
             partitions_items: list[EpochEndOffset] = []
             for _ in range(n):
                 epoch_end_offset = EpochEndOffset.__new__(EpochEndOffset)
@@ -395,29 +403,30 @@ class OffsetForLeaderEpochResponse(Message):
                 ) = _unpack_hiiqB(view, position)
                 position += 19
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 partitions_items.append(epoch_end_offset)
             offset_for_leader_topic_result.partitions = partitions_items
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             topics_items.append(offset_for_leader_topic_result)
         message.topics = topics_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_ii(view, position)
         position += 8
-        if not 0 <= n * 6 <= end - position:
-            fail_count(n, "topics")
+        room -= n
+        if not 0 <= n * 6 <= end - position or room < 0:
+            fail_count(n, "topics", room)
         topics_items: list[OffsetForLeaderTopicResult] = []
         for _ in range(n):
             offset_for_leader_topic_result = OffsetForLeaderTopicResult.__new__(OffsetForLeaderTopicResult)
@@ -430,8 +439,9 @@ class OffsetForLeaderEpochResponse(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            if not 0 <= n * 18 <= end - position:
-                fail_count(n, "partitions")
+            room -= n
+            if not 0 <= n * 18 <= end - position or room < 0:
+                fail_count(n, "partitions", room)
             partitions_items: list[EpochEndOffset] = []
             for _ in range(n):
                 epoch_end_offset = EpochEndOffset.__new__(EpochEndOffset)

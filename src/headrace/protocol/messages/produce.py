@@ -12,10 +12,12 @@ from headrace.protocol.codec import (
     Message,
     NULL_INT16,
     NULL_INT32,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     ZERO_UUID,
     check_tag,
+    count_tags,
     fail_count,
     fail_null,
     length_tail,
@@ -106,6 +108,7 @@ class ProduceRequest(Message):
     MIN_VERSION = 3
     MAX_VERSION = 13
     FLEXIBLE_VERSION = 9
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     transactional_id: str | None
     acks: int
@@ -207,7 +210,7 @@ class ProduceRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -225,8 +228,9 @@ class ProduceRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topic_data")
         n -= 1
-        if n * 3 > end - position:
-            fail_count(n, "topic_data")
+        room -= n
+        if n * 3 > end - position or room < 0:
+            fail_count(n, "topic_data", room)
         topic_data_items: list[TopicProduceData] = []
         for _ in range(n):
             topic_produce_data = TopicProduceData.__new__(TopicProduceData)
@@ -250,8 +254,9 @@ class ProduceRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partition_data")
             n -= 1
-            if n * 6 > end - position:
-                fail_count(n, "partition_data")
+            room -= n
+            if n * 6 > end - position or room < 0:
+                fail_count(n, "partition_data", room)
             partition_data_items: list[PartitionProduceData] = []
             for _ in range(n):
                 partition_produce_data = PartitionProduceData.__new__(PartitionProduceData)
@@ -268,23 +273,23 @@ class ProduceRequest(Message):
                 n = view[position]
                 position += 1
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 partition_data_items.append(partition_produce_data)
             topic_produce_data.partition_data = partition_data_items
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             topic_data_items.append(topic_produce_data)
         message.topic_data = topic_data_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (n,) = _unpack_h(view, position)
@@ -299,8 +304,9 @@ class ProduceRequest(Message):
             fail_null("transactional_id")
         message.acks, message.timeout_ms, n = _unpack_hii(view, position)
         position += 10
-        if not 0 <= n * 6 <= end - position:
-            fail_count(n, "topic_data")
+        room -= n
+        if not 0 <= n * 6 <= end - position or room < 0:
+            fail_count(n, "topic_data", room)
         topic_data_items: list[TopicProduceData] = []
         for _ in range(n):
             topic_produce_data = TopicProduceData.__new__(TopicProduceData)
@@ -314,8 +320,9 @@ class ProduceRequest(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            if not 0 <= n * 8 <= end - position:
-                fail_count(n, "partition_data")
+            room -= n
+            if not 0 <= n * 8 <= end - position or room < 0:
+                fail_count(n, "partition_data", room)
             partition_data_items: list[PartitionProduceData] = []
             for _ in range(n):
                 partition_produce_data = PartitionProduceData.__new__(PartitionProduceData)
@@ -640,7 +647,7 @@ class ProduceResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -648,8 +655,9 @@ class ProduceResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "responses")
         n -= 1
-        if n * 3 > end - position:
-            fail_count(n, "responses")
+        room -= n
+        if n * 3 > end - position or room < 0:
+            fail_count(n, "responses", room)
         responses_items: list[TopicProduceResponse] = []
         for _ in range(n):
             topic_produce_response = TopicProduceResponse.__new__(TopicProduceResponse)
@@ -673,8 +681,9 @@ class ProduceResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partition_responses")
             n -= 1
-            if n * 33 > end - position:
-                fail_count(n, "partition_responses")
+            room -= n
+            if n * 33 > end - position or room < 0:
+                fail_count(n, "partition_responses", room)
             partition_responses_items: list[PartitionProduceResponse] = []
             for _ in range(n):
                 partition_produce_response = PartitionProduceResponse.__new__(PartitionProduceResponse)
@@ -690,8 +699,9 @@ class ProduceResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "record_errors")
                 n -= 1
-                if n * 6 > end - position:
-                    fail_count(n, "record_errors")
+                room -= n
+                if n * 6 > end - position or room < 0:
+                    fail_count(n, "record_errors", room)
                 record_errors_items: list[BatchIndexAndErrorMessage] = []
                 for _ in range(n):
                     batch_index_and_error_message = BatchIndexAndErrorMessage.__new__(BatchIndexAndErrorMessage)
@@ -708,7 +718,7 @@ class ProduceResponse(Message):
                     n = view[position]
                     position += 1
                     if n:
-                        position = skip_tags(view, position, n)
+                        position, room = skip_tags(view, position, n, room)
                     record_errors_items.append(batch_index_and_error_message)
                 partition_produce_response.record_errors = record_errors_items
                 n = view[position]
@@ -725,8 +735,7 @@ class ProduceResponse(Message):
                 position += 1
                 partition_produce_response.current_leader = None
                 if n:
-                    if n > 127:
-                        n, position = varint_tail(view, position, n)
+                    n, position, room = count_tags(view, position, n, room)
                     for _ in range(n):
                         tag, position, tag_end = read_tag(view, position)
                         if tag == 0 and version >= 10:
@@ -738,7 +747,7 @@ class ProduceResponse(Message):
                             ) = _unpack_iiB(view, position)
                             position += 9
                             if n:
-                                position = skip_tags(view, position, n)
+                                position, room = skip_tags(view, position, n, room)
                             partition_produce_response.current_leader = leader_id_and_epoch
                         else:
                             position = tag_end
@@ -748,15 +757,14 @@ class ProduceResponse(Message):
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             responses_items.append(topic_produce_response)
         message.responses = responses_items
         message.throttle_time_ms, n = _unpack_iB(view, position)
         position += 5
         message.node_endpoints = []
         if n:
-            if n > 127:
-                n, position = varint_tail(view, position, n)
+            n, position, room = count_tags(view, position, n, room)
             for _ in range(n):
                 tag_2, position, tag_end_2 = read_tag(view, position)
                 if tag_2 == 0 and version >= 10:
@@ -765,8 +773,9 @@ class ProduceResponse(Message):
                     if not 0 < n < 128:
                         n, position = length_tail(view, position, n, "node_endpoints")
                     n -= 1
-                    if n * 11 > end - position:
-                        fail_count(n, "node_endpoints")
+                    room -= n
+                    if n * 11 > end - position or room < 0:
+                        fail_count(n, "node_endpoints", room)
                     node_endpoints_items: list[NodeEndpoint] = []
                     for _ in range(n):
                         node_endpoint = NodeEndpoint.__new__(NodeEndpoint)
@@ -790,7 +799,7 @@ class ProduceResponse(Message):
                         n = view[position]
                         position += 1
                         if n:
-                            position = skip_tags(view, position, n)
+                            position, room = skip_tags(view, position, n, room)
                         node_endpoints_items.append(node_endpoint)
                     message.node_endpoints = node_endpoints_items
                 else:
@@ -799,14 +808,15 @@ class ProduceResponse(Message):
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.node_endpoints = []
         (n,) = _unpack_i(view, position)
         position += 4
-        if not 0 <= n * 6 <= end - position:
-            fail_count(n, "responses")
+        room -= n
+        if not 0 <= n * 6 <= end - position or room < 0:
+            fail_count(n, "responses", room)
         responses_items: list[TopicProduceResponse] = []
         for _ in range(n):
             topic_produce_response = TopicProduceResponse.__new__(TopicProduceResponse)
@@ -820,8 +830,9 @@ class ProduceResponse(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            if not 0 <= n * 22 <= end - position:
-                fail_count(n, "partition_responses")
+            room -= n
+            if not 0 <= n * 22 <= end - position or room < 0:
+                fail_count(n, "partition_responses", room)
             partition_responses_items: list[PartitionProduceResponse] = []
             for _ in range(n):
                 partition_produce_response = PartitionProduceResponse.__new__(PartitionProduceResponse)
@@ -847,8 +858,9 @@ class ProduceResponse(Message):
                 if version == 8:
                     (n,) = _unpack_i(view, position)
                     position += 4
-                    if not 0 <= n * 6 <= end - position:
-                        fail_count(n, "record_errors")
+                    room -= n
+                    if not 0 <= n * 6 <= end - position or room < 0:
+                        fail_count(n, "record_errors", room)
                     record_errors_items: list[BatchIndexAndErrorMessage] = []
                     for _ in range(n):
                         batch_index_and_error_message = BatchIndexAndErrorMessage.__new__(BatchIndexAndErrorMessage)

@@ -11,6 +11,7 @@ from typing import Self
 from headrace.protocol.codec import (
     Message,
     NEVER_FLEXIBLE,
+    REQUEST_ELEMENTS,
     UNSET,
     fail_count,
     fail_null,
@@ -39,6 +40,7 @@ class SaslHandshakeRequest(Message):
     MIN_VERSION = 0
     MAX_VERSION = 1
     FLEXIBLE_VERSION = NEVER_FLEXIBLE
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     mechanism: str
 
@@ -52,7 +54,7 @@ class SaslHandshakeRequest(Message):
         return out
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         (n,) = _unpack_h(view, position)
         position += 2
@@ -90,13 +92,14 @@ class SaslHandshakeResponse(Message):
         return out
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.error_code, n = _unpack_hi(view, position)
         position += 6
-        if not 0 <= n * 2 <= end - position:
-            fail_count(n, "mechanisms")
+        room -= n
+        if not 0 <= n * 2 <= end - position or room < 0:
+            fail_count(n, "mechanisms", room)
         mechanisms_items: list[str] = []
         for _ in range(n):
             (n,) = _unpack_h(view, position)

@@ -10,6 +10,7 @@ from typing import Self
 
 from headrace.protocol.codec import (
     Message,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     ZERO_UUID,
@@ -51,6 +52,7 @@ class ShareGroupHeartbeatRequest(Message):
     MIN_VERSION = 1
     MAX_VERSION = 1
     FLEXIBLE_VERSION = 0
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     group_id: str
     member_id: str
@@ -121,7 +123,7 @@ class ShareGroupHeartbeatRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -154,8 +156,9 @@ class ShareGroupHeartbeatRequest(Message):
             n, position = varint_tail(view, position, n)
         if n:
             n -= 1
-            if n > end - position:
-                fail_count(n, "subscribed_topic_names")
+            room -= n
+            if n > end - position or room < 0:
+                fail_count(n, "subscribed_topic_names", room)
             subscribed_topic_names_items: list[str] = []
             for _ in range(n):
                 n = view[position]
@@ -171,7 +174,7 @@ class ShareGroupHeartbeatRequest(Message):
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
 
@@ -288,7 +291,7 @@ class ShareGroupHeartbeatResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, message.error_code, n = _unpack_ihB(view, position)
@@ -322,8 +325,9 @@ class ShareGroupHeartbeatResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "topic_partitions")
             n -= 1
-            if n * 18 > end - position:
-                fail_count(n, "topic_partitions")
+            room -= n
+            if n * 18 > end - position or room < 0:
+                fail_count(n, "topic_partitions", room)
             topic_partitions_items: list[TopicPartitions] = []
             for _ in range(n):
                 topic_partitions = TopicPartitions.__new__(TopicPartitions)
@@ -332,23 +336,24 @@ class ShareGroupHeartbeatResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "partitions")
                 n -= 1
-                if n * 4 > end - position:
-                    fail_count(n, "partitions")
+                room -= n
+                if n * 4 > end - position or room < 0:
+                    fail_count(n, "partitions", room)
                 topic_partitions.partitions = read_int32s(view, position, n)
                 position += n * 4
                 n = view[position]
                 position += 1
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 topic_partitions_items.append(topic_partitions)
             assignment.topic_partitions = topic_partitions_items
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             message.assignment = assignment
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position

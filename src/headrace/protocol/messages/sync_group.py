@@ -11,6 +11,7 @@ from typing import Self
 from headrace.protocol.codec import (
     Message,
     NULL_INT16,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     fail_count,
@@ -74,6 +75,7 @@ class SyncGroupRequest(Message):
     MIN_VERSION = 0
     MAX_VERSION = 5
     FLEXIBLE_VERSION = 4
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     group_id: str
     generation_id: int
@@ -201,7 +203,7 @@ class SyncGroupRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -259,8 +261,9 @@ class SyncGroupRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "assignments")
         n -= 1
-        if n * 3 > end - position:
-            fail_count(n, "assignments")
+        room -= n
+        if n * 3 > end - position or room < 0:
+            fail_count(n, "assignments", room)
         assignments_items: list[SyncGroupRequestAssignment] = []
         for _ in range(n):
             sync_group_request_assignment = SyncGroupRequestAssignment.__new__(SyncGroupRequestAssignment)
@@ -281,17 +284,17 @@ class SyncGroupRequest(Message):
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             assignments_items.append(sync_group_request_assignment)
         message.assignments = assignments_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.protocol_type = None
@@ -325,8 +328,9 @@ class SyncGroupRequest(Message):
             message.group_instance_id = None
         (n,) = _unpack_i(view, position)
         position += 4
-        if not 0 <= n * 6 <= end - position:
-            fail_count(n, "assignments")
+        room -= n
+        if not 0 <= n * 6 <= end - position or room < 0:
+            fail_count(n, "assignments", room)
         assignments_items: list[SyncGroupRequestAssignment] = []
         for _ in range(n):
             sync_group_request_assignment = SyncGroupRequestAssignment.__new__(SyncGroupRequestAssignment)
@@ -424,7 +428,7 @@ class SyncGroupResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         message.throttle_time_ms, message.error_code = _unpack_ih(view, position)
         position += 6
@@ -464,11 +468,11 @@ class SyncGroupResponse(Message):
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         message.protocol_type = None
         message.protocol_name = None

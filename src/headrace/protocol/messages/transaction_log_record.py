@@ -16,6 +16,7 @@ from headrace.protocol.codec import (
     UNSET,
     check_tag,
     compact_int32_array,
+    count_tags,
     fail_count,
     fail_null,
     int32_array,
@@ -73,7 +74,7 @@ class TransactionLogKey(Message):
         return out
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         message = cls.__new__(cls)
         (n,) = _unpack_h(view, position)
         position += 2
@@ -242,7 +243,7 @@ class TransactionLogValue(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         (
@@ -257,8 +258,9 @@ class TransactionLogValue(Message):
             n, position = varint_tail(view, position, n)
         if n:
             n -= 1
-            if n * 3 > end - position:
-                fail_count(n, "transaction_partitions")
+            room -= n
+            if n * 3 > end - position or room < 0:
+                fail_count(n, "transaction_partitions", room)
             transaction_partitions_items: list[PartitionsSchema] = []
             for _ in range(n):
                 partitions_schema = PartitionsSchema.__new__(PartitionsSchema)
@@ -274,14 +276,15 @@ class TransactionLogValue(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "partition_ids")
                 n -= 1
-                if n * 4 > end - position:
-                    fail_count(n, "partition_ids")
+                room -= n
+                if n * 4 > end - position or room < 0:
+                    fail_count(n, "partition_ids", room)
                 partitions_schema.partition_ids = read_int32s(view, position, n)
                 position += n * 4
                 n = view[position]
                 position += 1
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 transaction_partitions_items.append(partitions_schema)
             message.transaction_partitions = transaction_partitions_items
         else:
@@ -297,8 +300,7 @@ class TransactionLogValue(Message):
         message.client_transaction_version = 0
         message.next_producer_epoch = -1
         if n:
-            if n > 127:
-                n, position = varint_tail(view, position, n)
+            n, position, room = count_tags(view, position, n, room)
             for _ in range(n):
                 tag, position, tag_end = read_tag(view, position)
                 if tag == 0:
@@ -319,7 +321,7 @@ class TransactionLogValue(Message):
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.previous_producer_id = -1
@@ -335,8 +337,9 @@ class TransactionLogValue(Message):
         ) = _unpack_qhibi(view, position)
         position += 19
         if n >= 0:
-            if not 0 <= n * 6 <= end - position:
-                fail_count(n, "transaction_partitions")
+            room -= n
+            if not 0 <= n * 6 <= end - position or room < 0:
+                fail_count(n, "transaction_partitions", room)
             transaction_partitions_items: list[PartitionsSchema] = []
             for _ in range(n):
                 partitions_schema = PartitionsSchema.__new__(PartitionsSchema)
@@ -349,8 +352,9 @@ class TransactionLogValue(Message):
                 position = stop
                 (n,) = _unpack_i(view, position)
                 position += 4
-                if not 0 <= n * 4 <= end - position:
-                    fail_count(n, "partition_ids")
+                room -= n
+                if not 0 <= n * 4 <= end - position or room < 0:
+                    fail_count(n, "partition_ids", room)
                 partitions_schema.partition_ids = read_int32s(view, position, n)
                 position += n * 4
                 transaction_partitions_items.append(partitions_schema)

@@ -11,6 +11,7 @@ from typing import Self
 from headrace.protocol.codec import (
     Message,
     NULL_INT16,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     fail_count,
@@ -119,6 +120,7 @@ class TxnOffsetCommitRequest(Message):
     MIN_VERSION = 0
     MAX_VERSION = 5
     FLEXIBLE_VERSION = 3
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     transactional_id: str
     group_id: str
@@ -259,7 +261,7 @@ class TxnOffsetCommitRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -303,8 +305,9 @@ class TxnOffsetCommitRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        if n * 3 > end - position:
-            fail_count(n, "topics")
+        room -= n
+        if n * 3 > end - position or room < 0:
+            fail_count(n, "topics", room)
         topics_items: list[TxnOffsetCommitRequestTopic] = []
         for _ in range(n):
             txn_offset_commit_request_topic = TxnOffsetCommitRequestTopic.__new__(TxnOffsetCommitRequestTopic)
@@ -320,8 +323,9 @@ class TxnOffsetCommitRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            if n * 18 > end - position:
-                fail_count(n, "partitions")
+            room -= n
+            if n * 18 > end - position or room < 0:
+                fail_count(n, "partitions", room)
             partitions_items: list[TxnOffsetCommitRequestPartition] = []
             for _ in range(n):
                 txn_offset_commit_request_partition = TxnOffsetCommitRequestPartition.__new__(TxnOffsetCommitRequestPartition)
@@ -343,23 +347,23 @@ class TxnOffsetCommitRequest(Message):
                 n = view[position]
                 position += 1
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 partitions_items.append(txn_offset_commit_request_partition)
             txn_offset_commit_request_topic.partitions = partitions_items
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             topics_items.append(txn_offset_commit_request_topic)
         message.topics = topics_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.generation_id = -1
@@ -381,8 +385,9 @@ class TxnOffsetCommitRequest(Message):
         position = stop
         message.producer_id, message.producer_epoch, n = _unpack_qhi(view, position)
         position += 14
-        if not 0 <= n * 6 <= end - position:
-            fail_count(n, "topics")
+        room -= n
+        if not 0 <= n * 6 <= end - position or room < 0:
+            fail_count(n, "topics", room)
         topics_items: list[TxnOffsetCommitRequestTopic] = []
         for _ in range(n):
             txn_offset_commit_request_topic = TxnOffsetCommitRequestTopic.__new__(TxnOffsetCommitRequestTopic)
@@ -395,8 +400,9 @@ class TxnOffsetCommitRequest(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            if not 0 <= n * 14 <= end - position:
-                fail_count(n, "partitions")
+            room -= n
+            if not 0 <= n * 14 <= end - position or room < 0:
+                fail_count(n, "partitions", room)
             partitions_items: list[TxnOffsetCommitRequestPartition] = []
             for _ in range(n):
                 txn_offset_commit_request_partition = TxnOffsetCommitRequestPartition.__new__(TxnOffsetCommitRequestPartition)
@@ -528,7 +534,7 @@ class TxnOffsetCommitResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_iB(view, position)
@@ -536,8 +542,9 @@ class TxnOffsetCommitResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "topics")
         n -= 1
-        if n * 3 > end - position:
-            fail_count(n, "topics")
+        room -= n
+        if n * 3 > end - position or room < 0:
+            fail_count(n, "topics", room)
         topics_items: list[TxnOffsetCommitResponseTopic] = []
         for _ in range(n):
             txn_offset_commit_response_topic = TxnOffsetCommitResponseTopic.__new__(TxnOffsetCommitResponseTopic)
@@ -553,8 +560,9 @@ class TxnOffsetCommitResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "partitions")
             n -= 1
-            if n * 7 > end - position:
-                fail_count(n, "partitions")
+            room -= n
+            if n * 7 > end - position or room < 0:
+                fail_count(n, "partitions", room)
             partitions_items: list[TxnOffsetCommitResponsePartition] = []
             for _ in range(n):
                 txn_offset_commit_response_partition = TxnOffsetCommitResponsePartition.__new__(TxnOffsetCommitResponsePartition)
@@ -565,29 +573,30 @@ class TxnOffsetCommitResponse(Message):
                 ) = _unpack_ihB(view, position)
                 position += 7
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 partitions_items.append(txn_offset_commit_response_partition)
             txn_offset_commit_response_topic.partitions = partitions_items
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             topics_items.append(txn_offset_commit_response_topic)
         message.topics = topics_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
     @classmethod
-    def _decode_plain(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_plain(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         message.throttle_time_ms, n = _unpack_ii(view, position)
         position += 8
-        if not 0 <= n * 6 <= end - position:
-            fail_count(n, "topics")
+        room -= n
+        if not 0 <= n * 6 <= end - position or room < 0:
+            fail_count(n, "topics", room)
         topics_items: list[TxnOffsetCommitResponseTopic] = []
         for _ in range(n):
             txn_offset_commit_response_topic = TxnOffsetCommitResponseTopic.__new__(TxnOffsetCommitResponseTopic)
@@ -600,8 +609,9 @@ class TxnOffsetCommitResponse(Message):
             position = stop
             (n,) = _unpack_i(view, position)
             position += 4
-            if not 0 <= n * 6 <= end - position:
-                fail_count(n, "partitions")
+            room -= n
+            if not 0 <= n * 6 <= end - position or room < 0:
+                fail_count(n, "partitions", room)
             partitions_items: list[TxnOffsetCommitResponsePartition] = []
             for _ in range(n):
                 txn_offset_commit_response_partition = TxnOffsetCommitResponsePartition.__new__(TxnOffsetCommitResponsePartition)

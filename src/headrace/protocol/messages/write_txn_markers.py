@@ -10,6 +10,7 @@ from typing import Self
 
 from headrace.protocol.codec import (
     Message,
+    REQUEST_ELEMENTS,
     Structure,
     UNSET,
     compact_int32_array,
@@ -104,6 +105,7 @@ class WriteTxnMarkersRequest(Message):
     MIN_VERSION = 1
     MAX_VERSION = 2
     FLEXIBLE_VERSION = 1
+    MAX_ELEMENTS = REQUEST_ELEMENTS
 
     markers: list[WritableTxnMarker]
 
@@ -148,7 +150,7 @@ class WriteTxnMarkersRequest(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -156,8 +158,9 @@ class WriteTxnMarkersRequest(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "markers")
         n -= 1
-        if n * 17 > end - position:
-            fail_count(n, "markers")
+        room -= n
+        if n * 17 > end - position or room < 0:
+            fail_count(n, "markers", room)
         markers_items: list[WritableTxnMarker] = []
         for _ in range(n):
             writable_txn_marker = WritableTxnMarker.__new__(WritableTxnMarker)
@@ -171,8 +174,9 @@ class WriteTxnMarkersRequest(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "topics")
             n -= 1
-            if n * 3 > end - position:
-                fail_count(n, "topics")
+            room -= n
+            if n * 3 > end - position or room < 0:
+                fail_count(n, "topics", room)
             topics_items: list[WritableTxnMarkerTopic] = []
             for _ in range(n):
                 writable_txn_marker_topic = WritableTxnMarkerTopic.__new__(WritableTxnMarkerTopic)
@@ -188,14 +192,15 @@ class WriteTxnMarkersRequest(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "partition_indexes")
                 n -= 1
-                if n * 4 > end - position:
-                    fail_count(n, "partition_indexes")
+                room -= n
+                if n * 4 > end - position or room < 0:
+                    fail_count(n, "partition_indexes", room)
                 writable_txn_marker_topic.partition_indexes = read_int32s(view, position, n)
                 position += n * 4
                 n = view[position]
                 position += 1
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 topics_items.append(writable_txn_marker_topic)
             writable_txn_marker.topics = topics_items
             if version >= 2:
@@ -210,13 +215,13 @@ class WriteTxnMarkersRequest(Message):
                 writable_txn_marker.coordinator_epoch, n = _unpack_iB(view, position)
                 position += 5
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             markers_items.append(writable_txn_marker)
         message.markers = markers_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
 
 
@@ -321,7 +326,7 @@ class WriteTxnMarkersResponse(Message):
         return out
 
     @classmethod
-    def _decode_flexible(cls, view: memoryview, position: int, version: int) -> tuple[Self, int]:
+    def _decode_flexible(cls, view: memoryview, position: int, version: int, room: int) -> tuple[Self, int]:
         end = len(view)
         message = cls.__new__(cls)
         n = view[position]
@@ -329,8 +334,9 @@ class WriteTxnMarkersResponse(Message):
         if not 0 < n < 128:
             n, position = length_tail(view, position, n, "markers")
         n -= 1
-        if n * 10 > end - position:
-            fail_count(n, "markers")
+        room -= n
+        if n * 10 > end - position or room < 0:
+            fail_count(n, "markers", room)
         markers_items: list[WritableTxnMarkerResult] = []
         for _ in range(n):
             writable_txn_marker_result = WritableTxnMarkerResult.__new__(WritableTxnMarkerResult)
@@ -339,8 +345,9 @@ class WriteTxnMarkersResponse(Message):
             if not 0 < n < 128:
                 n, position = length_tail(view, position, n, "topics")
             n -= 1
-            if n * 3 > end - position:
-                fail_count(n, "topics")
+            room -= n
+            if n * 3 > end - position or room < 0:
+                fail_count(n, "topics", room)
             topics_items: list[WritableTxnMarkerTopicResult] = []
             for _ in range(n):
                 writable_txn_marker_topic_result = WritableTxnMarkerTopicResult.__new__(WritableTxnMarkerTopicResult)
@@ -356,8 +363,9 @@ class WriteTxnMarkersResponse(Message):
                 if not 0 < n < 128:
                     n, position = length_tail(view, position, n, "partitions")
                 n -= 1
-                if n * 7 > end - position:
-                    fail_count(n, "partitions")
+                room -= n
+                if n * 7 > end - position or room < 0:
+                    fail_count(n, "partitions", room)
                 partitions_items: list[WritableTxnMarkerPartitionResult] = []
                 for _ in range(n):
                     writable_txn_marker_partition_result = WritableTxnMarkerPartitionResult.__new__(WritableTxnMarkerPartitionResult)
@@ -368,23 +376,23 @@ class WriteTxnMarkersResponse(Message):
                     ) = _unpack_ihB(view, position)
                     position += 7
                     if n:
-                        position = skip_tags(view, position, n)
+                        position, room = skip_tags(view, position, n, room)
                     partitions_items.append(writable_txn_marker_partition_result)
                 writable_txn_marker_topic_result.partitions = partitions_items
                 n = view[position]
                 position += 1
                 if n:
-                    position = skip_tags(view, position, n)
+                    position, room = skip_tags(view, position, n, room)
                 topics_items.append(writable_txn_marker_topic_result)
             writable_txn_marker_result.topics = topics_items
             n = view[position]
             position += 1
             if n:
-                position = skip_tags(view, position, n)
+                position, room = skip_tags(view, position, n, room)
             markers_items.append(writable_txn_marker_result)
         message.markers = markers_items
         n = view[position]
         position += 1
         if n:
-            position = skip_tags(view, position, n)
+            position, room = skip_tags(view, position, n, room)
         return message, position
