@@ -82,7 +82,7 @@ def test_tagged_fields_of_a_header_are_bounded() -> None:
         number = bytes([count & 0x7F | 0x80, count >> 7])
         frame = memoryview(head + number + b"\x05\x00" * count + b"\2g\0\0\0\5\2m\0\0")
         if refused:
-            with pytest.raises(ProtocolError, match="tagged fields: .* 1 more than are allowed"):
+            with pytest.raises(ProtocolError, match="the message has 1 more than are allowed"):
                 decode_request(frame)
         else:
             assert decode_request(frame)[1] == HeartbeatRequest(
