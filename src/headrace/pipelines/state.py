@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any, Final, Literal
 
 from headrace.errors import ConfigError
+from headrace.storage.permissions import make_private_directory
 
 State = Literal["starting", "running", "restarting", "stopped", "finished", "failed", "lost"]
 ENDED: Final[frozenset[str]] = frozenset({"stopped", "finished", "failed", "lost"})
@@ -122,7 +123,7 @@ class StateDirectory:
 
     def _open(self, name: str, kind: str) -> IO[str]:
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_private_directory(self.path)
             return self._file(name, kind).open("a")
         except OSError as error:
             raise ConfigError(

@@ -32,7 +32,7 @@ from headrace.server.jwks import KeyReader
 from headrace.server.limits import ServerLimits
 from headrace.server.listeners import BoundListener
 from headrace.server.log import LoggingJournal, RateLimited, describe
-from headrace.server.stores import open_stores
+from headrace.server.stores import open_stores, warn_of_exposed
 from headrace.server.syncer import Syncer, run_in_parallel
 
 EXIT_OK: Final = 0
@@ -131,6 +131,7 @@ class _Process:
         if any(listener.tls for listener in self._listeners):
             loop.add_signal_handler(signal.SIGHUP, self._reload)
         stores = open_stores(self._options.data)
+        warn_of_exposed(self._options.data, self._journal)
         metadata = stores.metadata
         journal = self._journal
         descriptors = descriptor_limit(raise_it=True)

@@ -12,7 +12,7 @@ from typing import Final
 from headrace.broker.log_dirs.log_dirs import UnusableDirectory
 from headrace.core.log.meta_properties import META_FILE
 from headrace.errors import ConfigError, StorageError
-from headrace.ports import FileSystem, MetadataStore, OpenStorage
+from headrace.ports import FileSystem, Journal, MetadataStore, OpenStorage
 from headrace.storage.registry import storages
 
 METADATA_FILE: Final = "metadata.sqlite"
@@ -72,6 +72,16 @@ def open_stores(data: Sequence[Path]) -> Stores:
     further = [_open_further(path) for path in others]
     metadata = SqliteMetadataStore(first / METADATA_FILE)
     return Stores(files, further, metadata, storages(in_memory=False))
+
+
+def warn_of_exposed(data: Sequence[Path], journal: Journal) -> None:
+    """Warn of data directories that other accounts of the machine can read or change, whatever the ACLs say."""
+    from headrace.storage.permissions import exposure  # noqa: PLC0415 - not with data in memory
+
+    for path in data:
+        with contextlib.suppress(OSError):  # it is out of service, which is told elsewhere
+            if remedy := exposure(path):
+                journal.warning("data_directory_exposed", directory=str(path), remedy=remedy)
 
 
 def _check_names(data: Sequence[Path]) -> None:

@@ -22,6 +22,7 @@ from typing import Final, Self
 from headrace.errors import StorageError
 from headrace.forking import disown_in_children
 from headrace.ports import LogDirectory
+from headrace.storage.permissions import PRIVATE, make_private_directory, modes_in
 from headrace.types import Buffer
 
 _MAX_BUFFERS: Final = 512
@@ -39,9 +40,9 @@ class OsFile:
 
     __slots__ = ("_closed", "_descriptor", "_failure", "_size")
 
-    def __init__(self, path: str | Path, flags: int) -> None:
+    def __init__(self, path: str | Path, flags: int, mode: int) -> None:
         self._descriptor = -1  # for __del__, should os.open raise
-        self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | flags, 0o644)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | flags, mode)
         self._size = os.fstat(self._descriptor).st_size
         self._failure: OSError | None = None
         self._closed = False
@@ -138,7 +139,7 @@ class OsFile:
 class OsFileSystem:
     """One log directory on disk; see `headrace.ports.FileSystem`."""
 
-    __slots__ = ("__weakref__", "_lock", "_root", "_root_text")
+    __slots__ = ("__weakref__", "_lock", "_modes", "_root", "_root_text")
 
     def __init__(self, root: str | Path) -> None:
         """Use the directory `root`, which is created durably if it does not exist."""
@@ -146,6 +147,7 @@ class OsFileSystem:
         self._root_text = str(self._root)
         self._lock = -1
         _make_directories(self._root)
+        self._modes = modes_in(self._root)
 
     @property
     def root(self) -> Path:
@@ -158,7 +160,8 @@ class OsFileSystem:
         Raises:
             StorageError: Another process has it.
         """
-        descriptor = os.open(self._root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        descriptor = os.open(self._root / ".lock", flags, self._modes.file)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -190,7 +193,7 @@ class OsFileSystem:
 
     def open(self, path: str, *, create: bool = False) -> OsFile:
         """Open a file; FileNotFoundError unless it exists or `create` is true."""
-        return OsFile(self._locate(path), os.O_CREAT if create else 0)
+        return OsFile(self._locate(path), os.O_CREAT if create else 0, self._modes.file)
 
     def read_file(self, path: str) -> bytes | None:
         """Return the whole content, or None when there is no such file."""
@@ -206,9 +209,8 @@ class OsFileSystem:
         target = self._resolve(path)
         temporary = target.with_name(f"{target.name}.tmp")
         with _Directory(target.parent) as directory:
-            descriptor = os.open(
-                temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644
-            )
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            descriptor = os.open(temporary, flags, self._modes.file)
             try:
                 rest = memoryview(content)
                 while rest:
@@ -231,7 +233,7 @@ class OsFileSystem:
 
     def make_directory(self, path: str) -> None:
         """Create a directory and its parents."""
-        self._resolve(path).mkdir(parents=True, exist_ok=True)
+        make_private_directory(self._resolve(path), self._modes.directory)
 
     def remove(self, path: str) -> None:
         """Remove a file; no error if it is gone."""
@@ -284,7 +286,7 @@ def _make_directories(path: Path) -> None:
     missing = [path, *path.parents]
     missing = missing[: next(index for index, parent in enumerate(missing) if parent.is_dir())]
     for directory in reversed(missing):
-        directory.mkdir(exist_ok=True)
+        directory.mkdir(PRIVATE.directory, exist_ok=True)
         _sync_directory(directory.parent)
 
 

@@ -32,7 +32,7 @@ from headrace.serdes.serde import Serde, resolve_serde
 from headrace.server.descriptors import descriptor_limit, segment_files
 from headrace.server.entropy import OsEntropy
 from headrace.server.log import LoggingJournal, RateLimited
-from headrace.server.stores import open_stores
+from headrace.server.stores import open_stores, warn_of_exposed
 from headrace.streams.clock import Clock
 from headrace.streams.world import World
 from headrace.types import TopicPartition
@@ -97,7 +97,10 @@ class Broker(World):
             raise ConfigError(f"clock is an object with now_ms(), or None, not {shown(clock)}")
         given = {name: render_value(value) for name, value in (configs or {}).items()}
         config = parse_broker_config({**EMBEDDED, **given})
-        self._stores = open_stores([] if data is None else [Path(data)])
+        directories = [] if data is None else [Path(data)]
+        self._stores = open_stores(directories)
+        journal = RateLimited(LoggingJournal(), SteadyClock().now_ms)
+        warn_of_exposed(directories, journal)
         core = self.core_type(
             config,
             files=self._stores.files,
@@ -105,7 +108,7 @@ class Broker(World):
             metadata=self._stores.metadata,
             storages=self._stores.storages,
             entropy=OsEntropy(),
-            journal=RateLimited(LoggingJournal(), SteadyClock().now_ms),
+            journal=journal,
             segment_files=segment_files(descriptor_limit(raise_it=False)),
         )
         super().__init__(core, clock)

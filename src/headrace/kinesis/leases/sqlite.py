@@ -17,6 +17,7 @@ from headrace.core.lease.lease import HashRange, Lease, LeaseKey
 from headrace.errors import ConfigError, LeaseStoreError
 from headrace.forking import FORKED, disown_in_children, keep_for_ever
 from headrace.kinesis.leases import writes
+from headrace.storage.permissions import PRIVATE, make_private_directory
 
 T = TypeVar("T")
 
@@ -242,7 +243,8 @@ class SqliteLeaseStore:
         if not self._create and not self._path.exists():
             raise ConfigError(f"there is no file {self._path} with leases")
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_private_directory(self._path.parent)
+            self._path.touch(PRIVATE.file)  # SQLite's own files beside it get the same mode
             connection = sqlite3.connect(
                 self._path,
                 timeout=self._busy_timeout_s,

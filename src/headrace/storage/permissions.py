@@ -1,0 +1,63 @@
+"""Who may read what lies in a data directory: its owner, and its group if the directory says so.
+
+ACLs bound what clients read; the files hold the same records for every account of the machine that can open them. So
+files and directories are made for their owner alone. An operator who wants a group to read them, for backups, opens the
+data directory to that group (chmod 750): then what is made inside is for the group to read, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import stat
+from pathlib import Path
+from typing import Final, NamedTuple
+
+_GROUP: Final = 0o070
+_GROUP_READS: Final = 0o050
+_OTHERS: Final = 0o007
+_OTHERS_PASS: Final = 0o001
+_TOO_WIDE: Final = stat.S_IWGRP | _OTHERS
+
+
+class Modes(NamedTuple):
+    """The permissions of what is made in a data directory."""
+
+    file: int
+    directory: int
+
+
+PRIVATE: Final = Modes(0o600, 0o700)
+GROUP_READABLE: Final = Modes(0o640, 0o750)
+
+
+def modes_in(directory: str | Path) -> Modes:
+    """Return the permissions for what is made in a data directory, by those of the directory itself."""
+    mode = Path(directory).stat().st_mode
+    if not mode & _OTHERS and mode & _GROUP == _GROUP_READS:
+        return GROUP_READABLE
+    return PRIVATE
+
+
+def make_private_directory(path: Path, mode: int = PRIVATE.directory) -> None:
+    """Make a directory and its parents, all with these permissions; no error for those that exist."""
+    with contextlib.suppress(FileExistsError):
+        try:
+            path.mkdir(mode)
+        except FileNotFoundError:
+            make_private_directory(path.parent, mode)
+            path.mkdir(mode)
+    if not path.is_dir():
+        raise NotADirectoryError(f"{path} is no directory")
+
+
+def exposure(directory: str | Path) -> str | None:
+    """Return the command that closes a data directory that others can read or change; None if it is closed.
+
+    A directory above that others cannot pass closes it as well. The permissions inside do not matter then.
+    """
+    path = Path(directory).resolve()
+    mode = path.stat().st_mode
+    wide = mode & _TOO_WIDE
+    if wide & _OTHERS and not all(each.stat().st_mode & _OTHERS_PASS for each in path.parents):
+        wide &= ~_OTHERS
+    return f"chmod 700 {path} (or 750, for a group that may read it)" if wide else None
