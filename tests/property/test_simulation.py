@@ -29,12 +29,12 @@ TOPIC = b"t" * 16
 TRIED = 80
 """Within so many seeds from the first that is given a missing defence must show."""
 FIRST = {
-    "producers are known after a restart (B2)": 39,
+    "producers are known after a restart (B2)": 43,
     "markers of old epochs end nothing (B6)": 2,
-    "what is prepared is completed after a restart (B7)": 6,
+    "what is prepared is completed after a restart (B7)": 23,
     "transactions have a time (B10)": 5,
     "old epochs are fenced (B11)": 6,
-    "members of old generations commit nothing (C3)": 31,
+    "members of old generations commit nothing (C3)": 68,
     "partitions wait for their owner (C6)": 5,
 }
 

@@ -164,7 +164,7 @@ EXACTLY_ONCE_FAULTS: dict[str, tuple[int, str, Any]] = {
         patch.object(Transactor, "settle", take_for_committed),
     ),
     "what is kept of a partition that goes is written": (
-        6,
+        14,
         "again",
         patch.object(Transactor, "drop", lambda self, partitions: None),
     ),
